@@ -1,0 +1,1 @@
+"""lightning-hangcheck: which rank hangs, at which line, why, and what now."""

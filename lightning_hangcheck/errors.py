@@ -1,0 +1,40 @@
+"""Errors that a user can cause: each says what happened and what to do."""
+
+from __future__ import annotations
+
+
+class HangcheckError(Exception):
+    """Base of all errors that this package raises on purpose.
+
+    Attributes:
+        remedy: What to do now, in one clause.
+        exit_code: What the command line ends with.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type[HangcheckError], tuple[str, str]]:
+        return type(self), (str(self.args[0]), self.remedy)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}; {self.remedy}"
+
+
+class BadUsage(HangcheckError):
+    """An option, argument or environment variable that cannot be used."""
+
+
+class UnusableRunFolder(HangcheckError):
+    """The run folder cannot be made or written."""
+
+
+class UnreadableRun(HangcheckError):
+    """A run folder, or a file in it, cannot be read."""
+
+
+class MeetingFailed(HangcheckError):
+    """Ranks that should have met at a named point did not, or the work done there failed."""

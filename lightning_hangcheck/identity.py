@@ -1,0 +1,102 @@
+"""Which rank is this process, and who launched it?
+
+Read from the environment alone, so that it is right before any import of torch. Sources: torchrun
+sets RANK, LOCAL_RANK, WORLD_SIZE and TORCHELASTIC_RUN_ID; srun sets SLURM_PROCID, SLURM_LOCALID and
+SLURM_NTASKS; Lightning's own launcher starts ranks 1.. with LOCAL_RANK, NODE_RANK and WORLD_SIZE but
+no RANK, and only from inside ``fit`` (lightning 2.6, strategies/launchers/subprocess_script.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Launcher = Literal["torchrun", "slurm", "lightning", "environment", "none"]
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """Who a process is.
+
+    Attributes:
+        rank: Global rank, None while nothing says so.
+        launcher: ``environment`` is any launcher that sets RANK and WORLD_SIZE (accelerate, MPI
+            wrappers); ``none`` is a process that was started plainly: a single process, or the
+            first process of a job whose other ranks Lightning starts later.
+        problems: One sentence for each variable that could not be used.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    local_world_size: int | None = None
+    node_rank: int | None = None
+    launcher: Launcher = "none"
+    problems: tuple[str, ...] = ()
+
+    @property
+    def peers_exist(self) -> bool:
+        """Whether a launcher has already started the other ranks, so that a barrier can succeed."""
+        return self.launcher in ("torchrun", "slurm", "environment") and (self.world_size or 1) > 1
+
+
+def identify(environment: Mapping[str, str]) -> Identity:
+    """Work out who the process with this environment is. Never raises."""
+    read = _Reader(environment)
+    rank, world_size = read("RANK"), read("WORLD_SIZE")
+    local_rank, node_rank = read("LOCAL_RANK"), read("NODE_RANK")
+    local_world_size = read("LOCAL_WORLD_SIZE")
+    launcher: Launcher = "none"
+    if "RANK" in environment:
+        launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "environment"
+        node_rank = read("GROUP_RANK") if node_rank is None else node_rank
+    elif _is_slurm_step(environment):
+        launcher = "slurm"
+        rank, world_size = read("SLURM_PROCID"), read("SLURM_NTASKS")
+        local_rank, node_rank = read("SLURM_LOCALID"), read("SLURM_NODEID")
+    elif local_rank is not None:
+        launcher = "lightning"
+        rank = _lightning_rank(local_rank, node_rank)
+    return Identity(
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
+        node_rank=node_rank,
+        launcher=launcher,
+        problems=tuple(read.problems),
+    )
+
+
+class _Reader:
+    """Reads whole numbers and collects a sentence for each that is none."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.problems: list[str] = []
+
+    def __call__(self, name: str) -> int | None:
+        text = self._environment.get(name)
+        if text is None:
+            return None
+        if text.strip().isdecimal():
+            return int(text)
+        self.problems.append(
+            f"{name}={text!r} is not a whole number; unset it, or set it to the number that the "
+            "launcher means"
+        )
+        return None
+
+
+def _is_slurm_step(environment: Mapping[str, str]) -> bool:
+    """An srun step sets SLURM_STEP_ID; ``bash`` and ``interactive`` are shells, not steps."""
+    shell = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    return "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment and not shell
+
+
+def _lightning_rank(local_rank: int, node_rank: int | None) -> int | None:
+    """On the first node the local rank is the global one; elsewhere only ``fit`` knows the sum."""
+    return None if node_rank else local_rank

@@ -1,0 +1,30 @@
+"""Troubles of our own: said once each, on stderr, never in the way of training."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+_said: set[str] = set()
+_lock = threading.Lock()
+
+
+def once(key: str, sentence: str) -> None:
+    """Print a sentence to stderr the first time that this process meets the trouble.
+
+    One write(2) a line, so lines of several processes never mix. A closed or full stderr is
+    ignored: there is nowhere left to say it.
+
+    Args:
+        key: Names the trouble; later sentences under the same key are dropped.
+        sentence: What happened and what to do, without a newline.
+    """
+    with _lock:
+        if key in _said:
+            return
+        _said.add(key)
+    line = f"[hangcheck][PID:{os.getpid()}] {sentence}\n"
+    try:
+        os.write(2, line.encode(errors="replace"))
+    except OSError:
+        return

@@ -1,0 +1,61 @@
+"""What a rank says of itself: one consistent reading of its shared-memory page."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.slugs import Phase
+
+Ending = Literal["running", "finished", "raised"]
+
+
+class OpenSection(Struct, frozen=True):
+    """A critical section that the rank has entered and not left."""
+
+    name: str
+    since_ns: int
+
+
+class CheckpointMark(Struct, frozen=True):
+    """The last numbered checkpoint that the rank passed."""
+
+    number: int
+    name: str
+    at: str
+
+
+class Beat(Struct, frozen=True, kw_only=True):
+    """One reading of a rank's page.
+
+    Attributes:
+        pid: Process that writes the page, in its own pid namespace.
+        beats: How often the rank said that it advanced; 0 means the page only shows that the
+            process is alive, and progress must be judged from outside.
+        last_beat_ns: Monotonic time of the newest sign of progress of any kind (beat, checkpoint,
+            section edge, phase edge).
+        phase: Where in its life the rank last said it was.
+        pulse_ns: Monotonic time at which a Python thread of the process last ran. Far behind the
+            present while the process is alive: something keeps the interpreter lock.
+        ending: ``raised`` once an exception left the program or a Lightning stage, ``finished``
+            once the interpreter began to exit without one.
+        last_words: Type, message and place of that exception, redacted, in one line.
+    """
+
+    pid: int
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    beats: int = 0
+    last_beat_ns: int = 0
+    phase: Phase | None = None
+    phase_since_ns: int = 0
+    epoch: int | None = None
+    step: int | None = None
+    batch: int | None = None
+    checkpoint: CheckpointMark | None = None
+    sections: tuple[OpenSection, ...] = ()
+    pulse_ns: int = 0
+    ending: Ending = "running"
+    last_words: str = ""

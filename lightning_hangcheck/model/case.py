@@ -1,0 +1,137 @@
+"""All that a rule may see, built once and never changed."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.evidence import Gap, ProcessLook
+from lightning_hangcheck.model.slugs import Phase
+
+
+class RunFacts(Struct, frozen=True, kw_only=True):
+    """What is known of the run as a whole.
+
+    Attributes:
+        world_size: Number of ranks that the launcher promised; 0 while unknown.
+        local_world_size: Ranks that should run on this node, None where no launcher says so.
+    """
+
+    run_id: str
+    command: str
+    started_at: str
+    world_size: int = 0
+    nnodes: int = 1
+    local_world_size: int | None = None
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The contract's patience table, in seconds of silence (busy_factor: a plain number)."""
+
+    proven_after: float = 10.0
+    idle_after: float = 30.0
+    busy_floor: float = 30.0
+    busy_factor: float = 20.0
+    stall_timeout: float = 300.0
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """What this rank's silences in its present phase were like so far.
+
+    Attributes:
+        longest_pause_s: The longest silence that ended in progress.
+        pauses: How many times progress was seen in this phase; the first pass of a phase teaches
+            nothing, so a pace is known only from the third on.
+    """
+
+    longest_pause_s: float
+    pauses: int
+
+    @property
+    def known(self) -> bool:
+        """Whether there is enough history to call a silence unusual."""
+        return self.pauses >= 3
+
+
+class Departure(Struct, frozen=True, kw_only=True):
+    """How a rank's process ended.
+
+    Attributes:
+        order: 0 for the first rank of the job to go, then 1, and so on.
+        exit_code: As Python's subprocess gives it (negative: killed by that signal), None if
+            unseen.
+        last_words: Its exception in one line, empty if it said nothing that we could hear.
+    """
+
+    order: int
+    at: str
+    exit_code: int | None = None
+    last_words: str = ""
+
+
+class PhaseTime(Struct, frozen=True):
+    """Seconds that a rank has spent in a phase."""
+
+    phase: Phase
+    seconds: float
+
+
+class Spent(Struct, frozen=True, kw_only=True):
+    """What a rank did with its time, and what a restart would throw away.
+
+    Attributes:
+        phases: Time by phase, longest first.
+        steps_unsaved: Steps since the last checkpoint save that was seen; None where the rank does
+            not show its steps.
+        last_save_at: When that save ended.
+    """
+
+    phases: tuple[PhaseTime, ...] = ()
+    steps_unsaved: int | None = None
+    last_save_at: str | None = None
+
+
+class RankView(Struct, frozen=True, kw_only=True):
+    """One rank, seen from inside (its page) and outside (probes).
+
+    Attributes:
+        pid: None where the rank never had a process on a node that we see.
+        silent_for_s: Seconds since its last progress, by its page, or judged from outside where
+            it has none.
+        idle_for_s: Seconds since it last used the processor or moved bytes, never more than
+            ``silent_for_s``; the silence that counts for an idle rank.
+        processes: Its own process first (role ``rank``), then its children.
+        departure: Set when its process is gone.
+    """
+
+    rank: int
+    local_rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    beat: Beat | None = None
+    silent_for_s: float = 0.0
+    idle_for_s: float = 0.0
+    pace: Pace | None = None
+    processes: tuple[ProcessLook, ...] = ()
+    departure: Departure | None = None
+    spent: Spent | None = None
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """Evidence of all ranks at one moment, as saved in ``evidence/<n>/case.json``.
+
+    Attributes:
+        taken_ns: Monotonic time of the newest sample, on the sidecar's host.
+        ended: The command that was launched has ended.
+        exit_code: Its exit code where we are its parent.
+    """
+
+    schema_version: int = 1
+    run: RunFacts
+    taken_at: str
+    taken_ns: int
+    ranks: tuple[RankView, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    limits: Limits = Limits()
+    ended: bool = False
+    exit_code: int | None = None

@@ -1,0 +1,123 @@
+"""What probes saw from outside, and what they could not see."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Gap(Struct, frozen=True):
+    """A fact too: what could not be seen, and why.
+
+    Attributes:
+        what: The missing evidence, for example ``"stack of pid 4711"``.
+        rank: Whose, or None for the whole job or node.
+        why: The reason in one sentence, with the way to allow it where there is one.
+    """
+
+    what: str
+    rank: int | None
+    why: str
+
+
+class Frame(Struct, frozen=True):
+    """One Python (or native) call."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+class ThreadStack(Struct, frozen=True, kw_only=True):
+    """A thread's calls, outermost first.
+
+    Attributes:
+        tid: Kernel thread id, None where the source does not tell; the pid in the main thread.
+        active: The sampler's own guess that the thread was running, not waiting.
+        owns_gil: The thread held the interpreter lock when sampled.
+    """
+
+    tid: int | None
+    name: str = ""
+    active: bool = False
+    owns_gil: bool = False
+    frames: tuple[Frame, ...] = ()
+
+
+class ProcessStack(Struct, frozen=True, kw_only=True):
+    """All Python threads of one process at one moment; the main thread first where it is known."""
+
+    pid: int
+    source: str
+    threads: tuple[ThreadStack, ...] = ()
+
+
+class ThreadState(Struct, frozen=True, kw_only=True):
+    """The kernel's view of one thread.
+
+    Attributes:
+        state: Letter of /proc/PID/task/TID/stat: R running, S sleeping, D uninterruptible,
+            T stopped, t traced, Z zombie.
+        cpu_s: User plus system time so far, seconds, at the kernel's tick (usually 10 ms).
+        wchan: Kernel function it sleeps in; empty when running or not shown.
+        syscall: Number of the system call it is in, None when running, or not permitted.
+        arguments: First six arguments of that call.
+    """
+
+    tid: int
+    state: str
+    cpu_s: float
+    wchan: str = ""
+    syscall: int | None = None
+    arguments: tuple[int, ...] = ()
+
+
+class ProcessState(Struct, frozen=True, kw_only=True):
+    """The kernel's view of one process.
+
+    Attributes:
+        started_ticks: Field 22 of /proc/PID/stat: with the pid it names a process for ever.
+        read_bytes: Bytes that passed through read-like calls so far (rchar); None if not permitted.
+        written_bytes: Likewise for writing (wchar).
+        rss_bytes: Resident memory.
+        threads: Main thread first; at most 256, the rest counted in ``threads_left_out``.
+    """
+
+    pid: int
+    parent_pid: int
+    state: str
+    started_ticks: int
+    cpu_s: float
+    rss_bytes: int = 0
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    threads: tuple[ThreadState, ...] = ()
+    threads_left_out: int = 0
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """One look at one process: kernel state and stacks taken together.
+
+    A part that could not be taken is None, and a `Gap` beside the sample says why.
+    """
+
+    taken_ns: int
+    kernel: ProcessState | None = None
+    stack: ProcessStack | None = None
+
+
+class ProcessLook(Struct, frozen=True, kw_only=True):
+    """A process seen several times, oldest sample first.
+
+    Attributes:
+        role: ``rank`` the training process itself; ``worker`` a Python process that it started with
+            multiprocessing (DataLoader workers); ``child`` anything else below it.
+        index: Position among the processes of that role of the rank, by start time.
+    """
+
+    pid: int
+    role: str
+    index: int = 0
+    samples: tuple[Sample, ...] = ()

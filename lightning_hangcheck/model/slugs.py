@@ -1,0 +1,56 @@
+"""The public vocabulary: verdicts, causes and phases of schema_version 1.
+
+The order of ``PHASES`` is part of the shared-memory page (a phase is stored as its index), so a new
+phase goes to the end.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+VerdictKind = Literal[
+    "healthy", "suspect", "slow", "hang", "dead", "crashed", "recovered", "finished"
+]
+Cause = Literal[
+    "collective_mismatch",
+    "rank_diverged",
+    "uneven_work",
+    "rank_stalled",
+    "spinning",
+    "dataloader_worker",
+    "file_lock",
+    "network_wait",
+    "filesystem_wait",
+    "logger_init",
+    "rendezvous",
+    "process_dead",
+    "process_stopped",
+    "thread_deadlock",
+    "gil_held",
+    "model_load",
+    "checkpoint_io",
+    "memory_pressure",
+    "slow_progress",
+    "unknown",
+]
+Phase = Literal[
+    "startup",
+    "tokenizer",
+    "model_load",
+    "logger_init",
+    "trainer_init",
+    "rendezvous",
+    "sanity_check",
+    "dataloading",
+    "training_step",
+    "backward",
+    "optimizer_step",
+    "validation",
+    "checkpoint_save",
+    "generate",
+    "teardown",
+]
+
+VERDICT_KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+PHASES: tuple[Phase, ...] = get_args(Phase)

@@ -1,0 +1,117 @@
+"""verdict.json, schema_version 1: the structs of the public contract, field by field."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.slugs import Cause, Phase, VerdictKind
+
+Confidence = Annotated[float, Meta(ge=0.0, le=1.0, description="0: a guess, 1: proven")]
+Rank = Annotated[int, Meta(ge=0, description="global rank")]
+Timestamp = Annotated[
+    str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$", description="ISO 8601 UTC")
+]
+State = Literal["running", "waiting", "stalled", "stopped", "gone", "missing", "unseen"]
+
+
+class EvidenceItem(Struct, frozen=True):
+    """One fact that the verdict rests on."""
+
+    kind: str
+    rank: Rank | None
+    text: str
+
+
+class Remedy(Struct, frozen=True):
+    """What to do, with where to read on."""
+
+    text: str
+    see: str
+
+
+class Edge(Struct, frozen=True):
+    """One arrow of the wait-for graph.
+
+    Nodes: ``rank:3``, ``worker:3/0``, ``pid:123``, ``file:PATH``, ``host:ADDR:PORT``, ``key:NAME``.
+    """
+
+    source: str = field(name="from")
+    target: str = field(name="to")
+    through: str
+
+
+class RankState(Struct, frozen=True, kw_only=True):
+    """One row of the verdict's rank table; ``stack_group`` is an id of ``stack_groups``."""
+
+    rank: Rank
+    local_rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    state: State = "running"
+    phase: Phase | None = None
+    last_checkpoint: LastCheckpoint | None = None
+    open_sections: tuple[str, ...] = ()
+    step: int | None = None
+    stack_group: int | None = None
+
+
+class LastCheckpoint(Struct, frozen=True):
+    """The last numbered checkpoint of a rank."""
+
+    number: int
+    name: str
+    at: str
+
+
+class StackGroup(Struct, frozen=True, kw_only=True):
+    """Equal stacks, merged. Frames are outermost first, each ``func (file:line)``."""
+
+    id: int
+    process: Literal["rank", "worker"]
+    ranks: Annotated[str, Meta(description='rank ranges, for example "0-6,8"')]
+    count: int
+    frames: tuple[str, ...]
+
+
+class CollectiveState(Struct, frozen=True, kw_only=True):
+    """A process group on which the ranks disagree or wait.
+
+    Attributes:
+        ops: Operation to rank ranges, for example ``{"all_reduce [4] Float": "0-6"}``.
+    """
+
+    group: str
+    ranks: str
+    seq: int
+    ops: dict[str, str]
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """The answer: culprit, cause, place, remedy, and all it rests on."""
+
+    schema_version: Literal[1] = 1
+    verdict: VerdictKind
+    run_id: str
+    command: str
+    started_at: Timestamp
+    detected_at: Timestamp
+    stalled_since: Timestamp | None = None
+    stalled_for_s: float = 0.0
+    world_size: int
+    nnodes: int = 1
+    culprits: tuple[Rank, ...] = ()
+    victims: tuple[Rank, ...] = ()
+    cause: Cause | None = None
+    phase: Phase | None = None
+    confidence: Confidence = 0.0
+    summary: str = ""
+    evidence: tuple[EvidenceItem, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    wait_for: tuple[Edge, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    stack_groups: tuple[StackGroup, ...] = ()
+    collectives: tuple[CollectiveState, ...] = ()

@@ -1,0 +1,1 @@
+"""Where a run keeps its files: the run folder on disk and the session in shared memory."""

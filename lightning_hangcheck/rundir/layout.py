@@ -1,0 +1,124 @@
+"""The run folder of the contract, as paths."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.errors import UnreadableRun, UnusableRunFolder
+from lightning_hangcheck.rundir.atomic import make_private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUNS_FOLDER = "hangcheck_runs"
+
+
+class RunFolder(Struct, frozen=True):
+    """A run folder (mode 0700)."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    @property
+    def run_file(self) -> Path:
+        """run.json: command, start, world size, nodes, versions, environment of each rank."""
+        return self.path / "run.json"
+
+    @property
+    def verdict_file(self) -> Path:
+        """verdict.json: the newest verdict."""
+        return self.path / "verdict.json"
+
+    def journal(self, rank: int | None, pid: int) -> Path:
+        """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl where the rank was never learnt."""
+        name = f"pid-{pid}" if rank is None else f"rank-{rank}"
+        return self.path / "ranks" / f"{name}.jsonl"
+
+    def numbered_verdict(self, number: int) -> Path:
+        """verdicts/<n>.json."""
+        return self.path / "verdicts" / f"{number}.json"
+
+    def evidence(self, number: int) -> Path:
+        """evidence/<n>/, what verdict <n> rests on."""
+        return self.path / "evidence" / str(number)
+
+    def verdict_numbers(self) -> list[int]:
+        """Numbers of the verdicts so far, ascending."""
+        found = (re.fullmatch(r"(\d+)\.json", path.name) for path in self._verdict_files())
+        return sorted(int(match[1]) for match in found if match)
+
+    def _verdict_files(self) -> Iterator[Path]:
+        folder = self.path / "verdicts"
+        return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
+    """Choose the run folder without touching the disk.
+
+    Args:
+        wanted: Exactly this folder; None for ``hangcheck_runs/<UTC time>-<short id>``.
+        now: The start, for the folder's name.
+    """
+    moment = now or datetime.now(timezone.utc)
+    name = f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+    return RunFolder(Path(wanted or f"{RUNS_FOLDER}/{name}").absolute())
+
+
+def prepare_run_folder(folder: RunFolder) -> None:
+    """Make the folder and its subfolders; doing it again, or from several ranks, is no error.
+
+    Raises:
+        UnusableRunFolder: They cannot be made.
+    """
+    try:
+        make_private_folder(folder.path)
+        for part in ("ranks", "verdicts", "evidence"):
+            make_private_folder(folder.path / part)
+    except OSError as error:
+        raise UnusableRunFolder(
+            f"run folder {folder.path} cannot be made ({error.strerror})",
+            "name a folder that you may write with --run-dir or HANGCHECK_RUN_DIR",
+        ) from error
+
+
+def refuse_used_folder(folder: RunFolder) -> None:
+    """Refuse a folder that holds a run.
+
+    Raises:
+        UnusableRunFolder: It does; nothing was touched.
+    """
+    if folder.run_file.exists():
+        raise UnusableRunFolder(
+            f"run folder {folder.path} already holds a run", "name another folder, or remove it"
+        )
+
+
+def find_run_folder(named: str | None) -> RunFolder:
+    """Find the run folder to read: the named one, or the newest below ``hangcheck_runs/``.
+
+    Raises:
+        UnreadableRun: There is none, or the named folder is no run.
+    """
+    if named is not None:
+        folder = RunFolder(Path(named).absolute())
+        if not folder.path.is_dir():
+            raise UnreadableRun(f"{named} is no folder", "name the folder that the run printed")
+        return folder
+    runs = Path(RUNS_FOLDER)
+    candidates = [path for path in runs.iterdir() if path.is_dir()] if runs.is_dir() else []
+    if not candidates:
+        raise UnreadableRun(
+            f"there is no run below {runs.absolute()}",
+            "name a run folder, or start one: hangcheck run",
+        )
+    return RunFolder(max(candidates, key=lambda path: path.stat().st_mtime).absolute())

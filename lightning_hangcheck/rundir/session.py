@@ -1,0 +1,118 @@
+"""The session: what the ranks of one job on one node share while it runs, in memory.
+
+    <shared memory>/hangcheck-<uid>/<key>/
+        session.json     where the run folder is, and more; created once, by whoever comes first
+        pages/<pid>.page one page a process that records
+        sidecar.json     the process id of this node's sidecar
+        meet/<name>/     meeting points of the guards
+
+`hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
+agree on a key that the launcher gives them all; a process that was started plainly opens a session
+of its own and exports it, for the ranks that Lightning starts later from there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from msgspec import Struct
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.model.codec import decode, encode
+from lightning_hangcheck.rundir.atomic import create_once, make_private_folder
+from lightning_hangcheck.rundir.layout import RunFolder
+
+SESSION_VARIABLE = "HANGCHECK_SESSION"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
+
+
+class SessionFacts(Struct, frozen=True, kw_only=True):
+    """session.json.
+
+    Attributes:
+        root_pid: Process whose descendants are this node's job: the launched command, or the
+            process that all ranks come from.
+        launched: Opened by `hangcheck run`, which starts the sidecar itself.
+    """
+
+    schema_version: int = 1
+    run_dir: str
+    command: str
+    started_at: str
+    root_pid: int
+    launched: bool = False
+
+
+class Session(Struct, frozen=True):
+    """A session's folder and facts."""
+
+    path: Path
+    facts: SessionFacts
+
+    @property
+    def run_folder(self) -> RunFolder:
+        """Where this session's run keeps its files."""
+        return RunFolder(Path(self.facts.run_dir))
+
+    @property
+    def pages(self) -> Path:
+        """Folder of the pages."""
+        return self.path / "pages"
+
+    @property
+    def sidecar_file(self) -> Path:
+        """sidecar.json."""
+        return self.path / "sidecar.json"
+
+    @property
+    def meetings(self) -> Path:
+        """Folder of the guards' meeting points."""
+        return self.path / "meet"
+
+    def remove(self) -> None:
+        """Free the shared memory. A session that is gone already is no error."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def open_session(folder: Path, facts: SessionFacts) -> Session:
+    """Create the session, or join the one that another rank created a moment ago.
+
+    Raises:
+        OSError: Shared memory cannot be used.
+        UnreadableRun: session.json is there but unreadable.
+    """
+    make_private_folder(folder.parent)
+    make_private_folder(folder)
+    make_private_folder(folder / "pages")
+    make_private_folder(folder / "meet")
+    data = create_once(folder / "session.json", encode(facts))
+    return Session(folder, decode(data, SessionFacts, str(folder / "session.json")))
+
+
+def read_session(folder: Path) -> Session:
+    """Join a session that must exist.
+
+    Raises:
+        UnreadableRun: It is gone or unreadable.
+    """
+    file = folder / "session.json"
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UnreadableRun(f"{file} is gone ({error.strerror})", "start the run again") from error
+    return Session(folder, decode(data, SessionFacts, str(file)))
+
+
+def session_folder(key: str) -> Path:
+    """Return the folder of a session key, in shared memory where there is some."""
+    base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    return base / f"hangcheck-{os.getuid()}" / key
+
+
+def new_key() -> str:
+    """Return a key that no other session has."""
+    return secrets.token_hex(6)

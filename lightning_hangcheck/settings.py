@@ -1,0 +1,95 @@
+"""Every option, its environment variable and its default, in one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from lightning_hangcheck.errors import BadUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "HANGCHECK_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All options. A field ``stall_timeout`` is set by ``HANGCHECK_STALL_TIMEOUT``.
+
+    Attributes:
+        run_dir: Run folder; None for ``hangcheck_runs/<UTC time>-<short id>`` below the working
+            folder.
+        stall_timeout: Seconds of silence after which anything unexplained is a hang.
+        on_hang: What `hangcheck run` does on a hang: only report, or end the job.
+        console: ``auto`` prints every rank up to 16 ranks, then rank 0 and ranks in trouble;
+            ``all``; ``off``.
+        disable: Everything becomes a no-op.
+        proven_after: Seconds of silence after which a proven hang is called.
+        idle_after: Seconds after which an idle rank that others wait for is called hung.
+        busy_floor: Least seconds before a busy, silent rank of known pace is called hung.
+        busy_factor: The same as a multiple of its longest pause.
+        look_after: Seconds of silence after which the first cheap evidence is taken.
+        poll_interval: Seconds between two readings of the pages.
+        probe_timeout: Seconds that one probe of one process may take.
+        abort_grace: Seconds between SIGTERM and SIGKILL when a hung job is ended.
+        meeting_timeout: Seconds that ranks wait for each other at a guard.
+    """
+
+    run_dir: str | None = None
+    stall_timeout: float = 300.0
+    on_hang: Literal["report", "abort"] = "report"
+    console: Literal["auto", "all", "off"] = "auto"
+    disable: bool = False
+    proven_after: float = 10.0
+    idle_after: float = 30.0
+    busy_floor: float = 30.0
+    busy_factor: float = 20.0
+    look_after: float = 2.0
+    poll_interval: float = 0.25
+    probe_timeout: float = 5.0
+    abort_grace: float = 10.0
+    meeting_timeout: float = 60.0
+
+
+def from_environment(environment: Mapping[str, str]) -> Settings:
+    """Read the options that the environment sets.
+
+    Raises:
+        BadUsage: A variable's value is not of its kind; the sentence names it and what to write.
+    """
+    values: dict[str, object] = {}
+    for option in msgspec.structs.fields(Settings):
+        text = environment.get(PREFIX + option.name.upper())
+        if text:
+            values[option.name] = read_option(option.name, text)
+    return msgspec.convert(values, Settings)
+
+
+def read_option(name: str, text: str) -> object:
+    """Convert one option's text to its value.
+
+    Raises:
+        BadUsage: The text is not of the option's kind, or is a number that cannot be a duration.
+    """
+    option = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
+    plain = {"1": "true", "0": "false", "yes": "true", "no": "false"}.get(text.lower(), text)
+    try:
+        value = msgspec.convert(plain if option.type is bool else text, option.type, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadUsage(
+            f"{PREFIX}{name.upper()}={text!r} cannot be used ({error})",
+            f"write for example {PREFIX}{name.upper()}={_example(option.default)}",
+        ) from error
+    if isinstance(value, float) and not 0 < value < float("inf"):
+        raise BadUsage(
+            f"{PREFIX}{name.upper()}={text!r} is no positive number",
+            f"write for example {PREFIX}{name.upper()}={_example(option.default)}",
+        )
+    return value
+
+
+def _example(default: object) -> str:
+    if default is None:
+        return "my-run"
+    return str(int(default)) if isinstance(default, bool) else f"{default}"
