@@ -28,7 +28,11 @@ class BadUsage(HangcheckError):
     """An option, argument or environment variable that cannot be used."""
 
 
-class UnusableRunFolder(HangcheckError):
+class UsedRunFolder(HangcheckError):
+    """The run folder holds another run."""
+
+
+class UnpreparedRunFolder(HangcheckError):
     """The run folder cannot be made or written."""
 
 

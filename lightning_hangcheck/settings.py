@@ -79,17 +79,26 @@ def read_option(name: str, text: str) -> object:
     except msgspec.ValidationError as error:
         raise BadUsage(
             f"{PREFIX}{name.upper()}={text!r} cannot be used ({error})",
-            f"write for example {PREFIX}{name.upper()}={_example(option.default)}",
+            f"write for example {PREFIX}{name.upper()}={_write(option.default)}",
         ) from error
     if isinstance(value, float) and not 0 < value < float("inf"):
         raise BadUsage(
             f"{PREFIX}{name.upper()}={text!r} is no positive number",
-            f"write for example {PREFIX}{name.upper()}={_example(option.default)}",
+            f"write for example {PREFIX}{name.upper()}={_write(option.default)}",
         )
     return value
 
 
-def _example(default: object) -> str:
-    if default is None:
+def _write(value: object) -> str:
+    if value is None:
         return "my-run"
-    return str(int(default)) if isinstance(default, bool) else f"{default}"
+    return str(int(value)) if isinstance(value, bool) else f"{value}"
+
+
+def to_environment(settings: Settings) -> dict[str, str]:
+    """Write the options that differ from their defaults as environment variables."""
+    return {
+        PREFIX + option.name.upper(): _write(getattr(settings, option.name))
+        for option in msgspec.structs.fields(Settings)
+        if getattr(settings, option.name) != option.default
+    }

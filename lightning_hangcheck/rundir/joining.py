@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.rundir.layout import name_run_folder
+from lightning_hangcheck.rundir.process_stat import read_process_stat
 from lightning_hangcheck.rundir.session import (
     SESSION_VARIABLE,
     Session,
@@ -68,13 +69,6 @@ def _launcher_key(
         return f"slurm-{environment.get('SLURM_JOB_ID')}-{environment.get('SLURM_STEP_ID')}"
     if identity.launcher == "torchrun":
         restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return f"torchrun-{launcher_pid}-{_started_ticks(launcher_pid)}-{restart}"
+        launcher = read_process_stat(launcher_pid)
+        return f"torchrun-{launcher_pid}-{launcher.started_ticks if launcher else 0}-{restart}"
     return f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
-
-
-def _started_ticks(pid: int) -> str:
-    """Field 22 of /proc/PID/stat, behind the command name, which may itself hold brackets."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"

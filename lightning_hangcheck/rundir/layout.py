@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.errors import UnreadableRun, UnusableRunFolder
+from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.rundir.atomic import make_private_folder
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def prepare_run_folder(folder: RunFolder) -> None:
     """Make the folder and its subfolders; doing it again, or from several ranks, is no error.
 
     Raises:
-        UnusableRunFolder: They cannot be made.
+        UnpreparedRunFolder: They cannot be made.
     """
     try:
         make_private_folder(folder.path)
         for part in ("ranks", "verdicts", "evidence"):
             make_private_folder(folder.path / part)
     except OSError as error:
-        raise UnusableRunFolder(
+        raise UnpreparedRunFolder(
             f"run folder {folder.path} cannot be made ({error.strerror})",
             "name a folder that you may write with --run-dir or HANGCHECK_RUN_DIR",
         ) from error
@@ -95,10 +95,10 @@ def refuse_used_folder(folder: RunFolder) -> None:
     """Refuse a folder that holds a run.
 
     Raises:
-        UnusableRunFolder: It does; nothing was touched.
+        UsedRunFolder: It does; nothing was touched.
     """
     if folder.run_file.exists():
-        raise UnusableRunFolder(
+        raise UsedRunFolder(
             f"run folder {folder.path} already holds a run", "name another folder, or remove it"
         )
 

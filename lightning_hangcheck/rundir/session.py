@@ -47,6 +47,14 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
     launched: bool = False
 
 
+class SidecarFacts(Struct, frozen=True, kw_only=True):
+    """sidecar.json: which process is this node's sidecar. It removes the file when it leaves."""
+
+    schema_version: int = 1
+    pid: int
+    started_ticks: int
+
+
 class Session(Struct, frozen=True):
     """A session's folder and facts."""
 
@@ -72,6 +80,21 @@ class Session(Struct, frozen=True):
     def meetings(self) -> Path:
         """Folder of the guards' meeting points."""
         return self.path / "meet"
+
+    def leave(self, pid: int) -> None:
+        """Take a process's page away; the last one of a job without a sidecar frees the session.
+
+        With a sidecar nothing is taken away: it reads the pages of ranks that have ended, and
+        frees the session itself.
+        """
+        if self.facts.launched or self.sidecar_file.exists():
+            return
+        try:
+            (self.pages / f"{pid}.page").unlink(missing_ok=True)
+            if not any(self.pages.iterdir()):
+                self.remove()
+        except OSError:
+            return
 
     def remove(self) -> None:
         """Free the shared memory. A session that is gone already is no error."""

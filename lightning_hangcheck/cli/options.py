@@ -1,0 +1,95 @@
+"""The option block of every command that watches, made from the Settings table."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args, get_origin
+
+import click
+import msgspec
+
+from lightning_hangcheck.settings import PREFIX, Settings, from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Command = TypeVar("Command", bound="Callable[..., object]")
+NOT_AN_OPTION = "disable"
+
+
+class _Words(NamedTuple):
+    """How the help speaks of one setting."""
+
+    unit: str | None
+    help: str
+
+
+WORDS: dict[str, _Words] = {
+    "run_dir": _Words("DIR", "Run folder [default: a new one below hangcheck_runs]."),
+    "stall_timeout": _Words("SECONDS", "Silence after which anything unexplained is a hang."),
+    "on_hang": _Words(None, "On a hang only report, or also end the job (exit code 75)."),
+    "console": _Words(None, "Which ranks print console lines; auto: all up to 16 ranks."),
+    "proven_after": _Words("SECONDS", "Silence after which a proven hang is called."),
+    "idle_after": _Words("SECONDS", "Silence after which an idle, awaited rank is hung."),
+    "busy_floor": _Words("SECONDS", "Least silence before a busy rank of known pace is hung."),
+    "busy_factor": _Words("NUMBER", "The same, as a multiple of its longest pause so far."),
+    "look_after": _Words("SECONDS", "Silence after which the first cheap evidence is taken."),
+    "poll_interval": _Words("SECONDS", "Time between two readings of the heartbeats."),
+    "probe_timeout": _Words("SECONDS", "Time limit of one probe of one process."),
+    "abort_grace": _Words("SECONDS", "Time between SIGTERM and SIGKILL when a hung job is ended."),
+    "meeting_timeout": _Words("SECONDS", "Time that ranks wait for each other at a guard."),
+}
+
+
+def settings_options(command: Command) -> Command:
+    """Give a command one option for each setting; its function takes them as keyword arguments."""
+    for field in reversed(msgspec.structs.fields(Settings)):
+        if field.name != NOT_AN_OPTION:
+            command = _option(field)(command)
+    return command
+
+
+def settings_from(options: Mapping[str, object]) -> Settings:
+    """Read the settings: the environment's, overridden by the options that were given.
+
+    Args:
+        options: By field name; None where the option was not given.
+
+    Raises:
+        BadUsage: An environment variable's value is not of its kind.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    return msgspec.structs.replace(from_environment(os.environ), **given)
+
+
+def _option(field: msgspec.structs.FieldInfo) -> Callable[[Command], Command]:
+    words = WORDS[field.name]
+    default = "" if field.default is None else f" [default: {_shown(field.default)}]"
+    variable = f"{PREFIX}{field.name.upper()}"
+    return click.option(
+        f"--{field.name.replace('_', '-')}",
+        field.name,
+        type=click.Choice(get_args(field.type)) if get_origin(field.type) is Literal else str,
+        callback=_positive if field.type is float else None,
+        metavar=words.unit,
+        default=None,
+        help=f"{words.help}{default} ({variable})",
+    )
+
+
+def _positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Read a finite number above 0, or say what to write instead."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not 0 < number < float("inf"):
+        sentence = f"{text!r} is no positive number; write for example 30"
+        raise click.BadParameter(sentence, param=option)
+    return number
+
+
+def _shown(default: object) -> str:
+    return f"{default:g}" if isinstance(default, float) else f"{default}"

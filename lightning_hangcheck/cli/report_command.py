@@ -1,0 +1,83 @@
+"""`hangcheck report`: what a run's folder says, while the run goes on or afterwards."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.report import json_text, terminal, unjudged
+from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
+from lightning_hangcheck.rundir.layout import find_run_folder
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.rundir.layout import RunFolder
+
+EPILOG = """\b
+Examples:
+  hangcheck report
+  hangcheck report hangcheck_runs/20261120T102301-7f3a
+  hangcheck report --json > verdict.json
+"""
+
+
+@click.command("report", epilog=EPILOG)
+@click.argument("run_dir", required=False, metavar="[RUN_DIR]")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, for programs.")
+def report(run_dir: str | None, *, as_json: bool) -> int:
+    """Print the newest verdict of a run.
+
+    Without RUN_DIR it is the newest run below hangcheck_runs/. A run that has no verdict yet shows
+    each rank's last checkpoint instead. Exit code 2 if the folder cannot be used.
+    """
+    folder = _find(run_dir)
+    shown_folder = run_dir or _as_typed(folder.path)
+    saved = read_saved_run(folder)
+    if as_json:
+        click.echo(_json(saved, shown_folder), nl=False)
+    elif saved.verdict is None:
+        click.echo(unjudged.render(saved, shown_folder), nl=False)
+    else:
+        _show(terminal.render(saved.case, saved.verdict, shown_folder))
+    return 0
+
+
+def _find(run_dir: str | None) -> RunFolder:
+    try:
+        return find_run_folder(run_dir)
+    except OSError as error:
+        raise UnreadableRun(
+            f"{error.filename} cannot be read ({error.strerror})",
+            "name a run folder that you may read: hangcheck report RUN_DIR",
+        ) from error
+
+
+def _as_typed(path: Path) -> str:
+    """Below the working folder the short way to say it, which can be typed as it stands."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _json(saved: SavedRun, shown_folder: str) -> str:
+    if saved.verdict is None:
+        raise UnreadableRun(
+            f"{shown_folder} has no verdict yet",
+            "leave out --json to see each rank's last checkpoint",
+        )
+    return json_text.render(saved.verdict)
+
+
+def _show(text: str) -> None:
+    """Colour on a terminal, the plain text into a pipe or file."""
+    if not sys.stdout.isatty():
+        click.echo(text, nl=False)
+        return
+    # imported here because a pipe never needs it, and it takes tens of milliseconds
+    from rich.console import Console
+
+    from lightning_hangcheck.report.colour import coloured
+
+    Console(highlight=False).print(coloured(text), end="", soft_wrap=True)

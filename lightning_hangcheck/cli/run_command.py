@@ -1,0 +1,55 @@
+"""`hangcheck run`: start a command and watch every rank that it becomes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lightning_hangcheck.cli.options import settings_from, settings_options
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.rundir.layout import RUNS_FOLDER
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.settings import Settings
+
+EPILOG = """\b
+Examples:
+  hangcheck run -- torchrun --nproc_per_node=2 train.py
+  hangcheck run --on-hang abort --run-dir my-run -- python train.py
+  HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
+"""
+
+
+@click.command("run", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
+@settings_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
+def run(command: tuple[str, ...], **options: object) -> int:
+    """Run any launcher unchanged and say which rank hangs, where, why, and what to do.
+
+    The command's output and exit code pass through; 75 if the job was ended because of a hang.
+    """
+    if not command:
+        raise BadUsage(
+            "run needs a command to run",
+            "write it behind two dashes: hangcheck run -- torchrun --nproc_per_node=2 train.py",
+        )
+    settings = settings_from(options)
+    if not settings.disable:
+        _warn(settings)
+    # imported here so that `hangcheck report` needs no part of the sidecar
+    from lightning_hangcheck.sidecar.running import run_command
+
+    return run_command(command, settings)
+
+
+def _warn(settings: Settings) -> None:
+    """Say before the run what will be missing from its verdict, and how to mend it."""
+    from lightning_hangcheck.doctor.before_run import checks_before_run
+
+    folder = Path(settings.run_dir or RUNS_FOLDER)
+    for check in checks_before_run(folder, os.environ):
+        if check.status != "ok":
+            click.echo(f"hangcheck: {check.sentence}; {check.remedy}", err=True)

@@ -1,0 +1,161 @@
+"""Two samples of one process, compared: what did it do between them?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.diagnosis.knowledge.frames import is_own, is_standard, is_users
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lightning_hangcheck.model.evidence import (
+        Frame,
+        ProcessState,
+        Sample,
+        ThreadStack,
+        ThreadState,
+    )
+
+NANOSECONDS = 1_000_000_000
+BUSY_SHARE = 0.20
+IDLE_SHARE = 0.02
+"""Shares of one core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread
+and a look with py-spy stay below 0.01 together."""
+MANY_BYTES = 64 * 1024
+TRANSFER_RATE = 4096
+"""Bytes a second above which a read or write call makes way. Our own threads read and write about
+700 bytes a second in the rank (a line of /proc twice a second, the journal)."""
+TRANSFER_CALLS = frozenset({0, 1, 17, 18, 19, 20, 40, 63, 64, 65, 66, 67, 68, 71})
+"""read, write, pread64, pwrite64, readv, writev, sendfile on x86-64, then on arm64. A number of the
+one that means another call on the other (uname, semget, shmdt) is none that a thread stays in."""
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """What a process did between two samples.
+
+    Attributes:
+        seconds: Between the samples.
+        cpu_share: Processor time of all its threads, in cores.
+        main_share: The same of its main thread; of the process where threads are not known.
+        bytes: Read and written; 0 where not permitted to know.
+        moved: It made way: its stack changed while it used the processor, or bytes flowed.
+    """
+
+    seconds: float
+    cpu_share: float
+    main_share: float
+    bytes: int
+    moved: bool
+
+
+def compare(earlier: Sample, later: Sample) -> Step | None:
+    """Compare two samples; None where no time passed or one lacks its kernel state."""
+    seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
+    if seconds <= 0 or earlier.kernel is None or later.kernel is None:
+        return None
+    before, after = earlier.kernel, later.kernel
+    cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
+    threads = _thread_shares(before, after, seconds)
+    main_share = threads.get(after.pid, cpu_share)
+    flowed = _flowed(before, after)
+    moved = (
+        flowed > MANY_BYTES
+        or _transfers(after, flowed, seconds)
+        or _main_moved(earlier, later, main_share)
+        or _helper_moved(earlier, later, threads, cpu_share)
+    )
+    return Step(
+        seconds=seconds, cpu_share=cpu_share, main_share=main_share, bytes=flowed, moved=moved
+    )
+
+
+def _flowed(before: ProcessState, after: ProcessState) -> int:
+    pairs = (
+        (before.read_bytes, after.read_bytes),
+        (before.written_bytes, after.written_bytes),
+    )
+    return sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
+
+
+def _transfers(after: ProcessState, flowed: int, seconds: float) -> bool:
+    main = after.threads[0] if after.threads else None
+    return main is not None and main.syscall in TRANSFER_CALLS and flowed / seconds > TRANSFER_RATE
+
+
+def _main_moved(earlier: Sample, later: Sample, share: float) -> bool:
+    """Whether the main thread went on.
+
+    Busy, it must be in other functions: a loop that goes over its own lines may never end. Hardly
+    busy, it must be at another line of the user's code: one line that polls alternates below it.
+    """
+    first, second = _main(earlier), _main(later)
+    if first is None or second is None:
+        return False
+    before, after = without_ours(first.frames), without_ours(second.frames)
+    if share >= IDLE_SHARE:
+        return _functions(before) != _functions(after)
+    return before != after and _users_part(before) != _users_part(after)
+
+
+def _helper_moved(
+    earlier: Sample, later: Sample, shares: dict[int, float], cpu_share: float
+) -> bool:
+    """Whether another thread works: it is busy, and in other functions than before."""
+    if cpu_share < BUSY_SHARE:
+        return False
+    before = {thread.tid: thread for thread in _helpers(earlier)}
+    for thread in _helpers(later):
+        old = before.get(thread.tid)
+        share = cpu_share if thread.tid is None else shares.get(thread.tid, 0.0)
+        if (
+            old is not None
+            and share >= BUSY_SHARE
+            and _functions(old.frames) != _functions(thread.frames)
+        ):
+            return True
+    return False
+
+
+def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Drop this package's frames, and what only the interpreter's library does on their behalf."""
+    last = max((i for i, frame in enumerate(frames) if is_own(frame.file)), default=None)
+    if last is None:
+        return tuple(frames)
+    inside = frames[last + 1 :]
+    kept = () if all(is_standard(frame.file) for frame in inside) else inside
+    return (*(frame for frame in frames[:last] if not is_own(frame.file)), *kept)
+
+
+def _users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the frames down to the innermost of the user's own; all where none is."""
+    positions = (i for i, frame in enumerate(frames) if is_users(frame.file))
+    return frames[: max(positions, default=len(frames)) + 1]
+
+
+def _functions(frames: Sequence[Frame]) -> list[tuple[str, str]]:
+    return [(frame.function, frame.file) for frame in frames]
+
+
+def _thread_shares(before: ProcessState, after: ProcessState, seconds: float) -> dict[int, float]:
+    old: dict[int, ThreadState] = {thread.tid: thread for thread in before.threads}
+    return {
+        thread.tid: max(0.0, thread.cpu_s - old[thread.tid].cpu_s) / seconds
+        for thread in after.threads
+        if thread.tid in old
+    }
+
+
+def _main(sample: Sample) -> ThreadStack | None:
+    threads = sample.stack.threads if sample.stack is not None else ()
+    return threads[0] if threads else None
+
+
+def _helpers(sample: Sample) -> Iterator[ThreadStack]:
+    """All threads but the main one and those of this package."""
+    threads = sample.stack.threads if sample.stack is not None else ()
+    for thread in threads[1:]:
+        if not any(is_own(frame.file) for frame in thread.frames):
+            yield thread

@@ -1,0 +1,88 @@
+"""How a rank's process ended, and whether by itself."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.scene import RankReading
+    from lightning_hangcheck.model.case import RankView
+
+FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals by which launchers, schedulers and people end a job: no rank's own failure."""
+TERMINATED = "SIGTERMException"
+"""What Lightning raises in a rank that a launcher ends (lightning 2.6, utilities/exceptions.py)."""
+SHELL_BASE = 128
+SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+
+
+def failed(view: RankView) -> bool:
+    """Whether the rank ended badly, as far as its exit code or its own words tell."""
+    code = view.departure.exit_code if view.departure is not None else None
+    if code is not None:
+        return code != 0
+    return bool(last_words(view)) or (view.beat is not None and view.beat.ending == "raised")
+
+
+def ended_from_outside(view: RankView) -> bool:
+    """Whether a launcher, a scheduler or a person ended it."""
+    return _signal(view) in FROM_OUTSIDE or last_words(view).startswith(TERMINATED)
+
+
+def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
+    """Return the first rank that failed by itself, not because others had."""
+    own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
+    return min(own, key=_order, default=None)
+
+
+def last_words(view: RankView) -> str:
+    """Return a rank's exception in one line, empty if it said nothing."""
+    heard = view.departure.last_words if view.departure is not None else ""
+    return heard or (view.beat.last_words if view.beat is not None else "")
+
+
+def how_it_ended(view: RankView) -> str:
+    """Say how a rank's process ended, as the rest of a sentence about it.
+
+    For example ``was killed by SIGKILL (usually the kernel's out-of-memory killer, ...)``.
+    """
+    words = last_words(view)
+    said = f": {words}" if words else ""
+    number = _signal(view)
+    if number is not None:
+        name = _name(number)
+        usually = causes_file().signals.get(name)
+        return f"was killed by {name}{f' ({usually})' if usually else ''}{said}"
+    code = view.departure.exit_code if view.departure is not None else None
+    if code is None:
+        return f"is gone, its exit code was not seen{said}"
+    if code == 0:
+        return "left with exit code 0"
+    return f"exited with code {code}{said or ' and no last words'}"
+
+
+def _order(reading: RankReading) -> float:
+    """A rank whose end nobody saw comes last."""
+    return reading.view.departure.order if reading.view.departure is not None else float("inf")
+
+
+def _signal(view: RankView) -> int | None:
+    """Return the number of the signal that ended it; a shell between reports 128 plus that."""
+    code = view.departure.exit_code if view.departure is not None else None
+    if code is None:
+        return None
+    if code < 0:
+        return -code
+    return code - SHELL_BASE if code - SHELL_BASE in SHELL_SIGNALS else None
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

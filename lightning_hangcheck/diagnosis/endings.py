@@ -1,0 +1,73 @@
+"""The job is over: did all ranks end well, and if not, which one failed first?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.departures import (
+    ended_from_outside,
+    failed,
+    first_to_fail,
+    how_it_ended,
+)
+from lightning_hangcheck.diagnosis.rules.finding import Finding, blame
+from lightning_hangcheck.diagnosis.wording import join, name_ranks, within
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.scene import Scene
+
+
+def is_over(scene: Scene) -> bool:
+    """Whether the launched command has ended, or no rank has a process any more."""
+    departed = [reading.view.departure is not None for reading in scene.ranks.values()]
+    return scene.case.ended or (bool(departed) and all(departed))
+
+
+def find_crash(scene: Scene) -> Finding | None:
+    """Blame the first rank that failed by itself; None if the job ended well.
+
+    Ranks that end because another failed (killed by the launcher) are no culprits. Where every rank
+    was ended from outside, none is.
+    """
+    ranks = tuple(scene.ranks.values())
+    first = first_to_fail(ranks)
+    if first is not None:
+        others = [one.rank for one in ranks if one is not first and failed(one.view)]
+        sentence = join(
+            f"rank {first.rank} failed first:",
+            f"it {how_it_ended(first.view)}",
+            f"(in phase {first.phase})" if first.phase is not None else "",
+            within(first.place),
+        )
+        if others:
+            sentence += f"; {name_ranks(others)} ended after it"
+        return replace(
+            blame([first], "process_dead", "proven", 0.9, sentence, waited_for=bool(others)),
+            silence_s=0.0,
+        )
+    return _ended_otherwise(scene)
+
+
+def _ended_otherwise(scene: Scene) -> Finding | None:
+    """No rank failed by itself: was the job ended from outside, or did only its command fail?"""
+    ended = [one for one in scene.ranks.values() if ended_from_outside(one.view)]
+    code = scene.case.exit_code
+    if ended:
+        how = how_it_ended(ended[0].view)
+        sentence = (
+            f"the job was ended from outside: rank {ended[0].rank} {how}; no rank failed first"
+        )
+    elif code:
+        sentence = f"the command ended with exit code {code}, and no rank was seen to fail"
+    else:
+        return None
+    return Finding(
+        cause="process_dead",
+        culprits=(),
+        certainty="proven",
+        confidence=0.5,
+        silence_s=0.0,
+        sentence=sentence,
+    )

@@ -1,0 +1,91 @@
+"""The facts that a verdict rests on, as sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.departures import how_it_ended
+from lightning_hangcheck.diagnosis.wording import duration, name_ranks, verb
+from lightning_hangcheck.model.verdict import EvidenceItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lightning_hangcheck.diagnosis.graph import WaitGraph
+    from lightning_hangcheck.diagnosis.scene import RankReading, Scene
+
+MOST_CULPRITS = 4
+MOST_WAITS = 4
+"""Culprits and kinds of waiting that are described; the rank table has them all."""
+
+
+def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
+    """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
+    for reading in culprits[:MOST_CULPRITS]:
+        yield from _facts_of(reading)
+
+
+def waits(scene: Scene, graph: WaitGraph) -> Iterator[EvidenceItem]:
+    """Describe who waits, one sentence for all ranks at the same line."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank in graph.waiters:
+        reading = scene.ranks[rank]
+        wait = reading.doing.wait
+        if wait is not None:
+            place = f", called in {reading.place}" if reading.place is not None else ""
+            together.setdefault((wait.name, place), []).append(rank)
+    ordered = sorted(together.items(), key=lambda item: -len(item[1]))
+    for (name, place), ranks in ordered[:MOST_WAITS]:
+        text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {name}{place}"
+        yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
+
+
+def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
+    rank, frames, observed = reading.rank, reading.doing.frames, reading.doing.observed
+    if reading.view.departure is not None:
+        yield EvidenceItem("departure", rank, f"rank {rank} {how_it_ended(reading.view)}")
+    if reading.place is not None and reading.place != frames[-1]:
+        yield EvidenceItem("stack", rank, f"stands in {reading.place}, inside it {frames[-1]}")
+    elif frames:
+        yield EvidenceItem("stack", rank, f"stands in {frames[-1]}")
+    if observed.span_s > 0:
+        yield EvidenceItem(
+            "activity",
+            rank,
+            f"{observed.samples} samples over {observed.span_s:.1f} s: {reading.activity}, "
+            f"{observed.cpu_share:.2f} of a core, {observed.bytes} bytes read and written",
+        )
+    yield from _kernel(reading)
+    yield from _page(reading)
+
+
+def _kernel(reading: RankReading) -> Iterator[EvidenceItem]:
+    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    state = next(
+        (sample.kernel for sample in reversed(own.samples) if sample.kernel) if own else iter(()),
+        None,
+    )
+    if state is not None:
+        channel = state.threads[0].wchan if state.threads else ""
+        text = f"pid {state.pid} in state {state.state}"
+        yield EvidenceItem(
+            "kernel", reading.rank, f"{text}, main thread waits in {channel}" if channel else text
+        )
+
+
+def _page(reading: RankReading) -> Iterator[EvidenceItem]:
+    beat = reading.view.beat
+    if beat is None:
+        return
+    parts = []
+    if beat.checkpoint is not None:
+        parts.append(f"last checkpoint {beat.checkpoint.number} {beat.checkpoint.name}")
+    if beat.step is not None:
+        parts.append(f"step {beat.step}")
+    if beat.sections:
+        parts.append(f"inside section {beat.sections[-1].name!r}")
+    if beat.phase is not None:
+        parts.append(f"phase {beat.phase}")
+    if parts:
+        silent = duration(max(0.0, reading.view.silent_for_s))
+        yield EvidenceItem("page", reading.rank, f"silent for {silent}: {', '.join(parts)}")

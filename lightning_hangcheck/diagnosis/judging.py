@@ -1,0 +1,134 @@
+"""Case in, verdict out: the whole judgement as one pure function."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.engine import Conclusion, conclude
+from lightning_hangcheck.diagnosis.facts import facts_about, waits
+from lightning_hangcheck.diagnosis.rank_table import rank_table
+from lightning_hangcheck.diagnosis.remedies import remedies_for
+from lightning_hangcheck.diagnosis.summaries import summarise
+from lightning_hangcheck.gather.stack_groups import group_stacks
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.scene import Scene
+    from lightning_hangcheck.model.case import Case
+
+SUSPICION = 0.75
+"""Share of its confidence that a finding keeps while it is only a suspicion."""
+MOST_UNSEEN = 8
+EPOCH = datetime(1970, 1, 1)
+
+
+def judge(case: Case) -> Verdict:
+    """Explain a case: who holds the job up, where, why, for how long, and what to do.
+
+    Pure: the same case gives the same verdict, on any machine and at any later time.
+
+    Args:
+        case: Evidence of all ranks at one moment.
+    """
+    conclusion = conclude(case)
+    scene, finding = conclusion.scene, conclusion.finding
+    groups, group_of = group_stacks(case)
+    culprits = finding.culprits if finding is not None else ()
+    silence = round(finding.silence_s, 3) if finding is not None else 0.0
+    stalled = finding is not None and conclusion.kind != "crashed"
+    confidence = finding.confidence if finding is not None else 0.0
+    return Verdict(
+        verdict=conclusion.kind,
+        run_id=case.run.run_id,
+        command=case.run.command,
+        started_at=_timestamp(case.run.started_at),
+        detected_at=_timestamp(case.taken_at),
+        stalled_since=_timestamp(case.taken_at, before_s=silence) if stalled else None,
+        stalled_for_s=silence if stalled else 0.0,
+        world_size=max(0, scene.world_size),
+        nnodes=case.run.nnodes,
+        culprits=culprits,
+        victims=_victims(conclusion),
+        cause=finding.cause if finding is not None else None,
+        phase=finding.phase if finding is not None else None,
+        confidence=round(confidence * (SUSPICION if conclusion.kind == "suspect" else 1.0), 2),
+        summary=summarise(conclusion),
+        evidence=_evidence(conclusion),
+        remedies=remedies_for(finding, scene) if finding is not None else (),
+        gaps=_gaps(conclusion),
+        wait_for=conclusion.graph.edges if finding is not None else (),
+        ranks=rank_table(scene, culprits, group_of),
+        stack_groups=groups,
+    )
+
+
+def _victims(conclusion: Conclusion) -> tuple[int, ...]:
+    """Ranks that only wait for culprits; after a crash, all others that did not end well."""
+    finding = conclusion.finding
+    if finding is None:
+        return ()
+    if conclusion.kind == "crashed":
+        return tuple(rank for rank in conclusion.scene.ranks if rank not in finding.culprits)
+    return tuple(rank for rank in conclusion.graph.waiters if rank not in finding.culprits)
+
+
+def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
+    finding, scene = conclusion.finding, conclusion.scene
+    if finding is None:
+        return ()
+    blamed = [scene.ranks[rank] for rank in finding.culprits if rank in scene.ranks]
+    return (*finding.evidence, *facts_about(blamed), *waits(scene, conclusion.graph))
+
+
+def _gaps(conclusion: Conclusion) -> tuple[Gap, ...]:
+    scene, finding = conclusion.scene, conclusion.finding
+    gaps = [*scene.case.gaps, *scene.gaps]
+    if finding is not None:
+        gaps += [*finding.gaps, *_unseen(scene)]
+    if not _is_timestamp(scene.case.taken_at):
+        gaps.append(Gap("time", None, f"the case's time {scene.case.taken_at!r} cannot be read"))
+    return tuple(gaps)
+
+
+def _unseen(scene: Scene) -> list[Gap]:
+    """Ranks that were sampled too little to tell what they do; the first few, the rest counted."""
+    unseen = [reading for reading in scene.alive if reading.activity == "unseen"]
+    gaps = [
+        Gap(
+            f"activity of rank {reading.rank}",
+            reading.rank,
+            f"{reading.doing.observed.samples} usable samples of its stack and kernel state; "
+            "two are needed",
+        )
+        for reading in unseen[:MOST_UNSEEN]
+    ]
+    if len(unseen) > MOST_UNSEEN:
+        more = len(unseen) - MOST_UNSEEN
+        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise"))
+    return gaps
+
+
+def _timestamp(text: str, before_s: float = 0.0) -> str:
+    """Write a moment, or one so many seconds before it; the epoch if it cannot be read."""
+    moment = _parse(text) or EPOCH
+    try:
+        moment -= timedelta(seconds=before_s)
+    except OverflowError:
+        moment = EPOCH
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
+
+
+def _is_timestamp(text: str) -> bool:
+    return _parse(text) is not None
+
+
+def _parse(text: str) -> datetime | None:
+    """Read ISO 8601 UTC; Python 3.10 knows neither ``Z`` nor fractions of 1 to 5 digits."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    try:
+        moment = datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is None else None

@@ -1,0 +1,72 @@
+"""Looks frames up: what does this function of that file mean, and whose code is it?"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from functools import cache, lru_cache
+
+from lightning_hangcheck.diagnosis.knowledge.loading import FrameRule, frames_file
+
+STANDARD_LIBRARY = re.compile(r"^<(?!ipython)|/lib(64)?/(python|pypy)3(\.\d+)?/(?!.*-packages/)")
+OWN_PACKAGE = re.compile(
+    r"/lightning_hangcheck/"
+    r"(cli|diagnosis|doctor|gather|hooks|ledger|model|probes|recorder|report|rundir|sidecar)/"
+)
+DISTINCT_FRAMES = (
+    65_536  # a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped
+)
+
+
+@lru_cache(maxsize=DISTINCT_FRAMES)
+def meanings(function: str, file: str) -> tuple[FrameRule, ...]:
+    """Return the rules of frames.toml that match, in the file's order.
+
+    Args:
+        function: As a sampler names it: ``DDPStrategy.barrier``, ``f.<locals>.g``, or bare.
+        file: Path as the interpreter knows it.
+    """
+    bare = function.rpartition(".")[2]
+    by_name, folders = _index()
+    near = (*by_name.get(file.rpartition("/")[2], ()), *folders)
+    return tuple(rule for rule in near if _in_file(rule.file, file) and _named(rule, bare))
+
+
+@lru_cache(maxsize=DISTINCT_FRAMES)
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own code: no library's, no interpreter's, not ours."""
+    if is_own(file) or is_standard(file):
+        return False
+    rooted = f"/{file}"
+    return not any(library in rooted for library in frames_file().libraries)
+
+
+@lru_cache(maxsize=DISTINCT_FRAMES)
+def is_own(file: str) -> bool:
+    """Whether a file belongs to this package."""
+    return OWN_PACKAGE.search(f"/{file}") is not None
+
+
+@lru_cache(maxsize=DISTINCT_FRAMES)
+def is_standard(file: str) -> bool:
+    """Whether a file belongs to the interpreter: its library, or a frame without a file."""
+    return STANDARD_LIBRARY.search(file) is not None
+
+
+@cache
+def _index() -> tuple[dict[str, list[FrameRule]], list[FrameRule]]:
+    by_name: dict[str, list[FrameRule]] = defaultdict(list)
+    folders: list[FrameRule] = []
+    for rule in frames_file().frame:
+        name = rule.file.rpartition("/")[2]
+        (by_name[name] if name else folders).append(rule)
+    return by_name, folders
+
+
+def _in_file(wanted: str, file: str) -> bool:
+    rooted = f"/{file}"
+    return f"/{wanted}" in rooted if wanted.endswith("/") else rooted.endswith(f"/{wanted}")
+
+
+def _named(rule: FrameRule, bare: str) -> bool:
+    return re.fullmatch(rule.functions, bare) is not None

@@ -1,0 +1,91 @@
+"""Reads the data files once, and refuses a file that is not of its shape."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Literal, TypeVar
+
+import msgspec
+
+from lightning_hangcheck.model.slugs import Cause, Phase
+from lightning_hangcheck.model.verdict import Remedy
+
+WaitKind = Literal[
+    "collective",
+    "backward",
+    "rendezvous_connect",
+    "rendezvous_peers",
+    "meeting",
+    "dataloader",
+    "index_queue",
+    "logger",
+    "work",
+]
+Content = TypeVar("Content", bound=msgspec.Struct)
+
+
+class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[frame]]`` of frames.toml; the fields are explained there."""
+
+    file: str
+    functions: str
+    wait: WaitKind | None = None
+    phase: Phase | None = None
+    leaf: bool = False
+    under: str | None = None
+    wins: bool = False
+    starts_process: bool = False
+
+
+class FramesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """frames.toml."""
+
+    libraries: tuple[str, ...]
+    aliases: dict[str, tuple[str, ...]]
+    frame: tuple[FrameRule, ...]
+
+
+class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a cause means, in one sentence, and what helps, most likely first."""
+
+    title: str
+    explanation: str
+    remedies: tuple[Remedy, ...]
+
+
+class CausesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """causes.toml."""
+
+    cause: dict[Cause, CauseKnowledge]
+    signals: dict[str, str]
+
+
+@cache
+def frames_file() -> FramesFile:
+    """Return frames.toml, with every alias spelled out."""
+    raw = _read("frames.toml", FramesFile)
+    spelled = tuple(
+        msgspec.structs.replace(rule, file=file)
+        for rule in raw.frame
+        for file in _spellings(rule.file, raw.aliases)
+    )
+    return msgspec.structs.replace(raw, frame=spelled)
+
+
+@cache
+def causes_file() -> CausesFile:
+    """Return causes.toml."""
+    return _read("causes.toml", CausesFile)
+
+
+def _read(name: str, shape: type[Content]) -> Content:
+    """Read a data file of this package; msgspec uses tomllib, and tomli before Python 3.11."""
+    return msgspec.toml.decode(files(__package__).joinpath(name).read_bytes(), type=shape)
+
+
+def _spellings(file: str, aliases: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if not file.startswith("@"):
+        return (file,)
+    name, _, rest = file[1:].partition("/")
+    return tuple(f"{path}/{rest}" for path in aliases[name])

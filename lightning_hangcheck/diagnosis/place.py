@@ -1,0 +1,62 @@
+"""Where a rank stands: the line of the user's own code, and the phase of its life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.knowledge.frames import is_users, meanings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.model.slugs import Phase
+
+LOGGER_WORDS = ("logger", "wandb")
+
+
+def users_place(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's own code, None where there is none.
+
+    Args:
+        frames: Outermost first.
+    """
+    return next((frame for frame in reversed(frames) if is_users(frame.file)), None)
+
+
+def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
+    """Tell where in its life a rank is.
+
+    The rank's own word counts, and without it its frames, the innermost first. Creating the logger
+    overrides both: it is the more specific, and often runs inside a phase of the training loop.
+
+    Args:
+        frames: Of its main thread, outermost first.
+        beat: Newest reading of its page, if it has one.
+
+    Returns:
+        The phase; None where neither page nor frames tell.
+    """
+    overriding, innermost = _phases_in(frames)
+    if overriding == "logger_init" or _creates_logger(beat):
+        return "logger_init"
+    if beat is not None and beat.phase is not None:
+        return beat.phase
+    return overriding or innermost
+
+
+def _phases_in(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:
+    """Return the innermost phase among those that win wherever they stand, and among all."""
+    innermost: Phase | None = None
+    for frame in reversed(frames):
+        for rule in meanings(frame.function, frame.file):
+            if rule.phase is not None and rule.wins:
+                return rule.phase, innermost or rule.phase
+            innermost = innermost or rule.phase
+    return None, innermost
+
+
+def _creates_logger(beat: Beat | None) -> bool:
+    sections = beat.sections if beat is not None else ()
+    return any(word in section.name.lower() for section in sections for word in LOGGER_WORDS)

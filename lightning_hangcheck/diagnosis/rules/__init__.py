@@ -1,0 +1,1 @@
+"""One rule a file, run by `engine`. A rule that lacks its evidence is skipped: none guesses."""

@@ -1,0 +1,98 @@
+"""rendezvous: ranks wait for peers that never came, or for a store that does not answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.waits import RENDEZVOUS
+from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, verb, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.rules.finding import Certainty
+    from lightning_hangcheck.diagnosis.scene import RankReading
+
+SUSPECT_AFTER_S = 8.0
+"""A large job needs seconds to connect; the contract asks for a suspicion within 10."""
+
+
+def find(situation: Situation) -> Finding | None:
+    """Blame ranks that have no process, else ranks without a store, else all that wait."""
+    scene = situation.scene
+    missing = situation.suspects_that_are("missing")
+    if missing:
+        return _never_started(situation, missing)
+    ends = set(situation.graph.ends)
+    lost = [one for one in scene.waiting_in({"rendezvous_connect"}) if one.rank in ends]
+    if lost:
+        return _no_store(situation, lost)
+    waiting = scene.waiting_in({"rendezvous_peers"})
+    if waiting and not situation.graph.ends and len(waiting) == len(scene.alive):
+        return _nobody_came(situation, waiting)
+    return None
+
+
+def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Finding:
+    scene = situation.scene
+    who = [reading.rank for reading in missing]
+    sentence = (
+        f"{name_ranks(who)} never came: WORLD_SIZE is {scene.world_size}, and only "
+        f"{len(scene.alive)} of its processes {verb(range(len(scene.alive)), 'was', 'were')} seen"
+    )
+    proven: Certainty = "proven" if scene.complete else "other"
+    finding = blame(
+        missing, "rendezvous", proven, 0.95 if scene.complete else 0.5, sentence, waited_for=True
+    )
+    return _as_rendezvous(finding, scene.waiting_in(RENDEZVOUS))
+
+
+def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
+    who = [reading.rank for reading in lost]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"been looking for the store at MASTER_ADDR:MASTER_PORT for {_silence(lost)}",
+        within(lost[0].place),
+    )
+    finding = blame(lost, "rendezvous", _patient(situation), 0.7, sentence, waited_for=True)
+    return _as_rendezvous(finding, lost)
+
+
+def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
+    """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
+    unknown = situation.scene.elsewhere
+    who = [reading.rank for reading in waiting]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "waits", "wait"),
+        "for peers that never came to init_process_group",
+        within(waiting[0].place),
+        f"since {_silence(waiting)}:",
+        f"nothing was seen of {name_ranks(unknown)}" if unknown else "all known ranks are there",
+    )
+    finding = blame(waiting, "rendezvous", _patient(situation), 0.5, sentence, waited_for=True)
+    if unknown:
+        finding = replace(finding, culprits=unknown)
+    return _as_rendezvous(finding, waiting)
+
+
+def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading]) -> Finding:
+    """The phase is the rendezvous, the place where somebody waits in it."""
+    place = finding.place or next((one.place for one in waiting if one.place is not None), None)
+    return replace(finding, phase="rendezvous", place=place, suspect_after_s=SUSPECT_AFTER_S)
+
+
+def _patient(situation: Situation) -> Certainty:
+    """Nodes may come minutes apart; ranks of one node don't."""
+    return "idle" if situation.scene.case.run.nnodes <= 1 else "other"
+
+
+def _silence(readings: Sequence[RankReading]) -> str:
+    return duration(max(reading.silence_s for reading in readings))
+
+
+RULE = Rule(cause="rendezvous", needs=("stacks",), find=find)

@@ -1,0 +1,167 @@
+"""The case as rules read it: what each rank does, where it stands, and who is not there."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.diagnosis.activity import Doing, Observed, doing, observe
+from lightning_hangcheck.diagnosis.place import phase_of, users_place
+from lightning_hangcheck.diagnosis.waits import Wait, find_wait, of_own_process
+from lightning_hangcheck.gather.stack_groups import latest_frames
+from lightning_hangcheck.model.case import Case, RankView
+from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook
+from lightning_hangcheck.model.slugs import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from lightning_hangcheck.diagnosis.activity import Activity
+    from lightning_hangcheck.diagnosis.knowledge.loading import WaitKind
+
+LONGEST_SILENCE_S = 10 * 365 * 86_400.0
+MOST_LISTED = 4_096
+"""Unknown ranks that are listed: more say nothing new."""
+
+
+class WorkerReading(Struct, frozen=True, kw_only=True):
+    """A process that a rank started with multiprocessing."""
+
+    look: ProcessLook
+    observed: Observed
+    place: Frame | None
+    wait: Wait | None
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether it waits for its rank: such a worker holds nobody up."""
+        return self.wait is not None and self.wait.kind == "index_queue"
+
+
+class RankReading(Struct, frozen=True, kw_only=True):
+    """One rank, read.
+
+    Attributes:
+        place: Innermost frame of the user's own code.
+        silence_s: Seconds since its last progress; for an idle rank since it was last active.
+    """
+
+    view: RankView
+    doing: Doing
+    place: Frame | None = None
+    phase: Phase | None = None
+    silence_s: float = 0.0
+    workers: tuple[WorkerReading, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Its global rank."""
+        return self.view.rank
+
+    @property
+    def activity(self) -> Activity:
+        """What it does."""
+        return self.doing.activity
+
+    @property
+    def wait_kind(self) -> WaitKind | None:
+        """Kind of the known wait in which it stands."""
+        return self.doing.wait.kind if self.doing.wait is not None else None
+
+    @property
+    def node(self) -> str:
+        """Its node in the wait-for graph."""
+        return f"rank:{self.rank}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a process."""
+        return self.activity not in ("gone", "missing")
+
+
+class Scene(Struct, frozen=True, kw_only=True):
+    """All ranks, read.
+
+    Attributes:
+        ranks: By global rank, ascending; ranks without a process included.
+        elsewhere: Ranks of the job of which nothing is known: they may run on other nodes.
+    """
+
+    case: Case
+    ranks: dict[int, RankReading]
+    elsewhere: tuple[int, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def alive(self) -> tuple[RankReading, ...]:
+        """Ranks that have a process."""
+        return tuple(reading for reading in self.ranks.values() if reading.alive)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job, as far as known."""
+        return max(self.case.run.world_size, len(self.ranks))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the launcher said that every rank runs on this node."""
+        local = self.case.run.local_world_size
+        return local is not None and local >= self.case.run.world_size
+
+    def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
+        """Return the ranks that stand in a wait of these kinds."""
+        return tuple(
+            reading
+            for reading in self.ranks.values()
+            if reading.activity == "waiting" and reading.wait_kind in kinds
+        )
+
+
+def read_scene(case: Case) -> Scene:
+    """Read a case."""
+    views: dict[int, RankView] = {}
+    gaps: list[Gap] = []
+    for view in case.ranks:
+        if view.rank in views or view.rank < 0:
+            gaps.append(_doubled(view))
+        else:
+            views[view.rank] = view
+    absent = (rank for rank in range(case.run.world_size) if rank not in views)
+    ranks = {rank: _read_rank(views[rank]) for rank in sorted(views)}
+    return Scene(
+        case=case,
+        ranks=ranks,
+        elsewhere=tuple(islice(absent, MOST_LISTED)),
+        gaps=tuple(gaps),
+    )
+
+
+def _read_rank(view: RankView) -> RankReading:
+    found = doing(view)
+    silence = view.idle_for_s if found.activity == "idle" else view.silent_for_s
+    return RankReading(
+        view=view,
+        doing=found,
+        place=users_place(found.frames),
+        phase=phase_of(found.frames, view.beat),
+        silence_s=min(max(0.0, silence), LONGEST_SILENCE_S),
+        workers=tuple(_read_worker(look) for look in view.processes if look.role == "worker"),
+    )
+
+
+def _read_worker(look: ProcessLook) -> WorkerReading:
+    frames = of_own_process(latest_frames(look))
+    return WorkerReading(
+        look=look, observed=observe(look), place=users_place(frames), wait=find_wait(frames)
+    )
+
+
+def _doubled(view: RankView) -> Gap:
+    return Gap(
+        what=f"process {view.pid}",
+        rank=view.rank if view.rank >= 0 else None,
+        why=f"it says that it is rank {view.rank}, which another process is, or which cannot be; "
+        "its evidence was left out",
+    )

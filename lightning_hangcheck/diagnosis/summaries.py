@@ -1,0 +1,65 @@
+"""The one sentence that a tired person reads: who, where, why, for how long, and who waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, short_place, verb
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.engine import Conclusion
+    from lightning_hangcheck.diagnosis.scene import Scene
+
+NOTABLE_SILENCE_S = 2.0
+
+
+def summarise(conclusion: Conclusion) -> str:
+    """Write the summary of a verdict of any kind."""
+    scene, finding = conclusion.scene, conclusion.finding
+    if finding is not None:
+        if conclusion.kind == "crashed":
+            return finding.sentence
+        return "; ".join(filter(None, (finding.sentence, _who_waits(conclusion))))
+    count = len(scene.ranks)
+    if conclusion.kind == "finished":
+        return (
+            f"the job ended well; {_all(count)} left without a fault" if count else "the job ended"
+        )
+    return _calm(scene, count)
+
+
+def _who_waits(conclusion: Conclusion) -> str:
+    """Say who waits for the culprits, in what and where, by the largest group of them."""
+    finding, scene = conclusion.finding, conclusion.scene
+    waiters = [
+        rank
+        for rank in conclusion.graph.waiters
+        if finding is not None and rank not in finding.culprits
+    ]
+    groups: dict[str, list[int]] = {}
+    for rank in waiters:
+        reading = scene.ranks[rank]
+        wait, place = reading.doing.wait, reading.place
+        where = join(
+            f"in {wait.name}" if wait is not None else "",
+            f"({short_place(place)})" if place is not None else "",
+        )
+        groups.setdefault(where, []).append(rank)
+    if not groups or finding is None:
+        return ""
+    where = max(groups, key=lambda key: len(groups[key]))
+    whom = "it" if len(finding.culprits) == 1 else "them"
+    shown = where if len(groups) == 1 else f"{where} and elsewhere"
+    return join(name_ranks(waiters), verb(waiters, "waits", "wait"), f"for {whom}", shown)
+
+
+def _calm(scene: Scene, count: int) -> str:
+    silent = max(scene.alive, key=lambda reading: reading.silence_s, default=None)
+    if silent is None or silent.silence_s < NOTABLE_SILENCE_S:
+        return f"{_all(count)} {verb(range(count), 'advances', 'advance')}" if count else ""
+    longest = f"the longest silence is rank {silent.rank}'s, {duration(silent.silence_s)}"
+    return f"nothing shows that {_all(count)} would not advance; {longest}"
+
+
+def _all(count: int) -> str:
+    return "the only rank" if count == 1 else f"all {count} ranks"

@@ -1,0 +1,57 @@
+"""Can the run folder be written, and soon enough?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.probes.guard import NoAnswer, within
+
+NAME = "run folder writable"
+TIME_LIMIT_S = 1.0
+# Journals of 8 ranks with a line a second are about 100 MB a day.
+LEAST_FREE_BYTES = 200 * 2**20
+
+
+def run_folder_writable(path: Path, time_limit_s: float = TIME_LIMIT_S) -> Check:
+    """Write, flush to the disk and remove a small file; look at the free space.
+
+    A folder that is not there yet is not made: the nearest one above it is tried.
+
+    Args:
+        path: The run folder.
+        time_limit_s: Seconds; a network file system that is down does not answer at all.
+    """
+    folder = Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would touch the disk
+    elsewhere = "name a folder on another disk: --run-dir or HANGCHECK_RUN_DIR"
+    try:
+        free_bytes = within(time_limit_s, lambda: _try_writing(folder))
+    except NoAnswer as error:
+        return Check(NAME, "failed", f"{folder} cannot be written: {error}", elsewhere)
+    except OSError as error:
+        return Check(NAME, "failed", f"{folder} cannot be written ({error.strerror})", elsewhere)
+    if free_bytes < LEAST_FREE_BYTES:
+        left = f"{free_bytes / 2**20:.0f} MB are left on the disk of {folder}"
+        return Check(NAME, "warning", left, f"free some space, or {elsewhere}")
+    return Check(NAME, "ok", f"{folder} can be written, {free_bytes / 2**30:.0f} GB free")
+
+
+def _try_writing(folder: Path) -> int:
+    """Return the bytes that are free there.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    trial = folder / f".hangcheck-doctor-{os.getpid()}"
+    descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(descriptor, b"may this be written?\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+        trial.unlink(missing_ok=True)
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,1 @@
+"""Node evidence becomes one `Case`: who is there, who should be, and whose stacks are equal."""

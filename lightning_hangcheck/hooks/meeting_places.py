@@ -1,0 +1,132 @@
+"""Where ranks can leave each other a word before any process group exists.
+
+Both places open no port: one is a folder, the other the store that torchrun's agent already serves.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.rundir.atomic import make_private_folder, write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
+
+
+class MeetingPlace(Protocol):
+    """Keys and values that all ranks of a group see."""
+
+    @property
+    def where(self) -> str:
+        """The place in words, for an error's sentence."""
+
+    def post(self, key: str, value: bytes) -> None:
+        """Leave a value under a key; an older one is replaced as a whole.
+
+        Raises:
+            MeetingFailed: The place cannot be written.
+        """
+
+    def look(self, key: str) -> bytes | None:
+        """Return the value under a key at once, None while there is none.
+
+        Raises:
+            MeetingFailed: The place cannot be read.
+        """
+
+
+class FolderPlace:
+    """Files in a folder that all ranks of the group see."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return f"folder {self._folder}"
+
+    def post(self, key: str, value: bytes) -> None:
+        """Write the file of a key in one step."""
+        path = self._folder / key
+        try:
+            make_private_folder(path.parent)
+            write_atomically(path, value)
+        except OSError as error:
+            raise MeetingFailed(
+                f"the ranks cannot meet: {path} cannot be written ({error.strerror})",
+                f"free space below {self._folder}, or make it writable",
+            ) from error
+
+    def look(self, key: str) -> bytes | None:
+        """Read the file of a key, if it exists."""
+        path = self._folder / key
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MeetingFailed(
+                f"the ranks cannot meet: {path} cannot be read ({error.strerror})",
+                "run all ranks as the same user",
+            ) from error
+
+
+class StorePlace:
+    """The store of torchrun's agent at MASTER_ADDR:MASTER_PORT, under a prefix of ours."""
+
+    def __init__(self, host: str, port: int, prefix: str, timeout: float = STORE_TIMEOUT) -> None:
+        """Connect.
+
+        Args:
+            host: MASTER_ADDR.
+            port: MASTER_PORT.
+            prefix: Keeps our keys apart from torch's own, and one start of the job from the next.
+            timeout: Seconds for the connection and for each request.
+
+        Raises:
+            MeetingFailed: The store cannot be reached.
+        """
+        from torch.distributed import PrefixStore, TCPStore
+
+        self._address = f"{host}:{port}"
+        try:
+            store = TCPStore(
+                host,
+                port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout),
+            )
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        self._store = PrefixStore(prefix, store)
+
+    @property
+    def where(self) -> str:
+        """The store's address."""
+        return f"torchrun's store at {self._address}"
+
+    def post(self, key: str, value: bytes) -> None:
+        """Set a key."""
+        try:
+            self._store.set(key, value)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def look(self, key: str) -> bytes | None:
+        """Read a key, if it is set."""
+        try:
+            return bytes(self._store.get(key)) if self._store.check([key]) else None
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> MeetingFailed:
+        return MeetingFailed(
+            f"the ranks cannot meet: {self.where} does not answer ({str(error).splitlines()[0]})",
+            "see whether the agent on that host still runs, and whether a firewall is in between",
+        )

@@ -1,0 +1,1 @@
+"""What the run spent its time on, and what a restart would throw away."""

@@ -1,0 +1,36 @@
+"""run.json: what was run, where, and with what around it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class RankRecord(Struct, frozen=True, kw_only=True):
+    """One rank as it was started. The environment is redacted, and only what training reads."""
+
+    rank: int
+    local_rank: int | None = None
+    host: str = ""
+    pid: int
+    environment: dict[str, str] = {}
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """The run as a whole.
+
+    Attributes:
+        versions: Of Python and of the distributions installed beside this package.
+        ended_at: None while it goes on.
+        exit_code: Of the command, where `hangcheck run` started it.
+    """
+
+    schema_version: int = 1
+    run_id: str
+    command: str
+    started_at: str
+    world_size: int = 0
+    nodes: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    ranks: tuple[RankRecord, ...] = ()
+    ended_at: str | None = None
+    exit_code: int | None = None

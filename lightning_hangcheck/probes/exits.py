@@ -1,0 +1,137 @@
+"""How processes of others end: noticed at once, with the exit code where the kernel has it."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import suppress
+
+from msgspec import Struct
+
+from lightning_hangcheck.probes.exit_code import code_of_reaped, code_of_zombie
+from lightning_hangcheck.probes.vitals import io_bytes, vitals
+
+POLL_S = 0.05
+
+
+class Exited(Struct, frozen=True, kw_only=True):
+    """A watched process has ended.
+
+    Attributes:
+        exit_code: As Python's subprocess gives it (negative: killed by that signal); None where
+            its parent reaped it before we could read it, or the kernel does not show it to us.
+        seen_ns: Monotonic time at which it was noticed.
+    """
+
+    pid: int
+    exit_code: int | None
+    seen_ns: int
+
+
+class _Watched(Struct, frozen=True):
+    """A process that has not ended.
+
+    Attributes:
+        descriptor: A pidfd, None where the kernel gives none and the process is polled.
+        code_shown: The kernel shows us what it hides from strangers, an exit code among it.
+    """
+
+    started_ticks: int
+    descriptor: int | None
+    code_shown: bool
+
+
+class ExitWatcher:
+    """Watches processes that need not be our children.
+
+    The exit code is read from the zombie before its parent reaps it; on Linux 6.15 and later also
+    afterwards. `fileno` may be given to select: it is readable when a process has ended, unless
+    processes are polled.
+    """
+
+    def __init__(self, *, use_pidfd: bool = True) -> None:
+        """Open the watcher.
+
+        Args:
+            use_pidfd: False polls twenty times a second, as on kernels without pidfd_open.
+        """
+        self._use_pidfd = use_pidfd and hasattr(os, "pidfd_open")
+        self._epoll = select.epoll()
+        self._watched: dict[int, _Watched] = {}
+        self._missed: list[Exited] = []
+
+    def fileno(self) -> int:
+        """Return the descriptor to select on."""
+        return self._epoll.fileno()
+
+    def watch(self, pid: int) -> None:
+        """Watch a process; one that is gone already is reported by the next `wait`."""
+        if pid in self._watched:
+            return
+        seen = vitals(pid)
+        if seen is None:
+            self._missed.append(Exited(pid=pid, exit_code=None, seen_ns=time.monotonic_ns()))
+            return
+        descriptor = self._open(pid)
+        self._watched[pid] = _Watched(seen.started_ticks, descriptor, io_bytes(pid) is not None)
+        if descriptor is not None:
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    def wait(self, timeout: float) -> list[Exited]:
+        """Wait until a watched process has ended, and forget those that have.
+
+        Args:
+            timeout: Seconds; 0 only looks.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            remaining = max(0.0, deadline - time.monotonic())
+            ready = self._epoll.poll(0 if self._missed else self._patience(remaining))
+            ended = self._ended({descriptor for descriptor, _ in ready})
+            exited = self._missed + [self._forget(pid) for pid in ended]
+            self._missed = []
+            if exited or remaining <= 0:
+                return exited
+
+    def close(self) -> None:
+        """Forget all processes."""
+        for watched in self._watched.values():
+            if watched.descriptor is not None:
+                os.close(watched.descriptor)
+        self._watched.clear()
+        self._epoll.close()
+
+    def _open(self, pid: int) -> int | None:
+        """Open a pidfd; an old kernel has none (ENOSYS), an old container filter forbids it."""
+        if self._use_pidfd:
+            with suppress(OSError):
+                return os.pidfd_open(pid)
+        return None
+
+    def _patience(self, remaining: float) -> float:
+        polled = any(watched.descriptor is None for watched in self._watched.values())
+        return min(remaining, POLL_S) if polled else remaining
+
+    def _ended(self, ready: set[int]) -> list[int]:
+        return [
+            pid
+            for pid, watched in self._watched.items()
+            if watched.descriptor in ready
+            or (watched.descriptor is None and _has_ended(pid, watched))
+        ]
+
+    def _forget(self, pid: int) -> Exited:
+        watched = self._watched.pop(pid)
+        seen_ns = time.monotonic_ns()
+        code = code_of_zombie(pid, watched.started_ticks, shown=watched.code_shown)
+        if watched.descriptor is not None:
+            code = code_of_reaped(watched.descriptor) if code is None else code
+            self._epoll.unregister(watched.descriptor)
+            os.close(watched.descriptor)
+        return Exited(pid=pid, exit_code=code, seen_ns=seen_ns)
+
+
+def _has_ended(pid: int, watched: _Watched) -> bool:
+    seen = vitals(pid)
+    return seen is None or seen.state in "ZX" or not seen.is_still(watched.started_ticks)

@@ -1,0 +1,89 @@
+"""The room's boundary: a probe that fails becomes a `Gap`, a probe that blocks is left behind."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Fact = TypeVar("Fact")
+Looked = tuple[Fact | None, tuple[Gap, ...]]
+
+# A blocked reader costs a thread for as long as the kernel keeps it. A file system that is down
+# blocks every reader, so there is a bound to how many we send after each other.
+MOST_LEFT_BEHIND = 16
+_places = threading.BoundedSemaphore(MOST_LEFT_BEHIND)
+
+
+class NoAnswer(Exception):
+    """A piece of work was not done within its time limit and was left behind, or never begun."""
+
+
+def guarded(what: str, rank: int | None, probe: Callable[[], Looked[Fact]]) -> Looked[Fact]:
+    """Run a probe that may fail in any way.
+
+    Args:
+        what: The evidence, for the gap.
+        rank: Whose evidence.
+        probe: The work; bounded in time by itself.
+
+    Returns:
+        What the probe returned, or a gap that names its failure.
+    """
+    outcome = _attempt(probe)
+    if isinstance(outcome, Exception):
+        return None, (Gap(what, rank, f"the probe failed ({_in_words(outcome)})"),)
+    return outcome
+
+
+def within(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
+    """Run work that may block in the kernel where no signal ends it, in a thread of its own.
+
+    The thread is a daemon: one that never comes back does not keep this process from ending.
+
+    Args:
+        time_limit_s: Seconds to wait for it.
+        work: What to do; its exception is raised here.
+
+    Raises:
+        NoAnswer: It took longer, or 16 earlier ones have not come back yet, or the machine gives
+            no further thread.
+    """
+    if not _places.acquire(blocking=False):
+        raise NoAnswer(f"{MOST_LEFT_BEHIND} earlier reads are still blocked")
+    outcomes: list[Fact | Exception] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(_attempt(work))
+        finally:
+            _places.release()
+
+    thread = threading.Thread(target=run, name="hangcheck-bounded", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        _places.release()
+        raise NoAnswer("no further thread can be started") from error
+    thread.join(time_limit_s)
+    if not outcomes:
+        raise NoAnswer(f"no answer within {time_limit_s:g} s")
+    outcome = outcomes[0]
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _attempt(work: Callable[[], Fact]) -> Fact | Exception:
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
+        return error
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,99 @@
+"""The console line of the contract: one write(2) to stderr, from every rank that should speak."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from typing import TYPE_CHECKING, Literal
+
+from lightning_hangcheck.recorder.process_clock import process_start_ns, seconds_since
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.identity import Identity
+
+STDERR = 2
+# POSIX keeps a write to a pipe whole up to PIPE_BUF, 4096 on Linux
+LONGEST_LINE = 4096
+RANKS_THAT_ALL_SPEAK = 16
+
+
+class Console:
+    """Prints lines, unless that could hold the process up or the rank should be quiet.
+
+    Args:
+        mode: The option ``console``.
+        identity: Of this process.
+
+    Attributes:
+        in_trouble: An exception left a section or the program: from now on the rank speaks at any
+            world size.
+    """
+
+    def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
+        self.in_trouble = False
+        self._mode = mode
+        self._start_ns = process_start_ns()
+        self.identify(identity)
+
+    def identify(self, identity: Identity) -> None:
+        """Speak as this rank."""
+        self._who = name_rank(identity, os.getpid())
+        self._is_spokesman = (
+            identity.rank == 0 or (identity.world_size or 1) <= RANKS_THAT_ALL_SPEAK
+        )
+
+    def say(self, text: str) -> None:
+        """Print one line.
+
+        A stderr that nobody empties (a full pipe, a stopped terminal) would block the write, so the
+        line is left out then; the journal has it. A closed or full one is ignored.
+
+        Args:
+            text: Without newlines.
+        """
+        if self._mode == "off":
+            return
+        if not (self._is_spokesman or self.in_trouble or self._mode == "all"):
+            return
+        line = format_line(time.time(), seconds_since(self._start_ns), self._who, text)
+        try:
+            if _would_take(STDERR):
+                os.write(STDERR, line)
+        except OSError:
+            return
+
+
+def name_rank(identity: Identity, pid: int) -> str:
+    """``[R0/2][LR0][PID:12345]``, with question marks for what is not known yet."""
+    rank = "?" if identity.rank is None else identity.rank
+    ranks = "?/?" if identity.world_size is None else f"{rank}/{identity.world_size}"
+    local_rank = "?" if identity.local_rank is None else identity.local_rank
+    return f"[R{ranks}][LR{local_rank}][PID:{pid}]"
+
+
+def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
+    """Write one line of the contract, section 1.
+
+    Args:
+        at_s: Wall clock, seconds since 1970; shown in local time.
+        elapsed_s: Seconds since the process started.
+        who: As `name_rank` gives it.
+        text: What happened.
+
+    Returns:
+        The line with its newline, at most 4096 bytes.
+    """
+    hour, minute, second = time.localtime(at_s)[3:6]
+    clock = f"{hour:02}:{minute:02}:{second:02}.{int(at_s % 1 * 1000):03}"
+    data = f"[{clock}][+{elapsed_s:.3f}s]{who} {text}".encode(errors="replace")
+    if len(data) >= LONGEST_LINE:
+        data = data[: LONGEST_LINE - 1].decode(errors="ignore").encode()
+    return data + b"\n"
+
+
+def _would_take(descriptor: int) -> bool:
+    """Whether a write of one line ends at once: a pipe is writable while PIPE_BUF bytes fit in."""
+    ready = select.poll()  # one per call: a poll object refuses to be used by two threads at once
+    ready.register(descriptor, select.POLLOUT)
+    return bool(ready.poll(0))

@@ -1,0 +1,197 @@
+"""The journal: one JSON object a line, appended by a thread of its own.
+
+Each line holds ``at`` (ISO 8601 UTC), ``ns`` (CLOCK_MONOTONIC, comparable between the ranks of a
+host), ``pid``, ``kind``, and what belongs to its kind. Training only queues an entry: a full or
+stalled disk costs lines, which are counted, and never time. Lines that come close together are
+written together, so that training does not share the interpreter with this thread at each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.rundir.layout import prepare_run_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.rundir.layout import RunFolder
+
+MOST_WAITING = 10_000
+# a rank that never learns its number writes to ranks/pid-<PID>.jsonl once so many lines wait
+MOST_UNSETTLED = 1_000
+# the page shows the newest of these at once, should the process die in this time
+GATHER_S = 0.05
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Entry(Struct, frozen=True):
+    """A line that waits to be written."""
+
+    kind: str
+    fields: dict[str, object]
+    at_ns: int
+    monotonic_ns: int
+
+
+class _Settle(Struct, frozen=True):
+    """From here on lines have a file, that of this rank; ``last``: and nothing comes after."""
+
+    rank: int | None
+    last: bool = False
+
+
+class JournalWriter:
+    """The journal of this process.
+
+    Args:
+        folder: The run folder; made when the first line is written.
+        rank: None while unknown: lines wait in memory until `settle`.
+    """
+
+    def __init__(self, folder: RunFolder, rank: int | None) -> None:
+        self._folder = folder
+        self._pid = os.getpid()
+        self._queue: queue.SimpleQueue[Entry | _Settle] = queue.SimpleQueue()
+        self._dropped = 0
+        self._path = None if rank is None else folder.journal(rank, self._pid)
+        self._descriptor: int | None = None
+        self._broken = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hangcheck-journal", daemon=True)
+        self._thread.start()
+
+    def add(self, kind: str, fields: dict[str, object]) -> None:
+        """Have a line written, about a microsecond; it is left out while too many wait.
+
+        Args:
+            kind: What happened.
+            fields: Values that JSON can hold; strings are redacted, other values shown by ``str``.
+        """
+        if self._queue.qsize() >= MOST_WAITING:
+            self._dropped += 1
+            return
+        self._queue.put(Entry(kind, fields, time.time_ns(), time.monotonic_ns()))
+
+    def settle(self, rank: int) -> None:
+        """Name the file; a journal that has one keeps it."""
+        self._queue.put(_Settle(rank))
+
+    def close(self, limit_s: float) -> bool:
+        """Write what waits.
+
+        Args:
+            limit_s: Seconds to wait for a slow disk.
+
+        Returns:
+            Whether all was written in time.
+        """
+        self._queue.put(_Settle(None, last=True))
+        self._closing.set()
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        unsettled: list[Entry] = []
+        closed = False
+        while not closed:
+            for item in self._next_items():
+                if isinstance(item, Entry):
+                    unsettled.append(item)
+                else:
+                    closed = item.last
+                    self._path = self._path or self._folder.journal(item.rank, self._pid)
+            if len(unsettled) > MOST_UNSETTLED:
+                self._path = self._path or self._folder.journal(None, self._pid)
+            if self._path and unsettled:
+                self._write(self._path, unsettled)
+                unsettled = []
+
+    def _next_items(self) -> list[Entry | _Settle]:
+        """Wait for an item, then a moment for those that follow it, unless the end is near."""
+        items = [self._queue.get()]
+        self._closing.wait(GATHER_S)
+        while True:
+            try:
+                items.append(self._queue.get_nowait())
+            except queue.Empty:
+                return items
+
+    def _write(self, path: Path, entries: list[Entry]) -> None:
+        if self._broken:
+            return
+        if dropped := self._dropped:
+            self._dropped = 0
+            entries.append(
+                Entry("dropped", {"lines": dropped}, time.time_ns(), time.monotonic_ns())
+            )
+            log.once("journal-dropped", f"{path} is written too slowly; some lines were left out")
+        try:
+            self._append(path, b"".join(encode_entry(entry, self._pid) for entry in entries))
+        except (OSError, UnpreparedRunFolder) as error:
+            self._broken = True
+            log.once("journal", f"{path} cannot be written, training goes on without it: {error}")
+
+    def _append(self, path: Path, lines: bytes) -> None:
+        if self._descriptor is None:
+            prepare_run_folder(self._folder)
+            self._descriptor = _open_for_append(path)
+        if os.write(self._descriptor, lines) < len(lines):
+            raise OSError("the disk is full: it took only a part")
+
+
+def encode_entry(entry: Entry, pid: int) -> bytes:
+    """Encode a line, its newline included. Never fails: a value that JSON cannot hold is named."""
+    head: dict[str, object] = {
+        "at": _EPOCH + timedelta(microseconds=entry.at_ns // 1000),
+        "ns": entry.monotonic_ns,
+        "pid": pid,
+        "kind": entry.kind,
+    }
+    try:
+        fields = {name: _plain(value) for name, value in entry.fields.items()}
+        return msgspec.json.encode(head | fields) + b"\n"
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        problem = f"its values cannot be written as JSON ({type(error).__name__})"
+        return msgspec.json.encode({**head, "problem": problem}) + b"\n"
+
+
+def _plain(value: object) -> object:
+    """Redact strings wherever they stand, and show what JSON has no form for by its text."""
+    if isinstance(value, str):
+        return _plain_text(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, dict):
+        return {_plain_text(str(key)): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return _plain_text(str(value))
+
+
+@lru_cache(maxsize=512)
+def _plain_text(text: str) -> str:
+    # undecodable bytes of an environment come as lone surrogates, which JSON cannot hold
+    return redact_text(text).encode(errors="replace").decode()
+
+
+def _open_for_append(path: Path) -> int:
+    """Open a journal; if its last line was torn, end it, so that ours begins on its own."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        os.write(descriptor, b"\n")
+    return descriptor

@@ -1,0 +1,157 @@
+"""Reads the page of another process: whole, or not at all and why."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, Ending, OpenSection
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.recorder import page_layout as layout
+from lightning_hangcheck.recorder.page_layout import Record, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ATTEMPTS = 8
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Memory(Protocol):
+    """Bytes that another process may change between two slices."""
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        """Copy a part."""
+
+
+class PageReader:
+    """One page; opened by the first `read` that finds it.
+
+    Args:
+        path: ``<session>/pages/<pid>.page``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._memory: mmap.mmap | None = None
+
+    def read(self) -> Beat | Gap:
+        """Read the page, about 15 microseconds. Never raises, never waits for the writer."""
+        try:
+            if self._memory is None:
+                self._memory = _map_page(self._path)
+            return read_page(self._memory)
+        except PageUnreadable as problem:
+            return self._gap(str(problem))
+        except OSError as error:
+            return self._gap(f"{self._path} cannot be read ({error.strerror})")
+
+    def close(self) -> None:
+        """Unmap the page; a later `read` opens it again."""
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+    def _gap(self, why: str) -> Gap:
+        return Gap(f"page of pid {self._path.stem}", None, why)
+
+
+class PageUnreadable(Exception):
+    """These bytes are no page, or no consistent one, at this moment."""
+
+
+def _map_page(path: Path) -> mmap.mmap:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < layout.PAGE_SIZE:
+            raise PageUnreadable(f"{path} has {size} bytes; a page has {layout.PAGE_SIZE}")
+        return mmap.mmap(descriptor, layout.PAGE_SIZE, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+
+
+def read_page(memory: Memory) -> Beat:
+    """Read each record of a page.
+
+    Raises:
+        PageUnreadable: It is no page, is of another layout, or a record is torn.
+    """
+    pid, created_ns = _read_header(memory)
+    stamp, beat_ns = _read_record(memory, layout.BEAT)
+    phase_ns, phase, epoch, step, batch, entries = _read_record(memory, layout.PHASE)[1:]
+    rank, world_size, local_rank = _read_record(memory, layout.IDENTITY)[1:]
+    checkpoint_ns, number, at_ns, name = _read_record(memory, layout.CHECKPOINT)[1:]
+    sections_ns, count, *slots = _read_record(memory, layout.SECTIONS)[1:]
+    ending, last_words = _read_record(memory, layout.ENDING)[1:]
+    (pulse_ns,) = layout.PULSE.form.unpack(memory[layout.PULSE.start : layout.PULSE.stop])
+    return Beat(
+        pid=pid,
+        rank=_known(rank),
+        world_size=_known(world_size),
+        local_rank=_known(local_rank),
+        beats=stamp - 1 + entries,
+        last_beat_ns=max(created_ns, beat_ns, phase_ns, checkpoint_ns, sections_ns),
+        # a phase that a newer version added has no name here
+        phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
+        phase_since_ns=phase_ns,
+        epoch=_known(epoch),
+        step=_known(step),
+        batch=_known(batch),
+        checkpoint=_checkpoint(number, at_ns, name),
+        sections=_sections(count, slots),
+        pulse_ns=pulse_ns,
+        ending=_ending(ending),
+        last_words=read_text(last_words),
+    )
+
+
+def _read_header(memory: Memory) -> tuple[int, int]:
+    data = memory[layout.HEADER.start : layout.HEADER.stop]
+    magic, version, _size, pid, created_ns = layout.HEADER.form.unpack(data)
+    if magic != layout.MAGIC:
+        raise PageUnreadable("it is no page of lightning-hangcheck")
+    if version != layout.LAYOUT_VERSION:
+        raise PageUnreadable(
+            f"its layout is version {version}, this version reads {layout.LAYOUT_VERSION}; "
+            "install the same lightning-hangcheck for the job and for its sidecar"
+        )
+    return pid, created_ns
+
+
+def _read_record(memory: Memory, record: Record) -> tuple[Any, ...]:
+    """Copy until two copies agree and the stamps too; return the fields without the last stamp."""
+    for _ in range(ATTEMPTS):
+        copy = memory[record.start : record.stop]
+        if copy[:8] == copy[-8:] and any(copy[:8]) and copy == memory[record.start : record.stop]:
+            return record.form.unpack(copy)[:-1]
+    raise PageUnreadable(
+        f"torn: a record was half written in each of {ATTEMPTS} readings; its writer was stopped "
+        "or killed there, or writes without pause"
+    )
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _ending(index: int) -> Ending:
+    if not 0 <= index < len(layout.ENDINGS):
+        raise PageUnreadable(f"its ending has number {index}, which no version writes")
+    return layout.ENDINGS[index]
+
+
+def _checkpoint(number: int, at_ns: int, name: bytes) -> CheckpointMark | None:
+    if not at_ns:
+        return None
+    at = _EPOCH + timedelta(microseconds=at_ns // 1000)
+    return CheckpointMark(number, read_text(name), f"{at:%Y-%m-%dT%H:%M:%S.%fZ}")
+
+
+def _sections(count: int, slots: list[Any]) -> tuple[OpenSection, ...]:
+    shown = max(0, min(count, layout.SECTION_SLOTS))
+    pairs = zip(slots[0 : 2 * shown : 2], slots[1 : 2 * shown : 2], strict=True)
+    return tuple(OpenSection(read_text(name), since_ns) for since_ns, name in pairs)

@@ -1,0 +1,38 @@
+"""The pulse: a thread that shows whether the interpreter of this process still turns."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.recorder.page_writer import PageWriter
+    from lightning_hangcheck.recorder.sidecar_watch import SidecarWatch
+
+INTERVAL_S = 0.5
+
+
+class Pulse:
+    """Writes the clock to the page twice a second and looks after the sidecar."""
+
+    def __init__(self, page: PageWriter, watch: SidecarWatch) -> None:
+        self._page = page
+        self._watch = watch
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hangcheck-pulse", daemon=True)
+        self._thread.start()
+
+    def stop(self, limit_s: float) -> None:
+        """End the thread; wait for it at most so many seconds."""
+        self._stop.set()
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self._page.pulse()
+            try:
+                self._watch.look()
+            except Exception as error:  # noqa: BLE001 - it runs the hooks' callback; the pulse must go on
+                log.once("sidecar-watch", f"the sidecar is no longer looked after: {error!r}")

@@ -1,0 +1,268 @@
+"""The recorder of this process: whether it records, where to, and until when."""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+import threading
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.recorder.console import Console
+from lightning_hangcheck.recorder.facts import start_facts
+from lightning_hangcheck.recorder.heart import Heart
+from lightning_hangcheck.recorder.journal_writer import JournalWriter
+from lightning_hangcheck.recorder.options import usable_settings
+from lightning_hangcheck.recorder.page_writer import PageWriter
+from lightning_hangcheck.recorder.process_hooks import ProcessHooks
+from lightning_hangcheck.recorder.pulse import Pulse
+from lightning_hangcheck.recorder.role import is_helper, is_multiprocessing_child
+from lightning_hangcheck.recorder.sidecar_watch import SidecarWatch
+from lightning_hangcheck.recorder.voice import Voice
+from lightning_hangcheck.rundir.joining import join_session
+from lightning_hangcheck.rundir.session import SESSION_VARIABLE, Session
+from lightning_hangcheck.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.recorder.sections import Visit
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+EXIT_LIMIT_S = 1.0
+
+
+def _harmless(
+    method: Callable[Concatenate[Recorder, Arguments], Result],
+) -> Callable[Concatenate[Recorder, Arguments], Result | None]:
+    """Say a failure of ours once and stop recording; nothing reaches training."""
+
+    @functools.wraps(method)
+    def guarded(
+        self: Recorder, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result | None:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the observer never hurts the observed
+            log.once("recorder", f"recording stops, training goes on: {error!r}")
+            self._give_up()
+            return None
+
+    return guarded
+
+
+class Recorder:
+    """Records this process from `start` on, if it is a rank.
+
+    A process that multiprocessing started, a forked child, and a helper that a rank started do not
+    record, unless `learn_identity` says that they are ranks. Nothing here raises or waits.
+
+    Args:
+        environment: Of this process; the session is exported in it, for the processes it starts.
+
+    Attributes:
+        settings: Options, defaults where the environment names none that can be used.
+        identity: Who this process is, as far as known.
+        session: Where the ranks of this node meet; None while there is none.
+        heart: What `beat` calls.
+        on_sidecar_lost: Called in the pulse thread when the sidecar was killed.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        self.settings = Settings()
+        self.identity = Identity()
+        self.session: Session | None = None
+        self.heart = Heart(self.start)
+        self.on_sidecar_lost: Callable[[], None] | None = None
+        self._environment = environment
+        self._page = PageWriter.unseen()
+        self._voice: Voice | None = None
+        self._pulse: Pulse | None = None
+        self._begun = self._started = False
+        self._lock = threading.RLock()
+        self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
+
+    @property
+    def recording(self) -> bool:
+        """Whether this process says anything."""
+        return self._voice is not None
+
+    def start(self) -> Recorder:
+        """Begin to record if this process should; a second call does nothing."""
+        if not self._started:
+            with self._lock:
+                if not self._begun:
+                    self._begun = True
+                    self.heart.attach(self._page.buffer)
+                    self._begin()
+                    self._started = True
+        return self
+
+    @_harmless
+    def _begin(self) -> None:
+        self.settings = usable_settings(self._environment)
+        if self.settings.disable:
+            return
+        self.identity = identify(self._environment)
+        for problem in self.identity.problems:
+            log.once(problem, problem)
+        if is_multiprocessing_child():
+            return
+        self.session = self._join()
+        if self.session is None or not is_helper(self.session.pages, self.identity):
+            self._record()
+
+    @_harmless
+    def learn_identity(self, rank: int, world_size: int, local_rank: int) -> None:
+        """Take the word of Lightning, or of whoever knows, for which rank this process is."""
+        self.start()
+        if self.settings.disable:
+            return
+        with self._lock:
+            self.identity = msgspec.structs.replace(
+                self.identity, rank=rank, world_size=world_size, local_rank=local_rank
+            )
+            if self._voice is None:
+                self.session = self.session or self._join()
+                self._record()
+            else:
+                self._voice.identify(self.identity)
+
+    def enter_phase(
+        self,
+        phase: Phase | None,
+        epoch: int | None = None,
+        step: int | None = None,
+        batch: int | None = None,
+    ) -> None:
+        """Show where in its life the rank is; counts as progress. About 0.5 microseconds.
+
+        Args:
+            phase: None for none that has a name.
+            epoch: None keeps the one shown; so do the others.
+            step: Optimizer steps so far.
+            batch: Index in the epoch.
+        """
+        try:
+            self._page.enter_phase(phase, epoch, step, batch)
+        except (KeyError, TypeError, struct.error) as error:
+            log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
+
+    @_harmless
+    def checkpoint(self, name: str, number: int | None = None) -> None:
+        """Say that a named point was passed."""
+        if self._voice:
+            self._voice.checkpoint(name, number)
+
+    @_harmless
+    def open_section(self, name: str) -> Visit | None:
+        """Say that a critical section begins."""
+        return self._voice.open_section(name) if self._voice else None
+
+    @_harmless
+    def close_section(self, visit: Visit, error: BaseException | None) -> None:
+        """Say how it ended; nothing in a child that was forked within it."""
+        if self._voice:
+            self._voice.close_section(visit, error)
+
+    @_harmless
+    def note(self, kind: str, /, **fields: object) -> None:
+        """Write a line of the journal."""
+        if self._voice:
+            self._voice.note(kind, fields)
+
+    @_harmless
+    def mark_raised(self, error: BaseException) -> None:
+        """Leave this exception as last words; they stay unless `mark_finished` is called."""
+        if self._voice:
+            self._voice.raised(error)
+
+    @_harmless
+    def mark_finished(self) -> None:
+        """Say that the program has done all it should."""
+        if self._voice:
+            self._voice.finished()
+
+    @_harmless
+    def finish(self) -> None:
+        """Close what is open, within a second; called at exit."""
+        if self._voice is None:
+            return
+        if self._page.ending == "running":
+            self._voice.finished()
+        if self._pulse:
+            self._pulse.stop(EXIT_LIMIT_S)
+        self._voice.close(EXIT_LIMIT_S)
+
+    def _give_up(self) -> None:
+        """Leave a page that shows only that the process lives: it is judged from outside then."""
+        blank = PageWriter(self._page.buffer)
+        blank.identify(self.identity.rank, self.identity.world_size, self.identity.local_rank)
+        self.fall_silent()
+
+    def fall_silent(self) -> None:
+        """Stop recording: in a forked child, where page, journal and threads are the parent's."""
+        self._lock = threading.RLock()
+        self._voice = self._pulse = None
+        self._page = PageWriter.unseen()
+        self.heart.attach(self._page.buffer)
+
+    def _join(self) -> Session | None:
+        try:
+            session = join_session(self._environment, self.identity, self.settings.run_dir)
+        except (OSError, UnreadableRun) as error:
+            log.once("session", f"this rank is seen on the console only: {error}")
+            return None
+        self._environment[SESSION_VARIABLE] = str(session.path)
+        return session
+
+    def _record(self) -> None:
+        """Open page, console and journal, and begin to speak."""
+        journal = None
+        if self.session is not None:
+            journal = JournalWriter(self.session.run_folder, self.identity.rank)
+        self._page = self._create_page()
+        self.heart.attach(self._page.buffer)
+        self._voice = Voice(self._page, Console(self.settings.console, self.identity), journal)
+        self._voice.note("start", start_facts(self._environment, self.identity))
+        self._hooks.install()
+        if self.session is not None:
+            watch = SidecarWatch(self.session.sidecar_file, self._say_sidecar_lost)
+            self._pulse = Pulse(self._page, watch)
+
+    def _create_page(self) -> PageWriter:
+        page = PageWriter.unseen()
+        if self.session is not None:
+            try:
+                page = PageWriter.create(self.session.pages / f"{os.getpid()}.page")
+            except OSError as error:
+                log.once("page", f"no page in shared memory, so no sidecar sees this rank: {error}")
+        page.identify(self.identity.rank, self.identity.world_size, self.identity.local_rank)
+        page.show_phase("startup")
+        return page
+
+    def _say_sidecar_lost(self, pid: int) -> None:
+        log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
+        if self.on_sidecar_lost is not None:
+            self.on_sidecar_lost()
+
+
+_recorder = Recorder(os.environ)
+
+
+def current() -> Recorder:
+    """The recorder of this process, started by the first call."""
+    return _recorder.start()
+
+
+def heart() -> Heart:
+    """Its heart, without starting it: the first beat does."""
+    return _recorder.heart

@@ -1,0 +1,71 @@
+"""Critical sections: which are open, in all threads."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.beat import OpenSection
+from lightning_hangcheck.model.slugs import Phase
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Visit(Struct, eq=False):
+    """One stay in a section.
+
+    Attributes:
+        shown: As the page shows it.
+        phase: The phase that its name means, None if none.
+        phase_before: The phase to go back to.
+        failed: An exception left it.
+    """
+
+    shown: OpenSection
+    phase: Phase | None = None
+    phase_before: Phase | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return (time.monotonic_ns() - self.shown.since_ns) / 1e9
+
+
+class SectionKeeper(Protocol):
+    """What a section tells; the recorder is one."""
+
+    def open_section(self, name: str) -> Visit | None:
+        """A section begins; None if nobody records."""
+
+    def close_section(self, visit: Visit, error: BaseException | None) -> None:
+        """It ends, by this exception if any."""
+
+
+class Section:
+    """``with section("WandbLogger constructor"):`` says so before and after, and how it ended.
+
+    Sections nest, and several threads may be in some at once. An exception is shown and goes on.
+    """
+
+    __slots__ = ("_keeper", "_name", "_visits")
+
+    def __init__(self, keeper: SectionKeeper, name: str) -> None:
+        self._keeper = keeper
+        self._name = name
+        self._visits: list[Visit | None] = []
+
+    def __enter__(self) -> None:
+        self._visits.append(self._keeper.open_section(self._name))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        visit = self._visits.pop()
+        if visit is not None:
+            self._keeper.close_section(visit, error)

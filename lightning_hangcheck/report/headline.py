@@ -1,0 +1,62 @@
+"""The first thing that a tired person reads: kind, who, where, and what the stall costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, plain, wrapped
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.model.verdict import Verdict
+
+KIND_WORDS: dict[VerdictKind, str] = {
+    "healthy": "every rank advances",
+    "suspect": "a rank is silent and others wait for it; not yet proven",
+    "slow": "the job advances, but far below its own pace; this is no hang",
+    "hang": "no rank can advance, or some cannot and the rest wait for them",
+    "dead": "a rank is gone and others wait for it",
+    "crashed": "the job ended because a rank failed",
+    "recovered": "the job advances again after a suspicion or a hang",
+    "finished": "the job ended without a fault",
+}
+BLOCKED = ("hang", "dead", "suspect")
+FEWEST_BLANKS = 2
+
+
+def headline(verdict: Verdict, most: int) -> list[str]:
+    """Write the kind, the summary and the cost, on one line where they fit.
+
+    Args:
+        verdict: Of any kind.
+        most: Largest number of lines; at least 2.
+    """
+    cost = stall_cost(verdict)
+    lines = wrapped(summary(verdict), f"{verdict.verdict.upper()}  ", INDENT, most - bool(cost))
+    if not cost:
+        return lines
+    room = WIDTH - len(lines[-1])
+    if room >= len(cost) + FEWEST_BLANKS:
+        return [*lines[:-1], lines[-1] + cost.rjust(room)]
+    return [*lines, f"{INDENT}{cost}"]
+
+
+def summary(verdict: Verdict) -> str:
+    """Return the verdict's sentence, or its kind's where it has none."""
+    return plain(verdict.summary) or KIND_WORDS[verdict.verdict]
+
+
+def stall_cost(verdict: Verdict) -> str:
+    """What the stall costs so far; a rank hour is one rank's place for one hour, used or not."""
+    if verdict.stalled_for_s <= 0 or verdict.verdict not in (*BLOCKED, "recovered"):
+        return ""
+    hours = verdict.stalled_for_s * verdict.world_size / 3600
+    verb = "blocked" if verdict.verdict in BLOCKED else "was blocked"
+    shown_hours = f"{hours:.2f}" if hours < 10 else f"{hours:.0f}"
+    return f"job {verb} {_duration(verdict.stalled_for_s)} = {shown_hours} rank h"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

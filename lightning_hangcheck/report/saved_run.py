@@ -1,0 +1,115 @@
+"""Reads what a run left in its folder: the one place of this room that touches a disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.codec import decode
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
+from lightning_hangcheck.recorder.journal_reader import read_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from lightning_hangcheck.rundir.layout import RunFolder
+
+Fact = TypeVar("Fact", bound=msgspec.Struct)
+
+
+class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of one rank's journal.
+
+    Attributes:
+        name: ``rank-3``, or ``pid-4711`` where the rank was never learnt.
+        checkpoint: The last one passed, None before the first.
+        last_at: Time of the last whole line, ISO 8601 UTC; empty where there is none.
+    """
+
+    name: str
+    checkpoint: LastCheckpoint | None = None
+    last_at: str = ""
+
+
+class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as far as its folder tells.
+
+    Attributes:
+        record: run.json, None where it was not written yet.
+        verdict: The newest, None before the first.
+        case: What that verdict was made from, None where it was not kept.
+        journals: By rank; read only while there is no verdict.
+    """
+
+    record: RunRecord | None = None
+    verdict: Verdict | None = None
+    case: Case | None = None
+    journals: tuple[JournalEnd, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+def read_saved_run(folder: RunFolder) -> SavedRun:
+    """Read a run, whether it still goes on or not.
+
+    Raises:
+        UnreadableRun: The folder holds no run, or a file of it is torn, not permitted, or of a
+            newer schema version.
+    """
+    try:
+        verdict = _read(folder.verdict_file, Verdict)
+        if verdict is not None:
+            return SavedRun(verdict=verdict, case=_case_of(folder, verdict))
+        record = _read(folder.run_file, RunRecord)
+        paths = sorted((folder.path / "ranks").glob("*.jsonl"), key=_by_rank)
+    except OSError as error:
+        raise UnreadableRun(
+            f"run folder {folder.path} cannot be read ({error.strerror})",
+            "read it as the user who made it, or name another run folder",
+        ) from error
+    if record is None and not paths:
+        raise UnreadableRun(
+            f"{folder.path} holds no run", "name the folder that hangcheck run printed"
+        )
+    read = [(path.stem, *read_journal(path)) for path in paths]
+    return SavedRun(
+        record=record,
+        journals=tuple(_end(name, entries) for name, entries, _ in read),
+        gaps=tuple(gap for _, _, gaps in read for gap in gaps),
+    )
+
+
+def _read(path: Path, kind: type[Fact]) -> Fact | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return decode(data, kind, str(path))
+
+
+def _case_of(folder: RunFolder, verdict: Verdict) -> Case | None:
+    """The case of the newest numbered verdict, if that is the verdict we show."""
+    number = max(folder.verdict_numbers(), default=0)
+    if _read(folder.numbered_verdict(number), Verdict) != verdict:
+        return None
+    return _read(folder.evidence(number) / "case.json", Case)
+
+
+def _by_rank(path: Path) -> tuple[int, str]:
+    return len(path.stem), path.stem
+
+
+def _end(name: str, entries: Iterable[Mapping[str, Any]]) -> JournalEnd:
+    checkpoint, last_at = None, ""
+    for entry in entries:
+        last_at = str(entry.get("at", last_at))
+        if entry.get("kind") == "checkpoint":
+            number, title = entry.get("number"), str(entry.get("name", ""))
+            if isinstance(number, int):
+                checkpoint = LastCheckpoint(number=number, name=title, at=last_at)
+    return JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at)

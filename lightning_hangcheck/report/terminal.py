@@ -1,0 +1,105 @@
+"""The verdict as plain text: understood in ten seconds, at most 40 lines at any world size."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.report.headline import headline, stall_cost, summary
+from lightning_hangcheck.report.knowledge import explanation
+from lightning_hangcheck.report.last_seen import last_seen
+from lightning_hangcheck.report.paragraphs import labelled, listed
+from lightning_hangcheck.report.rank_rows import name_ranks, rank_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
+
+# The 40 lines: these, the two blank lines, and one line of `more`.
+MOST_HEADLINE = 4
+MOST_ROWS = 7
+MOST_WHY = 3
+MOST_PROOF = 8
+MOST_REMEDIES = 11
+MOST_GAPS = 4
+
+
+def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
+    """Write the whole report.
+
+    Args:
+        case: What the verdict was made from, for the time of each rank's last progress; the report
+            does without where it is None.
+        verdict: Of any kind.
+        run_folder: As the reader should type it.
+
+    Returns:
+        Lines of at most 120 columns (except where a single word, such as a path, is longer), ending
+        in a newline, without colour.
+    """
+    rows = rank_rows(verdict, last_seen(case), MOST_ROWS)
+    lines = [
+        *headline(verdict, MOST_HEADLINE),
+        "",
+        *rows,
+        *([""] if rows else []),
+        *_why(verdict),
+        *listed("proof", _evidence(verdict), MOST_PROOF),
+        *listed("do", _remedies(verdict), MOST_REMEDIES),
+        *listed("not seen", _gaps(verdict), MOST_GAPS),
+        *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def render_line(verdict: Verdict) -> str:
+    """Write a verdict as one line, without a newline: what a suspicion or a recovery is worth."""
+    cost = stall_cost(verdict)
+    return f"{verdict.verdict.upper()}  {summary(verdict)}" + (f"  ({cost})" if cost else "")
+
+
+def _why(verdict: Verdict) -> list[str]:
+    explained_by_last_words = verdict.verdict == "crashed" and verdict.cause == "unknown"
+    if verdict.cause is None or explained_by_last_words:
+        return []
+    parts = (explanation(verdict.cause).rstrip("."), _waiting(verdict))
+    reasons = "; ".join(filter(None, parts)) or "no more is known"
+    text = f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"
+    return labelled("why", text, MOST_WHY)
+
+
+def _waiting(verdict: Verdict) -> str:
+    """Who waits for whom; a crash is no wait, and after a recovery the wait is over."""
+    if not (verdict.victims and verdict.culprits) or verdict.verdict == "crashed":
+        return ""
+    verb = "waits" if len(verdict.victims) == 1 else "wait"
+    if verdict.verdict == "recovered":
+        verb = "waited"
+    return f"{name_ranks(verdict.victims)} {verb} for {name_ranks(verdict.culprits)}"
+
+
+def _evidence(verdict: Verdict) -> Iterator[str]:
+    for item in verdict.evidence:
+        named = item.rank is None or item.text.startswith(f"rank {item.rank}")
+        yield item.text if named else f"rank {item.rank}: {item.text}"
+
+
+def _remedies(verdict: Verdict) -> Iterator[str]:
+    for number, remedy in enumerate(verdict.remedies, start=1):
+        first, *others = remedy.text.splitlines() or [""]
+        reading = [f"see {remedy.see}"] if remedy.see else []
+        yield "\n".join([f"{number}. {first}", *(f"   {line}" for line in [*others, *reading])])
+
+
+def _gaps(verdict: Verdict) -> Iterator[str]:
+    """Gaps with one reason share one item: a missing py-spy is one fact, not one for each rank."""
+    if not verdict.gaps:
+        yield "nothing"
+    for why in dict.fromkeys(gap.why for gap in verdict.gaps):
+        same = [gap for gap in verdict.gaps if gap.why == why]
+        ranks = sorted({gap.rank for gap in same if gap.rank is not None})
+        others = len({gap.what for gap in same}) - 1
+        what = same[0].what + (f" and {others} more" if others else "")
+        yield f"{name_ranks(ranks)}: {what}: {why}" if ranks else f"{what}: {why}"

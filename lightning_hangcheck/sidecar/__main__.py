@@ -1,0 +1,36 @@
+"""`python -m lightning_hangcheck.sidecar SESSION_FOLDER`: started by `starting`, never by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import HangcheckError
+from lightning_hangcheck.rundir.session import read_session
+from lightning_hangcheck.settings import from_environment
+from lightning_hangcheck.sidecar.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Watch one session. What goes wrong ends the watching with one sentence, never the job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        Service(read_session(Path(arguments[0])), from_environment(os.environ)).run()
+    except HangcheckError as error:
+        log.once("sidecar", f"the run is not watched: {error}")
+        return 2
+    except Exception as error:  # noqa: BLE001 - the sidecar's boundary: say it, leave the job alone
+        log.once("sidecar", f"the sidecar failed, the run is no longer watched: {error!r}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""Which verdicts are worth telling: each alarm once, its end once, then the next. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
+
+Telling = Literal["line", "report", "silent"]
+LOUDNESS: dict[str, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
+PROVEN = ("hang", "dead")
+
+
+class Alarm:
+    """The alarm of one job: calm, or raised by a verdict that still stands."""
+
+    def __init__(self) -> None:
+        self._standing: Verdict | None = None
+
+    @property
+    def standing(self) -> Verdict | None:
+        """The verdict that raised the alarm, while it stands."""
+        return self._standing
+
+    @property
+    def proven(self) -> bool:
+        """Whether a hang stands."""
+        return self._standing is not None and self._standing.verdict in PROVEN
+
+    def hear(self, verdict: Verdict) -> Telling | None:
+        """Take the newest judgement.
+
+        Returns:
+            How to tell it; None when there is nothing new in it, a quieter or equal judgement on
+            ranks that are known already.
+        """
+        loudness = LOUDNESS.get(verdict.verdict, 0)
+        standing = self._standing
+        if loudness == 0:
+            return None
+        if standing is not None:
+            known = LOUDNESS[standing.verdict]
+            if loudness < known or (loudness == known and _same(verdict, standing)):
+                return None
+        self._standing = verdict
+        if loudness < LOUDNESS["hang"]:
+            return "line"
+        return "silent" if standing is not None and standing.verdict in PROVEN else "report"
+
+    def recovered(self, detected_at: str, silent_for_s: float) -> Verdict | None:
+        """The culprits advance again: return the verdict that ends the alarm, None if none stood.
+
+        Args:
+            detected_at: When the progress was seen, ISO 8601 UTC.
+            silent_for_s: How long the silence had lasted, seconds.
+        """
+        standing, self._standing = self._standing, None
+        if standing is None:
+            return None
+        return replace(
+            standing,
+            verdict="recovered",
+            detected_at=detected_at,
+            stalled_for_s=round(silent_for_s, 3),
+            remedies=(),
+            summary=f"advances again after {silent_for_s:.0f} s; what was seen: {standing.summary}",
+        )
+
+
+def _same(verdict: Verdict, standing: Verdict) -> bool:
+    return (verdict.verdict, verdict.culprits, verdict.cause) == (
+        standing.verdict,
+        standing.culprits,
+        standing.cause,
+    )

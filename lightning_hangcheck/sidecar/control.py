@@ -1,0 +1,84 @@
+"""The line between `hangcheck run` and its sidecar: one JSON object a line, both ways, over pipes.
+
+The launcher says how the command ended; the sidecar says that a hang is proven. Each side sees the
+other's death as the end of its pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from contextlib import suppress
+from typing import IO
+
+import msgspec
+from msgspec import Struct
+
+CHUNK = 65_536
+
+
+class CommandEnded(Struct, frozen=True, tag="ended"):
+    """From the launcher: the command is gone.
+
+    Attributes:
+        stopped_by: Signal with which somebody ended `hangcheck run`, empty if nobody did.
+        aborted: We ended the job ourselves because of a hang.
+    """
+
+    pid: int
+    exit_code: int
+    stopped_by: str = ""
+    aborted: bool = False
+
+
+class LauncherGone(Struct, frozen=True, tag="gone"):
+    """The launcher's end of the pipe is closed; nobody will say how the command ends."""
+
+
+class HangProven(Struct, frozen=True, tag="hang"):
+    """From the sidecar: a hang stands, its evidence is saved."""
+
+
+Message = CommandEnded | LauncherGone | HangProven
+
+
+def send(pipe: IO[bytes], message: Message) -> bool:
+    """Send a message; False if the other side is gone."""
+    try:
+        pipe.write(msgspec.json.encode(message) + b"\n")
+        pipe.flush()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class Inbox:
+    """Reads messages in a thread of its own, so that its owner never waits for the other side."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._read, args=(pipe,), name="hangcheck-inbox", daemon=True
+        )
+        self._thread.start()
+
+    def next(self) -> Message | None:
+        """Return the oldest message that was not taken yet, None if there is none."""
+        try:
+            return self._messages.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        """Read the descriptor itself: a buffer that is locked in here at exit aborts Python."""
+        unread = b""
+        while data := os.read(pipe.fileno(), CHUNK):
+            *lines, unread = (unread + data).split(b"\n")
+            for line in lines:
+                self._hear(line)
+        self._messages.put(LauncherGone())
+
+    def _hear(self, line: bytes) -> None:
+        with suppress(msgspec.MsgspecError):
+            self._messages.put(msgspec.json.decode(line, type=Message))

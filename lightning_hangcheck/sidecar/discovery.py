@@ -1,0 +1,135 @@
+"""Which processes are the ranks? Pure: from the process tree, environments and pages.
+
+A page that knows its rank decides. Else the environment does, and among the processes that carry
+the same rank the topmost Python one is it: below it are its DataLoader workers and helpers, above
+it shell wrappers. A process without any rank whose Python children carry ranks from Lightning's
+launcher is rank 0; a lonely Python process is rank 0 of 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.identity import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lightning_hangcheck.model.beat import Beat
+
+
+class SeenProcess(Struct, frozen=True, kw_only=True):
+    """A process of the job's tree.
+
+    Attributes:
+        python: Its executable is a Python interpreter.
+    """
+
+    pid: int
+    parent_pid: int
+    started_ticks: int
+    python: bool = False
+    identity: Identity = Identity()
+
+
+class FoundRank(Struct, frozen=True, kw_only=True):
+    """A rank and the process that is it."""
+
+    rank: int
+    pid: int
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+
+
+def find_ranks(
+    processes: Iterable[SeenProcess], beats: Mapping[int, Beat]
+) -> tuple[FoundRank, ...]:
+    """Find the ranks among the processes of one node.
+
+    Args:
+        processes: The job's processes, without our own.
+        beats: Page readings by process id; those of processes that are gone are ignored.
+
+    Returns:
+        The ranks, ascending, each once.
+    """
+    tree = {process.pid: process for process in processes}
+    found: dict[int, FoundRank] = {}
+    for process in _topmost_first(tree):
+        rank = _rank_by_environment(process, found, tree)
+        if rank is not None:
+            found[rank.rank] = rank
+    if not any(rank.rank == 0 for rank in found.values()):
+        main = _plain_main(tree, bool(found))
+        if main is not None:
+            world_size = next((rank.world_size for rank in found.values()), None)
+            found[0] = FoundRank(rank=0, pid=main, local_rank=0, world_size=world_size)
+    for pid, beat in beats.items():
+        if beat.rank is not None and pid in tree:
+            found[beat.rank] = _rank_by_page(beat, tree[pid])
+    return tuple(sorted(found.values(), key=lambda rank: rank.rank))
+
+
+def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
+    def depth(process: SeenProcess) -> int:
+        steps, parent = 0, tree.get(process.parent_pid)
+        while parent is not None and steps < len(tree):
+            steps, parent = steps + 1, tree.get(parent.parent_pid)
+        return steps
+
+    return sorted(tree.values(), key=lambda process: (depth(process), process.started_ticks))
+
+
+def _rank_by_environment(
+    process: SeenProcess, found: Mapping[int, FoundRank], tree: Mapping[int, SeenProcess]
+) -> FoundRank | None:
+    identity = process.identity
+    if identity.rank is None or not process.python:
+        return None
+    earlier = found.get(identity.rank)
+    if earlier is not None and earlier.pid in tree:
+        return None
+    return FoundRank(
+        rank=identity.rank,
+        pid=process.pid,
+        local_rank=identity.local_rank,
+        world_size=identity.world_size,
+        local_world_size=_local_world_size(identity),
+    )
+
+
+def _local_world_size(identity: Identity) -> int | None:
+    """Lightning's own launcher on the first node of a job that shows no other node."""
+    if identity.local_world_size is not None:
+        return identity.local_world_size
+    return identity.world_size if identity.launcher == "lightning" else None
+
+
+def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
+    return FoundRank(
+        rank=beat.rank if beat.rank is not None else 0,
+        pid=process.pid,
+        local_rank=beat.local_rank,
+        world_size=beat.world_size,
+        local_world_size=_local_world_size(process.identity),
+    )
+
+
+def _plain_main(tree: Mapping[int, SeenProcess], ranks_known: bool) -> int | None:
+    """The process that becomes rank 0 without a launcher having said so."""
+    plain = [
+        process
+        for process in _topmost_first(tree)
+        if process.python and process.identity.launcher == "none"
+    ]
+    if not ranks_known:
+        return plain[0].pid if plain else None
+    parents = {
+        process.parent_pid
+        for process in tree.values()
+        if process.identity.launcher == "lightning" and process.identity.rank
+    }
+    return next((process.pid for process in plain if process.pid in parents), None)

@@ -1,0 +1,118 @@
+"""Since when does a rank show no progress? Pure: time is a parameter, in monotonic nanoseconds.
+
+Progress is a beat on the page; a look that saw the rank move through its code or move bytes; and,
+for a rank that never beats, the use of the processor, until a look shows that it only spins.
+Idleness is counted apart, because a rank that computed silently for minutes and waits for three
+seconds is idle for three seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.model.case import Pace
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.slugs import Phase
+
+NANOSECONDS = 1_000_000_000
+Place = tuple["Phase | None", str]
+BUSY_SHARE = 0.05
+"""Share of one core above which a rank is using the processor. The pulse and journal threads stay
+below 0.002 of a core; the kernel counts in ticks of 10 ms, 0.04 of a quarter of a second."""
+
+
+class Progress:
+    """One rank's signs of progress.
+
+    Attributes:
+        beats: Whether the rank's page ever showed progress of its own.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        self.beats = False
+        self._progress_ns = now_ns
+        self._active_ns = now_ns
+        self._spins = False
+        self._cpu: tuple[float, int] | None = None
+        self._beat_ns = 0
+        self._longest_silence_ns = 0
+        self._place: Place = (None, "")
+        self._pauses: dict[Place, _Pauses] = {}
+
+    def read_beat(self, beat: Beat, now_ns: int) -> None:
+        """Take a reading of the page, and learn the pace of the place where the rank stood."""
+        if beat.last_beat_ns <= 0:
+            return
+        if beat.last_beat_ns > self._beat_ns:
+            if self.beats:
+                self._pauses.setdefault(self._place, _Pauses()).learn(self._longest_silence_ns)
+            self.beats, self._place = True, _place(beat)
+            self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
+            self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
+            self._spins = False
+        self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
+
+    def read_processor(self, cpu_s: float, now_ns: int) -> None:
+        """Take a reading of the process's processor time, seconds."""
+        if self._cpu is not None:
+            used, interval = cpu_s - self._cpu[0], (now_ns - self._cpu[1]) / NANOSECONDS
+            if interval > 0 and used / interval > BUSY_SHARE:
+                self._active_ns = now_ns
+                if not self.beats and not self._spins:
+                    self._progress_ns = now_ns
+        self._cpu = (cpu_s, now_ns)
+
+    def saw_movement(self, now_ns: int) -> None:
+        """A look saw the rank move through its code, or move bytes."""
+        self._progress_ns = max(self._progress_ns, now_ns)
+        self._active_ns = max(self._active_ns, now_ns)
+        self._spins = False
+
+    def saw_spinning(self) -> None:
+        """A look saw the rank burn processor time in one place: that is no sign of progress."""
+        self._spins = True
+
+    def forgive(self, lapse_ns: int, now_ns: int) -> None:
+        """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
+        self._progress_ns = min(self._progress_ns + lapse_ns, now_ns)
+        self._active_ns = min(self._active_ns + lapse_ns, now_ns)
+        self._cpu = None
+
+    def silent_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the last progress."""
+        return max(0, now_ns - self._progress_ns)
+
+    def idle_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank last used the processor or progressed."""
+        return max(0, now_ns - max(self._progress_ns, self._active_ns))
+
+    @property
+    def last_progress_ns(self) -> int:
+        """When the rank last progressed."""
+        return self._progress_ns
+
+    def pace(self) -> Pace | None:
+        """What silences were like so far where the rank stands now; None if it never beat."""
+        pauses = self._pauses.get(self._place)
+        if not self.beats or pauses is None:
+            return None
+        return Pace(longest_pause_s=pauses.longest_ns / NANOSECONDS, pauses=pauses.learned)
+
+
+class _Pauses:
+    """The silences of one place. The first teaches nothing: first steps compile and connect."""
+
+    def __init__(self) -> None:
+        self.learned = -1
+        self.longest_ns = 0
+
+    def learn(self, pause_ns: int) -> None:
+        self.learned += 1
+        if self.learned > 0:
+            self.longest_ns = max(self.longest_ns, pause_ns)
+
+
+def _place(beat: Beat) -> Place:
+    return beat.phase, beat.sections[-1].name if beat.sections else ""

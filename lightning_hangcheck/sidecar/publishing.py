@@ -1,0 +1,83 @@
+"""Verdicts leave the sidecar here: first to the console, then to a disk that may stall."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.report.stacks_text import render_stacks
+from lightning_hangcheck.report.terminal import render, render_line
+from lightning_hangcheck.rundir.atomic import make_private_folder, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.sidecar.alarm import Telling
+
+
+class Publisher:
+    """Prints and saves verdicts. A thread writes the disk, so a stalled one delays nobody."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._number = max(folder.verdict_numbers(), default=0)
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="hangcheck-writer", daemon=True)
+        self._thread.start()
+
+    def publish(self, case: Case, verdict: Verdict, telling: Telling) -> None:
+        """Tell a verdict: on the console as asked, and in the run folder with its evidence."""
+        if telling == "line":
+            _print(render_line(verdict))
+        elif telling == "report":
+            _print(render(case, verdict, str(self._folder.path)))
+        self._number += 1
+        number = self._number
+        self._work.put(lambda: self._save(number, case, verdict))
+
+    def save(self, job: Callable[[], None]) -> None:
+        """Have other work on the run folder done after what was asked for before."""
+        self._work.put(job)
+
+    def close(self, time_limit_s: float) -> None:
+        """Finish writing, but wait no longer than so many seconds for a stalled disk."""
+        self._work.put(None)
+        self._thread.join(time_limit_s)
+        if self._thread.is_alive():
+            log.once("disk", f"the run folder {self._folder.path} does not answer; giving it up")
+
+    def _save(self, number: int, case: Case, verdict: Verdict) -> None:
+        evidence = self._folder.evidence(number)
+        make_private_folder(evidence)
+        write_atomically(evidence / "case.json", encode_pretty(case))
+        write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
+        make_private_folder(self._folder.numbered_verdict(number).parent)
+        write_atomically(self._folder.numbered_verdict(number), encode_pretty(verdict))
+        write_atomically(self._folder.verdict_file, encode_pretty(verdict))
+
+    def _write(self) -> None:
+        while (job := self._work.get()) is not None:
+            try:
+                job()
+            except OSError as error:
+                log.once(
+                    "run folder",
+                    f"the run folder {self._folder.path} cannot be written ({error.strerror}): "
+                    "verdicts are printed but not saved; free space, or name another --run-dir",
+                )
+
+
+def _print(text: str) -> None:
+    """One write a verdict, so that no rank's line falls into it; a closed stderr is ignored."""
+    data = f"{text.rstrip()}\n".encode(errors="replace")
+    try:
+        os.write(2, data)
+    except OSError:
+        return

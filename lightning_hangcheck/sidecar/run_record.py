@@ -1,0 +1,112 @@
+"""Keeps run.json: written when a rank appears and when the run ends."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.redaction import redact_environment
+from lightning_hangcheck.model.run import RankRecord, RunRecord
+from lightning_hangcheck.probes.tree import read_environment
+from lightning_hangcheck.rundir.atomic import write_atomically
+from lightning_hangcheck.sidecar.clock import utc_now
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.sidecar.roster import Roster
+    from lightning_hangcheck.sidecar.watched_rank import WatchedRank
+
+DISTRIBUTIONS = (
+    "lightning-hangcheck",
+    "torch",
+    "lightning",
+    "pytorch-lightning",
+    "transformers",
+    "wandb",
+    "py-spy",
+)
+READ_BY_TRAINING = (
+    "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "NODE_RANK", "MASTER_", "CUDA_", "NCCL_", "GLOO_",
+    "TORCH", "PL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "SLURM_", "OMP_", "MKL_",
+    "HANGCHECK_", "PYTHON", "ACCELERATE_", "FI_", "UCX_",
+)  # fmt: skip
+
+
+class RunRecorder:
+    """Composes run.json from the roster, and says when it changed."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._records: dict[int, RankRecord] = {}
+        self._versions = _versions()
+        self._written: RunRecord | None = None
+
+    def update(self, roster: Roster) -> RunRecord | None:
+        """Return the record if a rank appeared or changed its process since, else None."""
+        for rank, watched in roster.ranks.items():
+            known = self._records.get(rank)
+            if known is None or known.pid != watched.found.pid:
+                self._records[rank] = _rank_record(watched, roster.host)
+        record = self._record(roster)
+        if record == self._written:
+            return None
+        self._written = record
+        return record
+
+    def end(self, roster: Roster, exit_code: int | None) -> RunRecord:
+        """Return the record of the run that has ended."""
+        return self._record(roster, ended_at=utc_now(), exit_code=exit_code)
+
+    def write(self, record: RunRecord) -> None:
+        """Write run.json.
+
+        Raises:
+            OSError: The run folder is gone or full.
+        """
+        write_atomically(self._session.run_folder.run_file, encode_pretty(record))
+
+    def _record(
+        self, roster: Roster, ended_at: str | None = None, exit_code: int | None = None
+    ) -> RunRecord:
+        promised = [rank.found.world_size or 0 for rank in roster.ranks.values()]
+        facts = self._session.facts
+        return RunRecord(
+            run_id=self._session.run_folder.run_id,
+            command=facts.command,
+            started_at=facts.started_at,
+            world_size=max([len(self._records), *promised]),
+            nodes=(roster.host,),
+            versions=self._versions,
+            ranks=tuple(record for _, record in sorted(self._records.items())),
+            ended_at=ended_at,
+            exit_code=exit_code,
+        )
+
+
+def _rank_record(watched: WatchedRank, host: str) -> RankRecord:
+    environment = read_environment(watched.found.pid)
+    shown = {
+        name: value
+        for name, value in ({} if isinstance(environment, Gap) else environment).items()
+        if name.startswith(READ_BY_TRAINING)
+    }
+    return RankRecord(
+        rank=watched.found.rank,
+        local_rank=watched.found.local_rank,
+        host=host,
+        pid=watched.found.pid,
+        environment=redact_environment(shown),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

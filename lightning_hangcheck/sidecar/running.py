@@ -1,0 +1,150 @@
+"""What `hangcheck run` does: start the sidecar and the command, and stay out of the way."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
+from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.probes.guard import NoAnswer, within
+from lightning_hangcheck.rundir.layout import (
+    RunFolder,
+    name_run_folder,
+    prepare_run_folder,
+    refuse_used_folder,
+)
+from lightning_hangcheck.rundir.session import (
+    SESSION_VARIABLE,
+    Session,
+    SessionFacts,
+    new_key,
+    open_session,
+    session_folder,
+)
+from lightning_hangcheck.settings import Settings, to_environment
+from lightning_hangcheck.sidecar.clock import utc_now
+from lightning_hangcheck.sidecar.job import Ending, Job, shell_code
+from lightning_hangcheck.sidecar.signals import ENDING, PASSED_ON, hold, next_signal, restore
+from lightning_hangcheck.sidecar.tie import Tie
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ABORTED = 75
+POLL_S = 0.2
+DISK_LIMIT_S = 5.0
+
+
+def run_command(command: Sequence[str], settings: Settings) -> int:
+    """Run a launcher unchanged, watched from outside.
+
+    Args:
+        command: Program and arguments.
+        settings: In force; handed on to the ranks through their environment.
+
+    Returns:
+        The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
+        it was ended because of a hang.
+
+    Raises:
+        BadUsage: The command cannot be started.
+        UsedRunFolder: The named run folder holds another run.
+    """
+    if settings.disable:
+        return shell_code(subprocess.call(list(command)))
+    session = _open_session(command, settings)
+    mask = hold([*PASSED_ON, signal.SIGCHLD])
+    try:
+        return _Run(command, settings, session, mask).until_ended()
+    finally:
+        restore(mask)
+        if session is not None:
+            session.remove()
+
+
+class _Run:
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Settings,
+        session: Session | None,
+        mask: set[signal.Signals | int],
+    ) -> None:
+        environment = {**os.environ, **to_environment(settings)}
+        if session is not None:
+            environment[SESSION_VARIABLE] = str(session.path)
+        self._settings = settings
+        self._job = Job(command, environment, mask)
+        self._tie = Tie(session, settings) if session is not None else None
+        self._ending: Ending | None = None
+        self._stopped_by = ""
+
+    def until_ended(self) -> int:
+        while self._job.exit_code is None or (self._ending and self._left_over()):
+            self._take_signal()
+            ours = self._tie.processes if self._tie is not None else []
+            self._job.reap(ours)
+            if self._tie is not None:
+                self._tie.keep_alive()
+                if self._tie.hang_proven() and self._settings.on_hang == "abort":
+                    self._ending = self._ending or Ending(self._job, self._settings.abort_grace)
+            if self._ending is not None:
+                self._ending.press([process.pid for process in ours])
+        exit_code = self._job.exit_code
+        if self._tie is not None:
+            self._tie.close(self._job.pid, exit_code, self._stopped_by, self._ending is not None)
+        return ABORTED if self._ending is not None else shell_code(exit_code)
+
+    def _left_over(self) -> bool:
+        ours = self._tie.processes if self._tie is not None else []
+        return bool(self._job.processes([process.pid for process in ours]))
+
+    def _take_signal(self) -> None:
+        taken = next_signal(POLL_S)
+        if taken is None or taken[0] == signal.SIGCHLD:
+            return
+        number, from_terminal = taken
+        if number in ENDING:
+            self._stopped_by = number.name
+        if not from_terminal:
+            self._job.pass_on(number)
+
+
+def _open_session(command: Sequence[str], settings: Settings) -> Session | None:
+    """A run that cannot be watched still runs: what is missing is said once."""
+    folder = _run_folder(settings.run_dir)
+    facts = SessionFacts(
+        run_dir=str(folder.path),
+        command=redact_text(shlex.join(command)),
+        started_at=utc_now(),
+        root_pid=os.getpid(),
+        launched=True,
+    )
+    try:
+        return open_session(session_folder(new_key()), facts)
+    except (OSError, UnreadableRun) as error:
+        log.once(
+            "session", f"shared memory cannot be used ({error}); the command runs, but unwatched"
+        )
+        return None
+
+
+def _run_folder(wanted: str | None) -> RunFolder:
+    """Training goes on without its run folder: an unusable one is replaced by a temporary one."""
+    folder = name_run_folder(wanted)
+    try:
+        within(DISK_LIMIT_S, lambda: refuse_used_folder(folder))
+        within(DISK_LIMIT_S, lambda: prepare_run_folder(folder))
+    except (UnpreparedRunFolder, NoAnswer) as error:
+        trouble = f"run folder {folder.path} cannot be used: {error}"
+        folder = RunFolder(Path(tempfile.mkdtemp(prefix="hangcheck-run-")))
+        log.once("run folder", f"{trouble}; this run is kept in {folder.path} instead")
+        prepare_run_folder(folder)
+    return folder

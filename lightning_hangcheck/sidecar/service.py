@@ -1,0 +1,129 @@
+"""The life of a sidecar process: announce itself, watch, tell the end, clean up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.probes.tree import process_ref
+from lightning_hangcheck.rundir.atomic import write_atomically
+from lightning_hangcheck.rundir.session import Session, SidecarFacts
+from lightning_hangcheck.sidecar.control import CommandEnded, HangProven, Inbox, LauncherGone, send
+from lightning_hangcheck.sidecar.publishing import Publisher
+from lightning_hangcheck.sidecar.run_record import RunRecorder
+from lightning_hangcheck.sidecar.watching import Watcher
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.settings import Settings
+
+DISK_LIMIT_S = 5.0
+SETTLED_AFTER_S = 1.0
+"""How long all ranks must be gone before the job counts as over, where no launcher says so:
+torchrun starts them anew within that time, and then a new session begins."""
+NOBODY_CAME_S = 600.0
+"""How long a sidecar without a launcher waits for the first rank before it gives up."""
+
+
+class Service:
+    """Watches one session from start to end."""
+
+    def __init__(self, session: Session, settings: Settings) -> None:
+        self._session = session
+        self._publisher = Publisher(session.run_folder)
+        self._record = RunRecorder(session)
+        self._watcher = Watcher(session, settings, self._publisher, self._hang_proven)
+        self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
+        self._gone_since: float | None = None
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        """Watch until the job is over, tell its end, and leave nothing behind.
+
+        Raises:
+            OSError: The session in shared memory cannot be written.
+        """
+        announce(self._session)
+        ended = None
+        while ended is None and not self._over():
+            self._watcher.tick()
+            record = self._record.update(self._watcher.roster)
+            if record is not None:
+                self._publisher.save(partial(self._record.write, record))
+            ended = self._hear_launcher()
+        self._conclude(ended)
+        self._publisher.close(DISK_LIMIT_S)
+        self._watcher.roster.close()
+        if not self._session.facts.launched or self._inbox is None:
+            self._session.remove()
+
+    def _hear_launcher(self) -> CommandEnded | None:
+        message = self._inbox.next() if self._inbox is not None else None
+        if isinstance(message, LauncherGone):
+            self._inbox = None
+        return message if isinstance(message, CommandEnded) else None
+
+    def _over(self) -> bool:
+        """Without a launcher's word: every rank that was there is gone, and none came back."""
+        now, ranks = time.monotonic(), self._watcher.roster
+        if self._inbox is not None:
+            return False
+        if ranks.alive or (not ranks.ranks and now - self._began < NOBODY_CAME_S):
+            self._gone_since = None
+            return False
+        self._gone_since = self._gone_since or now
+        return now - self._gone_since >= SETTLED_AFTER_S
+
+    def _conclude(self, ended: CommandEnded | None) -> None:
+        roster = self._watcher.roster
+        if ended is not None:
+            roster.exit_code_of_command(ended.pid, ended.exit_code)
+        exit_code = ended.exit_code if ended is not None else None
+        case, verdict = self._watcher.conclude(exit_code)
+        failed = verdict.verdict != "finished"
+        if not (self._watcher.alarm.proven and (failed or (ended and ended.aborted))):
+            if ended is not None and ended.stopped_by:
+                verdict = _stopped_by_user(verdict, ended.stopped_by)
+            self._publisher.publish(
+                case, verdict, "line" if verdict.verdict == "finished" else "report"
+            )
+        self._publisher.save(partial(self._record.write, self._record.end(roster, exit_code)))
+
+    def _hang_proven(self) -> None:
+        """`hangcheck run` may end the job on this, so the evidence must be on the disk first."""
+        if self._session.facts.launched:
+            self._publisher.save(partial(_tell, HangProven()))
+
+
+def announce(session: Session) -> None:
+    """Name this process in the session, so that ranks allow it to read them and see its end.
+
+    Raises:
+        OSError: The session is gone.
+    """
+    me = process_ref(os.getpid())
+    facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
+    write_atomically(session.sidecar_file, encode(facts))
+
+
+def _tell(message: HangProven) -> None:
+    send(sys.stdout.buffer, message)
+
+
+def _stopped_by_user(verdict: Verdict, signal_name: str) -> Verdict:
+    return replace(
+        verdict,
+        verdict="finished",
+        culprits=(),
+        victims=(),
+        cause=None,
+        remedies=(),
+        confidence=1.0,
+        summary=f"ended by {signal_name} sent to hangcheck run; no rank failed by itself",
+    )

@@ -1,0 +1,80 @@
+"""The launcher's end of the line to its sidecar: starts it, hears it, replaces it when it dies."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.sidecar.control import CommandEnded, HangProven, Inbox, send
+from lightning_hangcheck.sidecar.starting import start_tied_sidecar
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.settings import Settings
+
+MOST_STARTS = 4
+CONCLUSION_LIMIT_S = 15.0
+"""Time for the last verdict: one look at all ranks and a disk that may be slow."""
+
+
+class Tie:
+    """One sidecar at a time, with the pipes to it."""
+
+    def __init__(self, session: Session, settings: Settings) -> None:
+        self._session = session
+        self._settings = settings
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._inbox: Inbox | None = None
+        self._start()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The sidecar's process, if it could be started."""
+        return [self._process] if self._process is not None else []
+
+    def keep_alive(self) -> None:
+        """Start a new sidecar when the old one died, a few times, and say so each time."""
+        if self._process is None or self._process.poll() is None:
+            return
+        pid, code = self._process.pid, self._process.returncode
+        self._process = None
+        if self._starts >= MOST_STARTS:
+            log.once("sidecar given up", "the sidecar keeps dying; training goes on unwatched")
+            return
+        log.once(
+            f"sidecar {pid}",
+            f"the sidecar (pid {pid}) ended with code {code}; training goes on, a new one starts",
+        )
+        self._start()
+
+    def hang_proven(self) -> bool:
+        """Whether the sidecar has said, since last asked, that a hang is proven."""
+        proven = False
+        while self._inbox is not None and (message := self._inbox.next()) is not None:
+            proven = proven or isinstance(message, HangProven)
+        return proven
+
+    def close(self, pid: int, exit_code: int, stopped_by: str, aborted: bool) -> None:
+        """Tell the sidecar how the command ended, and wait for its last verdict, not for ever."""
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        send(process.stdin, CommandEnded(pid, exit_code, stopped_by, aborted))
+        try:
+            process.wait(CONCLUSION_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            log.once("conclusion", "the sidecar does not come to an end; its last verdict is lost")
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        self._starts += 1
+        try:
+            self._process = start_tied_sidecar(self._session, self._settings)
+        except OSError as error:
+            log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
+            return
+        if self._process.stdout is not None:
+            self._inbox = Inbox(self._process.stdout)

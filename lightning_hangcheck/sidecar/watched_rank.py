@@ -1,0 +1,85 @@
+"""One rank as this node's sidecar knows it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.ledger.spending import Spending
+from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.evidence import ProcessLook
+from lightning_hangcheck.sidecar.progress import NANOSECONDS, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Departure
+    from lightning_hangcheck.model.evidence import Sample
+    from lightning_hangcheck.sidecar.discovery import FoundRank
+    from lightning_hangcheck.sidecar.looking import Target
+
+SAMPLES_KEPT = 4
+
+
+class WatchedRank:
+    """What is known of one rank: its process, progress, samples, and its end if it had one."""
+
+    def __init__(self, found: FoundRank, now_ns: int) -> None:
+        self.found = found
+        self.progress = Progress(now_ns)
+        self.spending = Spending()
+        self.beat: Beat | None = None
+        self.departure: Departure | None = None
+        self.state = ""
+        self._samples: dict[Target, deque[Sample]] = {}
+
+    def read(self, beat: Beat, now_ns: int, now_at: str) -> None:
+        """Take a reading of the rank's page."""
+        self.beat = beat
+        self.progress.read_beat(beat, now_ns)
+        self.spending.read(beat, now_ns, now_at)
+
+    def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
+        """Add what a look saw of this rank's processes; children that are gone are forgotten."""
+        present = dict(samples)
+        for target in set(self._samples) - set(present):
+            del self._samples[target]
+        for target, sample in samples:
+            self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT)).append(sample)
+        self._forget_before(self.progress.last_progress_ns)
+
+    def view(self, host: str, now_ns: int) -> RankView:
+        """Return the rank as rules may see it."""
+        return RankView(
+            rank=self.found.rank,
+            local_rank=self.found.local_rank,
+            host=host,
+            pid=self.found.pid,
+            beat=self.beat,
+            silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
+            idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
+            pace=self.progress.pace(),
+            processes=tuple(
+                ProcessLook(
+                    pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
+                )
+                for target, samples in self._samples.items()
+            ),
+            departure=self._departure_with_words(),
+            spent=self.spending.spent() if self.beat is not None else None,
+        )
+
+    def _departure_with_words(self) -> Departure | None:
+        """A page outlives its process: what it said last is read after the end was seen."""
+        if self.departure is None or self.beat is None:
+            return self.departure
+        return replace(self.departure, last_words=self.beat.last_words)
+
+    def _forget_before(self, moment_ns: int) -> None:
+        """A sample from before the last progress says nothing of the present silence."""
+        for samples in self._samples.values():
+            while len(samples) > 1 and samples[0].taken_ns < moment_ns:
+                samples.popleft()

@@ -1,0 +1,1 @@
+"""The parts of scripts/train_reference.py, one small module each."""

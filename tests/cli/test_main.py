@@ -1,0 +1,95 @@
+"""Bad usage is one line that says what to write instead, and help is help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "remedy"),
+    [
+        ([], "missing command", "see: hangcheck --help"),
+        (["rnu"], "no such command 'rnu'", "see: hangcheck --help"),
+        (["run"], "run needs a command to run", "hangcheck run -- torchrun"),
+        (["run", "--"], "run needs a command to run", "hangcheck run -- torchrun"),
+        (["run", "--on-hang", "stop", "--", "true"], "'--on-hang'", "see: hangcheck run --help"),
+        (["run", "--stal-timeout", "3", "--", "true"], "--stal-timeout", "hangcheck run --help"),
+        (["report", "a", "b"], "unexpected extra argument (b)", "see: hangcheck report --help"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    arguments: list[str], what: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("hangcheck: ")
+    assert output.err.count("\n") == 1
+    assert what in output.err
+    assert remedy in output.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"]])
+def test_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(arguments) == 0
+    examples = capsys.readouterr().out.partition("Examples:\n")[2]
+    assert examples.startswith("    hangcheck ")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--version"]) == 0
+    assert capsys.readouterr().out == f"hangcheck {__version__}\n"
+
+
+def test_module_is_the_command() -> None:
+    module = subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", "rnu"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert module.returncode == 2
+    assert module.stderr.startswith("hangcheck: no such command 'rnu'")
+
+
+def test_ctrl_c_is_tidy(tmp_path: Path) -> None:
+    """Interrupted while it reads a file that never ends: no traceback, the exit code of shells."""
+    fifo = tmp_path / "verdict.json"
+    os.mkfifo(fifo)
+    report = subprocess.Popen(
+        [sys.executable, "-m", "lightning_hangcheck", "report", str(tmp_path)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with fifo.open("wb"):  # opens only once the report reads
+            report.send_signal(signal.SIGINT)
+            _, said = report.communicate(timeout=30)
+    finally:
+        report.kill()
+        report.wait(30)
+    assert report.returncode == 130
+    assert "Traceback" not in said
+
+
+def test_report_needs_nothing_of_torch() -> None:
+    """A run folder is read on a laptop where no training could ever run."""
+    program = (
+        "import sys; from lightning_hangcheck.cli.main import invoke; invoke(['report', '/']);"
+        "guests = {'torch', 'lightning', 'pytorch_lightning', 'wandb', 'transformers', 'rich'};"
+        "sys.exit(len(guests & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

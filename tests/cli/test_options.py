@@ -1,0 +1,98 @@
+"""The options are a public promise: names and defaults are frozen here."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+import pytest
+
+from lightning_hangcheck.cli.main import hangcheck, invoke
+from lightning_hangcheck.cli.options import NOT_AN_OPTION, WORDS, settings_from, settings_options
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.settings import Settings
+
+RUN_OPTIONS = {
+    "--run-dir": (None, "my-run", "my-run"),
+    "--stall-timeout": (300.0, "600", 600.0),
+    "--on-hang": ("report", "abort", "abort"),
+    "--console": ("auto", "all", "all"),
+    "--proven-after": (10.0, "7", 7.0),
+    "--idle-after": (30.0, "45.5", 45.5),
+    "--busy-floor": (30.0, "60", 60.0),
+    "--busy-factor": (20.0, "3", 3.0),
+    "--look-after": (2.0, "1", 1.0),
+    "--poll-interval": (0.25, "0.5", 0.5),
+    "--probe-timeout": (5.0, "8", 8.0),
+    "--abort-grace": (10.0, "2", 2.0),
+    "--meeting-timeout": (60.0, "90", 90.0),
+}
+"""Option: its default, a text to give it, and the value which that text means."""
+
+
+def _options(name: str) -> list[str]:
+    command = hangcheck.commands[name]
+    return [param.opts[0] for param in command.params if isinstance(param, click.Option)]
+
+
+def _settings(*arguments: str) -> Settings:
+    """What the option block makes of these arguments, by way of a command of its own."""
+
+    @click.command()
+    @settings_options
+    def watch(**options: object) -> Settings:
+        return settings_from(options)
+
+    settings = watch.main(list(arguments), standalone_mode=False)
+    assert isinstance(settings, Settings)
+    return settings
+
+
+def test_commands_are_frozen() -> None:
+    """Commands of the contract that don't exist yet are not listed."""
+    assert sorted(hangcheck.commands) == ["report", "run"]
+
+
+def test_options_of_run_are_frozen() -> None:
+    assert _options("run") == list(RUN_OPTIONS)
+
+
+def test_options_of_report_are_frozen() -> None:
+    assert _options("report") == ["--json"]
+
+
+@pytest.mark.parametrize("option", RUN_OPTIONS)
+def test_defaults_are_frozen(option: str) -> None:
+    default, _, _ = RUN_OPTIONS[option]
+    assert getattr(_settings(), option[2:].replace("-", "_")) == default
+
+
+@pytest.mark.parametrize("option", RUN_OPTIONS)
+def test_an_option_overrides_the_environment(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    default, text, value = RUN_OPTIONS[option]
+    field = option[2:].replace("-", "_")
+    monkeypatch.setenv(f"HANGCHECK_{field.upper()}", str(default or "other-run"))
+    assert getattr(_settings(option, text), field) == value
+    monkeypatch.setenv(f"HANGCHECK_{field.upper()}", text)
+    assert getattr(_settings(), field) == value
+
+
+def test_every_setting_is_an_option_but_disable() -> None:
+    fields = {field.name for field in msgspec.structs.fields(Settings)}
+    assert set(WORDS) == fields - {NOT_AN_OPTION}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf", ""])
+def test_a_time_that_cannot_be_is_refused_in_one_line(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["run", f"--stall-timeout={text}", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "--stall-timeout" in said
+    assert "write for example 30" in said
+
+
+def test_a_bad_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANGCHECK_IDLE_AFTER", "soon")
+    with pytest.raises(BadUsage, match="HANGCHECK_IDLE_AFTER='soon'"):
+        _settings()

@@ -1,0 +1,196 @@
+"""`hangcheck report` on folders as runs leave them, and on folders that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.model.case import Case, RankView, RunFacts
+from lightning_hangcheck.model.codec import encode, encode_pretty
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import RankState, Verdict
+from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.rundir.session import SessionFacts, open_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AT = "2026-11-20T10:24:16.000000Z"
+RECORD = RunRecord(run_id="r", command="python train.py", started_at=AT, world_size=2)
+HANG = Verdict(
+    verdict="hang",
+    run_id="r",
+    command="python train.py",
+    started_at=AT,
+    detected_at=AT,
+    stalled_for_s=31.0,
+    world_size=2,
+    culprits=(1,),
+    cause="rank_stalled",
+    summary="rank 1 is stuck in wait_for_feed (train.py:88)",
+    ranks=(RankState(rank=0, state="waiting"), RankState(rank=1, state="stalled")),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "hangcheck_runs" / "run")
+    prepare_run_folder(made)
+    made.run_file.write_bytes(encode_pretty(RECORD))
+    return made
+
+
+def _refused(folder: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a folder is refused."""
+    assert invoke(["report", str(folder)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("hangcheck: ")
+    assert output.err.count("\n") == 1
+    assert "; " in output.err
+    return output.err
+
+
+def test_report_shows_the_newest_verdict(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    assert invoke(["report", str(folder.path)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("HANG  rank 1 is stuck in wait_for_feed (train.py:88)")
+    assert "\x1b" not in text
+
+
+def test_report_takes_times_from_the_case_of_that_verdict(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    views = (RankView(rank=0, silent_for_s=30.0), RankView(rank=1, silent_for_s=31.0))
+    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    folder.numbered_verdict(1).write_bytes(encode_pretty(HANG))
+    folder.evidence(1).mkdir()
+    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=views)
+    (folder.evidence(1) / "case.json").write_bytes(encode(case))
+    invoke(["report", str(folder.path)])
+    assert "since 10:23:45Z" in capsys.readouterr().out
+
+
+def test_a_case_of_another_verdict_is_not_mixed_in(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """verdict.json is newer than the newest numbered one: the sidecar is between two writes."""
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    older = msgspec.structs.replace(HANG, verdict="suspect")
+    folder.numbered_verdict(1).write_bytes(encode_pretty(older))
+    folder.evidence(1).mkdir()
+    (folder.evidence(1) / "case.json").write_bytes(b"never read")
+    assert invoke(["report", str(folder.path)]) == 0
+    assert "since" not in capsys.readouterr().out
+
+
+def test_report_without_a_folder_takes_the_newest_run(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.path.parent.parent)
+    older = RunFolder(folder.path.parent / "older")
+    prepare_run_folder(older)
+    os.utime(older.path, (0, 0))
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    assert invoke(["report"]) == 0
+    assert "more     hangcheck report hangcheck_runs/run\n" in capsys.readouterr().out
+
+
+def test_json_is_what_verdict_json_holds(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    assert invoke(["report", "--json", str(folder.path)]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(folder.verdict_file.read_bytes())
+
+
+def test_no_verdict_yet_shows_the_last_checkpoint_of_each_rank(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A torn last line, left by a crash, is skipped and named."""
+    line = '{"at":"%s","kind":"checkpoint","number":%d,"name":"%s"}\n'
+    first, second = (folder.journal(rank, 0) for rank in (0, 1))
+    first.write_text(line % (AT, 4, "Tokenizer loaded") + line % (AT, 5, "Model created"))
+    second.write_text(line % (AT, 4, "Tokenizer loaded") + '{"at":"2026-11')
+    assert invoke(["report", str(folder.path)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("no verdict yet\n")
+    assert f"rank 0  CHECKPOINT 5: Model created     last line {AT}" in text
+    assert f"rank 1  CHECKPOINT 4: Tokenizer loaded  last line {AT}" in text
+    assert "journal rank-1.jsonl: 1 of its lines are torn" in text
+    assert "python train.py" in text
+
+
+def test_a_journal_that_a_rank_really_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"), command="x", started_at=AT, root_pid=os.getpid()
+    )
+    session = open_session(tmp_path / "session", facts)
+    program = "import lightning_hangcheck as hc; hc.checkpoint('Model created', number=5)"
+    rank = {"RANK": "3", "WORLD_SIZE": "4", "HANGCHECK_SESSION": str(session.path)}
+    subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **rank}, timeout=60, check=True
+    )
+    assert invoke(["report", facts.run_dir]) == 0
+    assert "rank 3  CHECKPOINT 5: Model created" in capsys.readouterr().out
+
+
+def test_no_verdict_yet_has_no_json(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["report", "--json", str(folder.path)]) == 2
+    assert "has no verdict yet; leave out --json" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "holds no run" in _refused(tmp_path, capsys)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is no folder" in _refused(tmp_path / "gone", capsys)
+
+
+def test_nothing_to_report_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["report"]) == 2
+    assert "there is no run below" in capsys.readouterr().err
+
+
+def test_a_torn_verdict(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG)[:100])
+    assert "verdict.json cannot be read" in _refused(folder.path, capsys)
+
+
+def test_a_verdict_of_a_newer_version(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_text('{"schema_version": 2, "verdict": "stuck"}')
+    assert "schema_version 2; this version reads 1" in _refused(folder.path, capsys)
+
+
+def test_a_verdict_that_cannot_be_opened(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder in its place fails for every user, root too, where a file mode would not."""
+    folder.verdict_file.mkdir()
+    assert "cannot be read (Is a directory)" in _refused(folder.path, capsys)
+
+
+def test_a_run_record_that_is_no_object(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.run_file.write_text("[]")
+    assert "run.json cannot be read" in _refused(folder.path, capsys)

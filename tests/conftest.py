@@ -1,0 +1,64 @@
+"""Fixtures of all rooms: real programs that always end, and a refusal where none can be read."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import MARK, end_by_pid, marked_processes, start_program, until
+
+from lightning_hangcheck.doctor.stacks_readable import stacks_readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from processes import RunningProgram, StartProgram
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail the session when a process that a test started is still there at its end."""
+    mark = f"{os.getpid()}-{os.urandom(4).hex()}"
+    os.environ[MARK] = mark
+    yield
+    try:
+        until(lambda: not marked_processes(mark), "processes of tests to end", seconds=5.0)
+    except AssertionError:
+        left = marked_processes(mark)
+        names = [(process.pid, " ".join(process.cmdline())) for process in left]
+        end_by_pid(left)
+        pytest.fail(f"tests left processes behind (ended now): {names}")
+
+
+@cache
+def _refusal() -> str | None:
+    """Say why tests that look into other processes cannot work here, None where they can."""
+    check = stacks_readable(time_limit_s=30.0)
+    return None if check.status == "ok" else f"{check.sentence}; {check.remedy}"
+
+
+@pytest.fixture(autouse=True)
+def preflight(request: pytest.FixtureRequest) -> None:
+    """Stop before the first `real` test where py-spy cannot read a process: all would fail."""
+    refusal = _refusal() if request.node.get_closest_marker("real") else None
+    if refusal is not None:
+        pytest.exit(f"these tests need to read other processes here: {refusal}", returncode=2)
+
+
+@pytest.fixture
+def program() -> Iterator[StartProgram]:
+    """Start programs of tests/programs that announce themselves once; all end with the test."""
+    started: list[RunningProgram] = []
+
+    def start(name: str | Path, *arguments: str, **environment: str) -> RunningProgram:
+        running = start_program(name, *arguments, environment=environment)
+        started.append(running)
+        running.first_words = running.announcement()
+        return running
+
+    yield start
+    for running in started:
+        running.end()

@@ -1,0 +1,99 @@
+"""What the documentation shows must work: commands parse, scripts exist, Python compiles."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+import lightning_hangcheck
+from lightning_hangcheck.cli.main import hangcheck
+from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
+
+
+def _blocks(language: str) -> list[tuple[str, str]]:
+    return [
+        (page.relative_to(ROOT).as_posix(), body)
+        for page in PAGES
+        if "_build" not in page.parts
+        for kind, body in BLOCK.findall(page.read_text())
+        if kind == language
+    ]
+
+
+def _commands() -> list[tuple[str, list[str]]]:
+    """Each ``$ ...`` line of a console block as words, without leading environment assignments."""
+    found = []
+    for page, body in _blocks("console"):
+        for line in body.splitlines():
+            if line.startswith("$ "):
+                words = shlex.split(line[2:], comments=True)
+                while words and ASSIGNMENT.fullmatch(words[0]):
+                    words.pop(0)
+                found.append((page, words))
+    return found
+
+
+HANGCHECK = [(page, words[1:]) for page, words in _commands() if words[0] == "hangcheck"]
+SCRIPTS = [(page, words[0]) for page, words in _commands() if words[0].startswith("scripts/")]
+
+
+@pytest.mark.parametrize(("page", "words"), HANGCHECK)
+def test_documented_hangcheck_commands_parse(page: str, words: list[str]) -> None:
+    """Parsed by the real command line, without running anything."""
+    if words[0].startswith("--"):
+        own_options = hangcheck.get_params(click.Context(hangcheck))
+        assert words[0] in [name for option in own_options for name in option.opts], page
+        return
+    command = hangcheck.commands[words[0]]
+    context = command.make_context(words[0], words[1:])
+    assert words[0] != "run" or context.params["command"], f"{page}: run without a command"
+
+
+def test_documentation_shows_both_commands() -> None:
+    """Guards the test above against finding nothing to test."""
+    assert {words[0] for _, words in HANGCHECK} >= {"run", "report"}
+
+
+@pytest.mark.parametrize(("page", "script"), SCRIPTS)
+def test_documented_scripts_exist(page: str, script: str) -> None:
+    assert (ROOT / script).is_file(), f"{page} shows {script}"
+
+
+@pytest.mark.parametrize(("page", "code"), _blocks("python"))
+def test_python_blocks_compile(page: str, code: str) -> None:
+    compile(code, page, "exec")
+
+
+@pytest.mark.parametrize("command", hangcheck.commands.values(), ids=lambda command: command.name)
+def test_every_option_is_on_the_command_line_page(command: click.Command) -> None:
+    """With its environment variable and default, where it has them."""
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    assert f"## hangcheck {command.name}" in page
+    for option in command.params:
+        if not isinstance(option, click.Option):
+            continue
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{option.opts[0]}"))
+        help_text = option.help or ""
+        for shown in re.findall(r"HANGCHECK_\w+", help_text):
+            assert f"`{shown}`" in row
+        for shown in re.findall(r"\[default: ([\w.]+)\]", help_text):
+            assert f"| {shown} |" in row
+
+
+@pytest.mark.parametrize("slug", [*VERDICT_KINDS, *CAUSES, *PHASES])
+def test_every_slug_is_in_the_vocabulary(slug: str) -> None:
+    assert f"\n| `{slug}` |" in (ROOT / "docs" / "vocabulary.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in lightning_hangcheck.__all__ if "__" not in name])
+def test_every_public_name_is_on_the_python_page(name: str) -> None:
+    assert f"hc.{name}(" in (ROOT / "docs" / "python-interface.md").read_text()

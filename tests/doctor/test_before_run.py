@@ -1,0 +1,39 @@
+"""All checks together, while `hangcheck run` starts."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.doctor.before_run import checks_before_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.real
+def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
+    checks = checks_before_run(tmp_path / "run", {})
+    names = [check.name for check in checks]
+    assert names == [
+        "stacks readable",
+        "run folder writable",
+        "shared memory usable",
+        "python version",
+        "debug settings",
+    ]
+    assert all(check.sentence for check in checks)
+
+
+def test_a_disk_that_does_not_answer_delays_the_run_by_less_than_the_limit(tmp_path: Path) -> None:
+    trial = tmp_path / f".hangcheck-doctor-{os.getpid()}"
+    os.mkfifo(trial)
+    began = time.monotonic()
+    checks = checks_before_run(tmp_path, {"HANGCHECK_DISABLE": "1"})
+    assert time.monotonic() - began < 2.5  # 1.5 s by design; this machine may be busy
+    assert {check.name for check in checks if check.status == "failed"} >= {"run folder writable"}
+    assert checks[-1].status == "warning"
+    os.close(os.open(trial, os.O_RDONLY | os.O_NONBLOCK))

@@ -1,0 +1,12 @@
+"""The kernel kills rank 1, as when memory runs out; torchrun then ends rank 0."""
+
+import os
+import signal
+
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()

@@ -1,0 +1,11 @@
+"""Rank 1 leaves with exit code 0, which no launcher minds; rank 0 wants a group with it."""
+
+import os
+
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    os._exit(0)
+dist.new_group([0, 1])

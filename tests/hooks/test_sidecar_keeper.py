@@ -1,0 +1,92 @@
+"""A node is watched once, and a sidecar that is lost is replaced three times at most."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import RunningProgram, marked_processes, until
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.model.codec import decode
+from lightning_hangcheck.rundir.session import (
+    SESSION_VARIABLE,
+    SessionFacts,
+    SidecarFacts,
+    open_session,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Start = Callable[..., RunningProgram]
+
+REPLACEMENTS = 3
+
+
+def sidecar_pid(file: Path, other_than: set[int]) -> int | None:
+    try:
+        pid = decode(file.read_bytes(), SidecarFacts, str(file)).pid
+    except (OSError, UnreadableRun):
+        return None
+    return None if pid in other_than else pid
+
+
+def sidecars_below(pid: int) -> list[int]:
+    mark = os.environ["HANGCHECK_TEST_SESSION"]
+    below = (process for process in marked_processes(mark) if process.ppid() == pid)
+    return [child.pid for child in below if "lightning_hangcheck.sidecar" in child.cmdline()]
+
+
+@pytest.mark.real
+def test_lost_sidecar_is_replaced_three_times_and_goes_with_its_job(
+    program: Start, tmp_path: Path
+) -> None:
+    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    file = tmp_path.joinpath(job.first_words, "sidecar.json")
+    seen: set[int] = set()
+    for _ in range(1 + REPLACEMENTS):
+        pid = until(lambda: sidecar_pid(file, seen), "a sidecar")
+        assert sidecars_below(job.pid) == [pid], "one a node"
+        seen.add(pid)
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not sidecars_below(job.pid), "the last one to go")
+    assert sidecar_pid(file, seen) is None
+    assert job.process.poll() is None, "training goes on"
+
+
+@pytest.mark.real
+def test_sidecar_ends_with_its_job(program: Start, tmp_path: Path) -> None:
+    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    file = tmp_path.joinpath(job.first_words, "sidecar.json")
+    pid = until(lambda: sidecar_pid(file, set()), "a sidecar")
+    job.process.communicate(timeout=10.0)
+
+    mark = os.environ["HANGCHECK_TEST_SESSION"]
+    until(lambda: pid not in {left.pid for left in marked_processes(mark)}, "the sidecar's end")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("variables", [{"RANK": "1", "LOCAL_RANK": "1"}, {"LOCAL_RANK": "1"}])
+def test_only_the_first_of_a_node_starts_one(
+    variables: dict[str, str], program: Start, tmp_path: Path
+) -> None:
+    job = program(
+        "hooks_sidecar.py", WORLD_SIZE="2", HANGCHECK_RUN_DIR=str(tmp_path / "run"), **variables
+    )
+
+    assert sidecars_below(job.pid) == []
+
+
+@pytest.mark.real
+def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path: Path) -> None:
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"), command="", started_at="", root_pid=1, launched=True
+    )
+    session = open_session(tmp_path / "session", facts)
+    job = program("hooks_sidecar.py", **{SESSION_VARIABLE: str(session.path)})
+
+    assert sidecars_below(job.pid) == []

@@ -1,0 +1,117 @@
+"""The guard under each way to launch, and with a rank 0 whose logger fails or is late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from launching import OFFLINE, TORCHRUN, Ended, run_job
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+
+IN_TRAINING = {"trainer_init", "dataloading", "training_step", "backward", "optimizer_step"}
+
+
+def offline_runs(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("**/offline-run-*") if path.is_dir()]
+
+
+def check_trained(job: Ended, folder: Path, ranks: int) -> dict[int, Any]:
+    """All ranks trained with one run, whose name, id and folder all of them know."""
+    assert job.code == 0, job.errors
+    trained = job.of("trained")
+    assert sorted(trained) == list(range(ranks))
+    (run,) = offline_runs(folder)
+    run_id = run.rpartition("-")[2]
+    for rank, said in trained.items():
+        assert said["identity"] == ["demo", run_id, "logs-of-0"]
+        assert said["page"] == [rank, ranks, rank, 2]
+        assert set(said["phases"]) >= IN_TRAINING
+    assert trained[0]["run_id"] == run_id
+    (data,) = folder.glob(f"**/run-{run_id}.wandb")
+    assert b"loss" in data.read_bytes(), "what the ranks log arrives in that run"
+    assert len({said["session"] for said in trained.values()}) == 1
+    assert {said["built_by"] for said in trained.values()} == {trained[0]["pid"]}
+    return trained
+
+
+def test_torchrun_ranks_share_the_run_of_rank_zero(tmp_path: Path) -> None:
+    job = run_job(tmp_path, "hooks_training.py", "ddp", "2", launcher=TORCHRUN)
+
+    trained = check_trained(job, tmp_path, ranks=2)
+    assert trained[1]["experiment"] == "_DummyExperiment"
+    assert "About to call WandbLogger constructor..." in job.errors
+    assert "WandbLogger constructor returned" in job.errors
+
+
+def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
+    tmp_path: Path,
+) -> None:
+    environment = {**OFFLINE, "PACKAGE": "pytorch_lightning"}
+    job = run_job(tmp_path, "hooks_training.py", "ddp", "2", environment=environment)
+
+    trained = check_trained(job, tmp_path, ranks=2)
+    made = [line for line in job.said if line["event"] in ("made", "trained")]
+    assert made[0] == {**made[0], "event": "made", "rank": "0"}, "rank 0 waits for nobody"
+    assert trained[0]["pid"] == made[0]["pid"]
+    assert {line["package"] for line in job.of("ended").values()} == {"pytorch_lightning"}
+
+
+def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path) -> None:
+    job = run_job(tmp_path, "hooks_training.py", "ddp_spawn", "2")
+
+    trained = check_trained(job, tmp_path, ranks=2)
+    main = next(line for line in job.said if line["event"] == "made")
+    assert main["pid"] not in {said["pid"] for said in trained.values()}
+
+
+def test_single_process_has_its_run_at_once(tmp_path: Path) -> None:
+    job = run_job(tmp_path, "hooks_training.py", "auto", "1")
+
+    check_trained(job, tmp_path, ranks=1)
+    assert job.of("imported")["0"]["modules"] == []
+
+
+def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
+    environment = {**OFFLINE, "HANGCHECK_DISABLE": "1"}
+    job = run_job(tmp_path, "hooks_training.py", "auto", "1", environment=environment)
+
+    assert job.of("made")["0"]["version"] is None
+
+
+def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_path: Path) -> None:
+    job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
+
+    assert job.code == 0, job.errors
+    assert [said["brought"] for said in job.of("met").values()] == [{"0": "0", "1": "1"}] * 2
+    refused, late, offline = (job.of(event) for event in ("refused", "late", "offline"))
+    assert refused[0]["failed"] == refused[1]["failed"]
+    assert "rank 0 could not create the wandb run" in refused[0]["failed"]
+    assert "MisconfigurationException" in refused[0]["failed"]
+    assert late[0]["failed"] == late[1]["failed"]
+    assert "gave up after" in late[0]["failed"]
+    assert "WANDB_MODE=offline" in late[0]["failed"]
+    assert max(said["seconds"] for said in late.values()) < 10.0
+    (run,) = offline_runs(tmp_path)
+    identity = ["demo", run.rpartition("-")[2], str(tmp_path)]
+    assert [said["identity"] for said in offline.values()] == [identity, identity]
+    assert "gave up after 3.0 s: no answer within 3 s" in job.errors
+    assert job.of("end")[1]["modules"] == [], "only rank 0 needs wandb"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"on_failure": "ignore"}, "write 'raise' or 'offline'"),
+        ({"time_limit": 0}, "is no positive number"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadUsage, match=sentence):
+        guarded_wandb_logger(project="demo", **options)

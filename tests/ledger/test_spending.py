@@ -1,0 +1,36 @@
+"""Where a rank's time goes, and what a restart would throw away."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.ledger.spending import Spending, blocked_rank_hours
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.case import PhaseTime
+
+SECOND = 1_000_000_000
+
+
+def read(spending: Spending, at_s: float, phase: str, step: int) -> None:
+    beat = Beat(pid=1, phase=phase, step=step)  # type: ignore[arg-type]
+    spending.read(beat, int(at_s * SECOND), f"at {at_s}")
+
+
+def test_time_goes_to_the_phase_that_a_rank_shows() -> None:
+    spending = Spending()
+    for at_s, phase in ((0, "dataloading"), (1, "dataloading"), (4, "backward"), (6, "backward")):
+        read(spending, at_s, phase, 0)
+    assert spending.spent().phases == (PhaseTime("backward", 5.0), PhaseTime("dataloading", 1.0))
+
+
+def test_steps_since_the_last_save_are_what_a_restart_loses() -> None:
+    spending = Spending()
+    read(spending, 0, "training_step", 10)
+    assert spending.spent().steps_unsaved == 10
+    read(spending, 1, "checkpoint_save", 10)
+    read(spending, 2, "training_step", 11)
+    read(spending, 3, "training_step", 14)
+    assert spending.spent().steps_unsaved == 3
+    assert spending.spent().last_save_at == "at 2"
+
+
+def test_every_rank_pays_for_a_silence() -> None:
+    assert blocked_rank_hours(8, 3600.0) == 8.0

@@ -1,0 +1,135 @@
+"""What the kernel says of really blocked processes and their threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from processes import until
+
+from lightning_hangcheck.model.evidence import Gap, ProcessState
+from lightning_hangcheck.probes.kernel import MOST_THREADS, kernel_state
+from lightning_hangcheck.probes.vitals import vitals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
+
+# include/uapi: asm/unistd_64.h and asm-generic/unistd.h
+NUMBERS_X86 = {"read": 0, "clock_nanosleep": 230, "futex": 202}
+NUMBERS_ARM = {"read": 63, "clock_nanosleep": 115, "futex": 98}
+NUMBERS = NUMBERS_ARM if os.uname().machine == "aarch64" else NUMBERS_X86
+
+
+def look(pid: int) -> ProcessState:
+    """The state, once the kernel gave all there is to see."""
+    state, gaps = kernel_state(pid, 3, 10.0)
+    assert gaps == ()
+    return state
+
+
+def main_thread_in(pid: int, call: str) -> ProcessState:
+    """The state, once the main thread is inside that system call."""
+
+    def in_call() -> ProcessState | None:
+        state = look(pid)
+        return state if state.threads[0].syscall == NUMBERS[call] else None
+
+    return until(in_call, f"the main thread to be in {call}")
+
+
+def test_a_sleeper_is_in_clock_nanosleep(program: StartProgram) -> None:
+    running = program("sleeping.py", "odd) R (name")
+    state = main_thread_in(running.pid, "clock_nanosleep")
+    assert state.state == "S"
+    assert state.parent_pid == os.getpid()
+    assert "nanosleep" in state.threads[0].wchan
+    assert vitals(running.pid).is_still(state.started_ticks)
+    assert state.rss_bytes > 2**20
+    assert state.read_bytes > 0
+
+
+def test_a_reader_of_a_fifo_shows_the_descriptor_that_it_reads(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "nobody writes"
+    os.mkfifo(fifo)
+    running = program("fifo_reading.py", str(fifo))
+    state = main_thread_in(running.pid, "read")
+    descriptor = state.threads[0].arguments[0]
+    assert fifo.samefile(f"/proc/{running.pid}/fd/{descriptor}")
+    assert len(state.threads[0].arguments) == 6
+
+
+def test_deadlocked_threads_both_wait_in_futex(program: StartProgram) -> None:
+    running = program("deadlocked_threads.py")
+    state = main_thread_in(running.pid, "futex")
+    assert len(state.threads) == 2
+    until(lambda: look(running.pid).threads[1].syscall == NUMBERS["futex"], "the other thread")
+
+
+def test_a_busy_loop_is_running_and_in_no_call(program: StartProgram) -> None:
+    running = program("busy_loop.py")
+    state = until(lambda: (s := look(running.pid)).state == "R" and s, "it to run")
+    assert state.threads[0].syscall is None
+    assert state.threads[0].wchan == ""
+
+
+def test_a_stopped_process_is_in_state_t(program: StartProgram) -> None:
+    running = program("stopping_itself.py")
+    state = until(lambda: (s := look(running.pid)).state == "T" and s, "it to stop")
+    assert state.threads[0].state == "T"
+
+
+def test_the_main_thread_comes_first_of_many(program: StartProgram) -> None:
+    running = program("many_threads.py", "200")
+    state = look(running.pid)
+    assert state.threads[0].tid == running.pid
+    assert len(state.threads) == 201
+    assert state.threads_left_out == 0
+
+
+def test_more_threads_than_we_look_at_are_counted(program: StartProgram) -> None:
+    running = program("many_threads.py", str(MOST_THREADS + 9))
+    state = look(running.pid)
+    assert len(state.threads) == MOST_THREADS
+    assert state.threads_left_out == 10
+
+
+def test_out_of_time_the_main_thread_is_still_seen_and_the_rest_counted(
+    program: StartProgram,
+) -> None:
+    running = program("many_threads.py", "50")
+    state, _ = kernel_state(running.pid, 3, 0.0)
+    assert state.threads[0].tid == running.pid
+    assert state.threads_left_out == 51 - len(state.threads) > 0
+
+
+def test_a_zombie_has_a_state_and_no_calls(program: StartProgram) -> None:
+    running = program("parent_of_one.py", "late")
+    running.tell("exit 0")
+    assert running.announcement() == "zombie"
+    state, _ = kernel_state(int(running.first_words), 3, 10.0)
+    assert state.state == "Z"
+    assert state.threads[0].syscall is None
+
+
+def test_a_process_that_is_gone_leaves_a_gap() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    state, gaps = kernel_state(gone.pid, 3, 10.0)
+    assert state is None
+    assert gaps == (Gap(f"kernel state of pid {gone.pid}", 3, "the process has ended"),)
+
+
+def test_processes_that_vanish_while_we_look_never_raise() -> None:
+    """Whatever moment they end at, there is a state or a gap."""
+    until_s = time.monotonic() + 1.0
+    while time.monotonic() < until_s:
+        child = subprocess.Popen(["true"])
+        while child.poll() is None:
+            state, gaps = kernel_state(child.pid, 3, 10.0)
+            assert state is not None or gaps

@@ -1,0 +1,50 @@
+"""What the guard does when rank 0's logger fails or is late; started by torchrun on two ranks."""
+
+import os
+import socket
+import sys
+import time
+
+from hooks_model import loaded, say
+
+import lightning_hangcheck as hc
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.hooks.meeting import meet
+
+rank = int(os.environ["RANK"])
+
+
+def attempt(event, *arguments, **named):
+    """Call the guard and say what came of it."""
+    began = time.monotonic()
+    try:
+        logger = hc.guarded_wandb_logger(*arguments, **named)
+    except MeetingFailed as error:
+        say(event, rank=rank, failed=str(error), seconds=time.monotonic() - began)
+    else:
+        names = [logger.name, logger.version, logger.save_dir]
+        say(event, rank=rank, identity=names, seconds=time.monotonic() - began)
+        if rank == 0:
+            logger.log_metrics({"loss": 1.0}, step=0)
+
+
+def accepts_and_never_answers():
+    """A wandb server that is there and says nothing."""
+    server = socket.create_server(("127.0.0.1", 0), backlog=64)
+    os.environ["WANDB_BASE_URL"] = f"http://127.0.0.1:{server.getsockname()[1]}"
+    os.environ["WANDB_API_KEY"] = "0" * 40
+    return server
+
+
+# as on two nodes of one rank each: the ranks meet in the store of torchrun's agent
+os.environ["LOCAL_WORLD_SIZE"] = "1"
+say("met", rank=rank, brought={r: b.decode() for r, b in meet("nodes", 20.0, b"%d" % rank).items()})
+os.environ["LOCAL_WORLD_SIZE"] = "2"
+
+attempt("refused", project="demo", offline=True, log_model=True)
+del os.environ["WANDB_MODE"]
+server = accepts_and_never_answers()
+attempt("late", project="demo", time_limit=4.0)
+os.environ["WANDB_INIT_TIMEOUT"] = "300"  # so wandb itself goes on trying
+attempt("offline", project="demo", save_dir=sys.argv[1], time_limit=3.0, on_failure="offline")
+say("end", rank=rank, modules=loaded("wandb"))

@@ -1,0 +1,13 @@
+"""Has its node watched, as HangCheck does, and waits until its input closes."""
+
+import sys
+
+from announcing import announce
+
+from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.recorder.recording import current
+
+keep_sidecar(current())
+keep_sidecar(current())
+announce(str(current().session.path))
+sys.stdin.read()

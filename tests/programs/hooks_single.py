@@ -1,0 +1,59 @@
+"""One process that goes through all four stages with HangCheck, then through what may go wrong."""
+
+import copy
+import json
+from multiprocessing.reduction import ForkingPickler
+
+from hooks_model import Spy, Tiny, loader, package, page, say, trainer
+
+import lightning_hangcheck as hc
+from lightning_hangcheck.hooks.lightning_callback import HangCheck
+
+check, spy = HangCheck(), Spy()
+say(
+    "kind",
+    rank=0,
+    callback=isinstance(check, package.Callback),
+    hangcheck=isinstance(check, HangCheck),
+    state_key=check.state_key,
+    public=hc.HangCheck is HangCheck,
+    revived=[
+        isinstance(again, HangCheck) and isinstance(again, package.Callback)
+        for again in (ForkingPickler.loads(ForkingPickler.dumps(check)), copy.deepcopy(check))
+    ],
+)
+
+stages = {
+    "fit": {"train_dataloaders": loader(), "val_dataloaders": loader()},
+    "validate": {"dataloaders": loader()},
+    "test": {"dataloaders": loader()},
+    "predict": {"dataloaders": loader()},
+}
+model = Tiny()
+logger = package.loggers.CSVLogger("csv")
+running = trainer(callbacks=[check, spy], max_epochs=2, limit_train_batches=2, logger=logger)
+for stage, data in stages.items():
+    spy.seen.clear()
+    getattr(running, stage)(model, **data)
+    say(stage, rank=0, seen=spy.seen, beats=page().beats)
+
+bare = trainer(callbacks=check, max_steps=1, logger=False, enable_checkpointing=False)
+bare.fit(Tiny(), loader())
+say("alone", rank=0, step=page().step)
+
+
+broken, second, spy = HangCheck(), HangCheck(), Spy()
+options = {"max_steps": 2, "logger": False, "enable_checkpointing": False}
+broken.on_train_batch_start("no trainer", None, None, 0)
+trainer(callbacks=[broken, second, spy], **options).fit(Tiny(), loader())
+say("broken", rank=0, seen=spy.seen)
+
+first, spy = HangCheck(), Spy()
+trainer(callbacks=[spy, first, HangCheck()], **options).fit(Tiny(), loader())
+say("twice", rank=0, step=page().step, phases=sorted({row[1] for row in spy.seen}))
+
+try:
+    trainer(callbacks=[HangCheck(), Spy()], **options).fit(Tiny(fail_at=0), loader())
+except RuntimeError as error:
+    say("left", rank=0, error=str(error))
+say("done", rank=0, page=json.loads(json.dumps(page().phase)))

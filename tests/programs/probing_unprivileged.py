@@ -1,0 +1,26 @@
+"""Looks at a process as a user who may not read it, and prints what the probes say."""
+
+import os
+import sys
+
+import msgspec
+
+from lightning_hangcheck.probes.sample import sample
+from lightning_hangcheck.probes.tree import read_environment
+from lightning_hangcheck.probes.vitals import io_bytes
+
+NOBODY = 65534
+
+target = int(sys.argv[1])
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+seen, gaps = sample(target, 3, 10.0)
+answer = {
+    "sample": seen,
+    "gaps": gaps,
+    "environment": read_environment(target),
+    "io": io_bytes(target),
+}
+print(msgspec.json.encode(answer).decode())

@@ -1,0 +1,201 @@
+"""Whatever fails of ours is said once, and training goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Program
+
+    from lightning_hangcheck.rundir.session import Session
+
+TRAIN = """
+import lightning_hangcheck as hc
+for number in range(100):
+    hc.checkpoint("step")
+    hc.beat()
+with hc.section("save"):
+    pass
+print("trained")
+"""
+
+
+def assert_trained(program: Program, trouble: str | None) -> None:
+    assert program.out == "trained\n"
+    assert program.process.returncode == 0
+    assert len(program.said) == 102
+    assert len(program.troubles) == (trouble is not None), program.troubles
+    assert trouble is None or trouble in program.troubles[0]
+
+
+def test_a_run_folder_that_cannot_be_made(run: Callable[..., Program], tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where the run folder should be")
+    program = run(TRAIN)
+    assert_trained(program, "cannot be written, training goes on without it")
+    assert "--run-dir" in program.troubles[0]
+    assert program.page().beats == 100
+
+
+def test_a_full_disk(run: Callable[..., Program], tmp_path: Path) -> None:
+    journals = tmp_path / "run" / "ranks"
+    journals.mkdir(parents=True)
+    (journals / "rank-0.jsonl").symlink_to("/dev/full")
+    program = run(TRAIN)
+    assert_trained(program, "No space left on device")
+    assert program.page().ending == "finished"
+
+
+def test_a_disk_that_stalls_for_ever(run: Callable[..., Program], tmp_path: Path) -> None:
+    """A pipe that nobody reads takes 64 kB, then blocks whoever writes to it."""
+    journals = tmp_path / "run" / "ranks"
+    journals.mkdir(parents=True)
+    os.mkfifo(journals / "rank-0.jsonl")
+    began = time.monotonic()
+    program = run(TRAIN.replace("100", "20000"), HANGCHECK_CONSOLE="off")
+    assert program.out == "trained\n"
+    assert program.page().beats == 20000
+    assert time.monotonic() - began < 20
+
+
+def test_a_journal_whose_last_line_was_torn_goes_on_on_a_line_of_its_own(
+    run: Callable[..., Program], tmp_path: Path
+) -> None:
+    journals = tmp_path / "run" / "ranks"
+    journals.mkdir(parents=True)
+    journal = journals / "rank-0.jsonl"
+    journal.write_bytes(b'{"kind":"start"}\n{"kind":"chec')
+    assert_trained(run(TRAIN), None)
+    lines = journal.read_bytes().split(b"\n")
+    assert lines[:2] == [b'{"kind":"start"}', b'{"kind":"chec']
+    assert lines[2].startswith(b'{"at":')
+
+
+def test_a_world_size_that_is_no_number(run: Callable[..., Program]) -> None:
+    program = run(TRAIN, WORLD_SIZE="two")
+    assert_trained(program, "WORLD_SIZE='two' is not a whole number")
+    assert "[R?/?][LR0]" in program.err
+
+
+def test_an_option_that_cannot_be_used(run: Callable[..., Program]) -> None:
+    program = run(TRAIN, HANGCHECK_STALL_TIMEOUT="soon", HANGCHECK_CONSOLE="all")
+    assert_trained(program, "HANGCHECK_STALL_TIMEOUT='soon' cannot be used")
+    assert "HANGCHECK_STALL_TIMEOUT=300.0" in program.troubles[0]
+
+
+def test_a_bad_option_does_not_undo_disable(run: Callable[..., Program]) -> None:
+    program = run(TRAIN, HANGCHECK_STALL_TIMEOUT="soon", HANGCHECK_DISABLE="1")
+    assert program.said == []
+
+
+def test_a_session_that_is_gone(run: Callable[..., Program], session: Session) -> None:
+    session.remove()
+    assert_trained(run(TRAIN), "is gone")
+
+
+def test_a_session_whose_pages_cannot_be_written(
+    run: Callable[..., Program], session: Session
+) -> None:
+    session.pages.rmdir()
+    session.pages.write_text("no folder")
+    program = run(TRAIN)
+    assert_trained(program, "no page in shared memory, so no sidecar sees this rank")
+    assert len(program.journal()) == 104
+
+
+NO_SHARED_MEMORY = """
+from pathlib import Path
+import lightning_hangcheck.rundir.session as session
+session.SHARED_MEMORY = Path("/dev/null/shm")
+"""
+
+
+def test_without_shared_memory_the_temporary_folder_serves(
+    run: Callable[..., Program], tmp_path: Path
+) -> None:
+    program = run(
+        NO_SHARED_MEMORY + TRAIN,
+        HANGCHECK_SESSION=None,
+        HANGCHECK_RUN_DIR=str(tmp_path / "run"),
+        TMPDIR=str(tmp_path),
+    )
+    assert_trained(program, None)
+    assert len(list(tmp_path.glob("hangcheck-*/*/pages/*.page"))) == 1
+
+
+def test_without_any_memory_there_is_the_console(
+    run: Callable[..., Program], tmp_path: Path
+) -> None:
+    (tmp_path / f"hangcheck-{os.getuid()}").write_text("no folder")
+    program = run(NO_SHARED_MEMORY + TRAIN, HANGCHECK_SESSION=None, TMPDIR=str(tmp_path))
+    assert_trained(program, "this rank is seen on the console only")
+
+
+def test_a_wrong_phase_is_said_once_and_ignored(run: Callable[..., Program]) -> None:
+    program = run("""
+from lightning_hangcheck.recorder.recording import current
+current().enter_phase("backward", step=3)
+for _ in range(3):
+    current().enter_phase("lunch")
+    current().enter_phase("backward", step="three")
+current().enter_phase("backward", step=4)
+""")
+    assert program.process.returncode == 0
+    assert len(program.troubles) == 1
+    assert "'lunch'" in program.troubles[0]
+    page = program.page()
+    assert (page.phase, page.step) == ("backward", 4)
+
+
+def test_a_failure_of_our_own_ends_recording_and_is_judged_from_outside(
+    run: Callable[..., Program],
+) -> None:
+    """Such as more numbers than a page can hold."""
+    program = run("""
+import lightning_hangcheck as hc
+hc.beat()
+hc.checkpoint("too large", number=2**80)
+hc.checkpoint("after")
+hc.beat()
+print("trained")
+""")
+    assert program.out == "trained\n"
+    assert len(program.troubles) == 1
+    assert "recording stops, training goes on" in program.troubles[0]
+    page = program.page()
+    assert (page.rank, page.beats, page.ending) == (0, 0, "running")
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes"])
+def test_disabled_leaves_no_trace(
+    run: Callable[..., Program], tmp_path: Path, session: Session, value: str
+) -> None:
+    program = run(
+        """
+import os, sys, threading
+before = (dict(os.environ), sys.excepthook)
+import lightning_hangcheck as hc
+from lightning_hangcheck.recorder.recording import current
+hc.checkpoint("Script started")
+hc.beat()
+with hc.section("Trainer"):
+    current().enter_phase("backward")
+current().learn_identity(0, 2, 0)
+current().note("nothing")
+print(before == (dict(os.environ), sys.excepthook), threading.active_count())
+raise ValueError("as ever")
+""",
+        HANGCHECK_DISABLE=value,
+        HANGCHECK_SESSION=None,
+        HANGCHECK_RUN_DIR=str(tmp_path / "run"),
+    )
+    assert program.out == "True 1\n"
+    assert program.err.startswith("Traceback")
+    assert list(session.pages.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["session", "train.py"]

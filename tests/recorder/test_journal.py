@@ -1,0 +1,172 @@
+"""The journal: whole lines are read, whatever happened to the others."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lightning_hangcheck.recorder.journal_reader import read_journal
+from lightning_hangcheck.recorder.journal_writer import (
+    MOST_UNSETTLED,
+    MOST_WAITING,
+    Entry,
+    JournalWriter,
+    encode_entry,
+)
+from lightning_hangcheck.rundir.layout import RunFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+plain_values = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(),
+    lambda inner: some.lists(inner) | some.dictionaries(some.text(), inner),
+    max_leaves=8,
+)
+field_sets = some.dictionaries(some.text(min_size=1), plain_values, max_size=4)
+
+
+def lines_of(*names: str) -> bytes:
+    return b"".join(encode_entry(Entry("note", {"name": name}, 0, 0), 1) for name in names)
+
+
+def names_in(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["name"] for entry in entries]
+
+
+@given(field_sets, some.integers(0, 2**62))
+def test_any_entry_is_one_line_of_json(fields: dict[str, object], at_ns: int) -> None:
+    line = encode_entry(Entry("note", fields, at_ns, 5), 17)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    entry = json.loads(line)
+    assert {"at", "ns", "pid", "kind"} <= set(entry)
+    assert entry.get("problem") or set(fields) <= set(entry)
+
+
+def test_an_entry_has_its_time_and_no_secret() -> None:
+    fields: dict[str, object] = {"deep": [{"text": "api_key=abc"}], "type": int, "bad": "\udcff"}
+    entry = json.loads(encode_entry(Entry("note", fields, 1_700_000_000_123_456_789, 5), 17))
+    assert re.fullmatch(r"2023-11-14T22:13:20\.123456Z", entry["at"])
+    assert (entry["ns"], entry["pid"], entry["kind"]) == (5, 17, "note")
+    assert entry["deep"] == [{"text": "api_key=[redacted]"}]
+    assert entry["type"] == "<class 'int'>"
+    assert entry["bad"] == "?"
+
+
+def test_values_that_refer_to_themselves_are_no_reason_to_fail() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    entry = json.loads(encode_entry(Entry("note", {"circle": circle}, 0, 0), 1))
+    assert "RecursionError" in entry["problem"]
+
+
+@given(some.lists(some.text(), max_size=6), some.integers(0))
+def test_a_journal_cut_anywhere_gives_its_whole_lines(names: list[str], cut: int) -> None:
+    data = lines_of(*names)
+    cut %= len(data) + 1
+    whole = data[:cut].count(b"\n")
+    read = _read(data[:cut])
+    assert names_in(read[0])[:whole] == names_in(_read(lines_of(*names[:whole]))[0])
+    assert len(read[0]) - whole in (0, 1)  # only the newline was cut off
+    assert len(read[1]) <= 1
+
+
+@given(
+    some.lists(some.text(), min_size=1, max_size=5),
+    some.integers(0, 5),
+    some.binary(max_size=60).filter(lambda junk: b"\n" not in junk),
+)
+def test_a_torn_line_in_the_middle_costs_only_itself(
+    names: list[str], place: int, junk: bytes
+) -> None:
+    lines = lines_of(*names).splitlines(keepends=True)
+    data = b"".join([*lines[:place], junk + b"\n", *lines[place:]])
+    entries, gaps = _read(data)
+    kept = [entry["name"] for entry in entries if "name" in entry]
+    assert kept == names_in(_read(b"".join(lines))[0])
+    assert len(entries) + len(gaps) >= len(names)
+
+
+def _read(data: bytes) -> tuple[list[dict[str, Any]], tuple[Any, ...]]:
+    return read_journal(_File(data))
+
+
+class _File:
+    """A file in memory, so that a thousand examples need no disk."""
+
+    name = "rank-3.jsonl"
+    stem = "rank-3"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read_bytes(self) -> bytes:
+        return self._data
+
+
+def test_torn_lines_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "rank-3.jsonl"
+    path.write_bytes(lines_of("a") + b"[1]\n\xff\xfe\n" + lines_of("b") + b'{"kind"')
+    entries, (gap,) = read_journal(path)
+    assert names_in(entries) == ["a", "b"]
+    assert (gap.what, gap.rank) == ("journal rank-3.jsonl", 3)
+    assert gap.why.startswith("3 of its lines are torn")
+
+
+def test_a_journal_that_is_not_there_is_a_gap(tmp_path: Path) -> None:
+    entries, (gap,) = read_journal(tmp_path / "pid-17.jsonl")
+    assert entries == []
+    assert gap.rank is None
+    assert "No such file" in gap.why
+
+
+def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> None:
+    journal = JournalWriter(RunFolder(tmp_path / "run"), None)
+    journal.add("note", {"name": "a"})
+    assert journal.close(10)
+    (path,) = (tmp_path / "run" / "ranks").iterdir()
+    assert re.fullmatch(r"pid-\d+\.jsonl", path.name)
+    assert names_in(read_journal(path)[0]) == ["a"]
+
+
+def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
+    journal = JournalWriter(RunFolder(tmp_path / "run"), None)
+    journal.add("note", {"name": "before"})
+    journal.settle(5)
+    journal.add("note", {"name": "after"})
+    assert journal.close(10)
+    entries, _ = read_journal(tmp_path / "run" / "ranks" / "rank-5.jsonl")
+    assert names_in(entries) == ["before", "after"]
+
+
+def test_memory_is_bounded_while_the_rank_is_unknown(tmp_path: Path) -> None:
+    journal = JournalWriter(RunFolder(tmp_path / "run"), None)
+    for _ in range(MOST_UNSETTLED + 1):
+        journal.add("note", {"name": "a"})
+    journal.settle(5)
+    assert journal.close(10)
+    (path,) = (tmp_path / "run" / "ranks").iterdir()
+    assert len(read_journal(path)[0]) == MOST_UNSETTLED + 1
+
+
+def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> None:
+    journal = JournalWriter(RunFolder(tmp_path / "run"), 0)
+    for _ in range(3 * MOST_WAITING):
+        journal.add("note", {"name": "a"})
+    assert journal.close(20)
+    entries, gaps = read_journal(tmp_path / "run" / "ranks" / "rank-0.jsonl")
+    assert gaps == ()
+    lost = sum(entry.get("lines", 0) for entry in entries)
+    assert lost > 0
+    assert len([entry for entry in entries if "name" in entry]) == 3 * MOST_WAITING - lost
+
+
+def test_nothing_said_leaves_no_file(tmp_path: Path) -> None:
+    journal = JournalWriter(RunFolder(tmp_path / "run"), 0)
+    assert journal.close(10)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,263 @@
+"""The page: what is written is what is read, or nothing is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.recorder import page_layout as layout
+from lightning_hangcheck.recorder.heart import Heart
+from lightning_hangcheck.recorder.page_reader import PageReader, PageUnreadable, read_page
+from lightning_hangcheck.recorder.page_writer import PageWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.model.slugs import Phase
+
+RECORDS = [value for value in vars(layout).values() if isinstance(value, layout.Record)]
+counts = some.integers(0, 2**62)
+texts = some.text(some.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+def no_start() -> None:
+    raise AssertionError("a heart that has a page does not start another")
+
+
+def test_records_do_not_overlap_and_fit_on_the_page() -> None:
+    ordered = sorted(RECORDS, key=lambda record: record.start)
+    for before, after in itertools.pairwise(ordered):
+        assert before.stop <= after.start
+    assert ordered[-1].stop <= layout.PAGE_SIZE
+    assert all(record.start % 64 == 0 for record in ordered)
+
+
+@given(
+    phase=some.sampled_from([None, *PHASES]),
+    epoch=some.none() | counts,
+    step=some.none() | counts,
+    batch=some.none() | counts,
+    beats=some.integers(0, 5),
+)
+def test_a_page_reads_as_it_was_written(
+    phase: Phase | None, epoch: int | None, step: int | None, batch: int | None, beats: int
+) -> None:
+    page = PageWriter.unseen()
+    heart = Heart(no_start)
+    heart.attach(page.buffer)
+    page.identify(3, 8, 1)
+    page.enter_phase(phase, epoch, step, batch)
+    page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
+    page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6)])
+    page.end("raised", "ValueError: no")
+    for _ in range(beats):
+        heart.beat()
+    read = read_page(page.buffer)
+    assert (read.pid, read.rank, read.world_size, read.local_rank) == (os.getpid(), 3, 8, 1)
+    assert (read.phase, read.epoch, read.step, read.batch) == (phase, epoch, step, batch)
+    assert read.checkpoint == CheckpointMark(7, "Model created", "2023-11-14T22:13:20.123456Z")
+    assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6))
+    assert (read.ending, read.last_words) == ("raised", "ValueError: no")
+    assert read.beats == beats + 1
+    assert read.last_beat_ns >= read.phase_since_ns > 0
+
+
+@given(texts, some.integers(0, 40))
+def test_a_text_is_cut_between_characters(text: str, width: int) -> None:
+    data = layout.fit_text(text, width)
+    assert len(data) <= width
+    assert text.startswith(layout.read_text(data))
+    assert len(text.encode()) > width or layout.read_text(data) == text
+
+
+def test_a_new_page_says_that_the_process_lives_and_no_more() -> None:
+    page = read_page(PageWriter.unseen().buffer)
+    assert page.beats == 0
+    assert page.pulse_ns > 0
+    assert (page.rank, page.phase, page.checkpoint, page.sections) == (None, None, None, ())
+    assert page.ending == "running"
+
+
+def test_a_phase_that_a_name_implies_promises_no_beats() -> None:
+    page = PageWriter.unseen()
+    page.show_phase("tokenizer")
+    read = read_page(page.buffer)
+    assert (read.phase, read.beats) == ("tokenizer", 0)
+
+
+def test_of_too_many_sections_the_newest_are_shown() -> None:
+    page = PageWriter.unseen()
+    page.show_sections([OpenSection(f"section {number}", number) for number in range(20)])
+    shown = [section.since_ns for section in read_page(page.buffer).sections]
+    assert shown == list(range(12, 20))
+
+
+@given(record=some.sampled_from(RECORDS[2:]), cut=some.integers(0, 1300), cleared=some.booleans())
+def test_a_writer_that_died_midway_leaves_old_new_or_nothing(
+    record: layout.Record, cut: int, cleared: bool
+) -> None:
+    """All that a killed writer can leave: new bytes, and behind them old ones or zeros."""
+    old, new = _two_states()
+    torn = bytearray(old)
+    size = record.stop - record.start
+    if cleared:
+        torn[record.start : record.stop] = bytes(size)
+    end = record.start + min(cut, size)
+    torn[record.start : end] = new[record.start : end]
+    before, after = read_page(old), read_page(new)
+    try:
+        read = read_page(torn)
+    except PageUnreadable:
+        return
+    names = ("checkpoint", "sections", "last_words", "epoch", "step", "batch", "rank", "local_rank")
+    for name in names:
+        assert getattr(read, name) in (getattr(before, name), getattr(after, name))
+    assert (read.rank, read.local_rank) in ((0, 0), (1, 1))
+    assert (read.epoch, read.step) in ((0, 0), (1, 1))
+    assert (read.ending, read.last_words[:5]) in (("running", ""), ("raised", "Value"))
+
+
+def _two_states() -> tuple[bytearray, bytearray]:
+    page = PageWriter(bytearray(layout.PAGE_SIZE))
+    page.identify(0, 2, 0)
+    page.enter_phase("training_step", 0, 0, 0)
+    page.mark_checkpoint(1, "one", 10**18)
+    old = bytearray(page.buffer)
+    page.identify(1, 2, 1)
+    page.enter_phase("backward", 1, 1, 1)
+    page.mark_checkpoint(2, "two", 2 * 10**18)
+    page.show_sections([OpenSection("three", 3)])
+    page.end("raised", "ValueError" * 30)
+    page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9, 2)
+    return old, bytearray(page.buffer)
+
+
+class RacingMemory:
+    """A page whose writer goes on between any two words of a reader's copy."""
+
+    def __init__(self, record: layout.Record, states: list[bytes], steps: list[int]) -> None:
+        self.data = bytearray(PageWriter.unseen().buffer)
+        self.data[record.start : record.stop] = states[0]
+        self._steps = iter(steps)
+        words = range(0, record.stop - record.start, 8)
+        # as CPython packs: clear the record, then store it, both in ascending order
+        self._stores = iter(
+            (record.start + at, bytes(8) if clearing else state[at : at + 8])
+            for state in states[1:]
+            for clearing in (True, False)
+            for at in words
+        )
+
+    def __getitem__(self, part: slice) -> bytes:
+        copy = b""
+        for at in range(part.start, part.stop, 8):
+            for _ in range(next(self._steps, 0)):
+                place, word = next(
+                    self._stores, (part.start, self.data[part.start : part.start + 8])
+                )
+                self.data[place : place + 8] = word
+            copy += self.data[at : min(at + 8, part.stop)]
+        return copy
+
+
+@given(some.lists(some.integers(0, 7), max_size=60), some.integers(2, 6))
+def test_a_reader_never_mixes_two_beats(steps: list[int], writes: int) -> None:
+    times = {number: 1000 + number for number in range(1, writes + 1)}
+    states = [layout.BEAT.form.pack(number, at, number) for number, at in times.items()]
+    header_words = [0] * 4
+    memory = RacingMemory(layout.BEAT, states, header_words + steps)
+    memory.data[layout.HEADER.start + 24 : layout.HEADER.stop] = bytes(8)
+    for record in (layout.PHASE, layout.CHECKPOINT, layout.SECTIONS):
+        memory.data[record.start + 8 : record.start + 16] = bytes(8)
+    try:
+        read = read_page(memory)
+    except PageUnreadable:
+        return
+    assert read.last_beat_ns == times[read.beats + 1]
+
+
+@given(some.integers(0), some.booleans())
+def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
+    page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
+    layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1)
+    for record in RECORDS[2:] if stamped else ():
+        page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
+    try:
+        assert isinstance(read_page(page), Beat)
+    except PageUnreadable:
+        return
+
+
+def test_a_created_page_is_private_and_whole_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "17.page"
+    page = PageWriter.create(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    reader = PageReader(path)
+    page.enter_phase("backward", step=4)
+    read = reader.read()
+    assert isinstance(read, Beat)
+    assert (read.phase, read.step) == ("backward", 4)
+    reader.close()
+
+
+def test_a_page_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="Not a directory"):
+        PageWriter.create(tmp_path / "file" / "1.page")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"short", "5 bytes"),
+        (b"\0" * 4096, "no page"),
+        (b"%PDF-1.7".ljust(4096), "no page"),
+        (layout.HEADER.form.pack(layout.MAGIC, 99, 4096, 1, 1).ljust(4096), "version 99"),
+    ],
+)
+def test_a_file_that_is_no_page_of_ours_is_a_gap(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "17.page"
+    path.write_bytes(data)
+    read = PageReader(path).read()
+    assert isinstance(read, Gap)
+    assert read.what == "page of pid 17"
+    assert why in read.why
+
+
+def test_a_page_that_appears_later_is_read_then(tmp_path: Path) -> None:
+    reader = PageReader(tmp_path / "17.page")
+    missing = reader.read()
+    assert isinstance(missing, Gap)
+    assert "No such file" in missing.why
+    PageWriter.create(tmp_path / "17.page")
+    assert isinstance(reader.read(), Beat)
+    reader.close()
+
+
+def test_a_wrong_phase_changes_nothing() -> None:
+    page = PageWriter.unseen()
+    page.enter_phase("backward")
+    with pytest.raises(KeyError):
+        page.enter_phase("lunch")
+    assert read_page(page.buffer).phase == "backward"
+
+
+def test_the_first_beat_begins_recording_and_counts() -> None:
+    page = PageWriter.unseen()
+    heart = Heart(lambda: heart.attach(page.buffer))
+    beat = heart.beat
+    assert read_page(page.buffer).beats == 0
+    beat()
+    beat()
+    assert read_page(page.buffer).beats == 2

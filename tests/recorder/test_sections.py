@@ -1,0 +1,183 @@
+"""Sections and checkpoints, as a training script uses them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.recorder.phase_words import phase_after_checkpoint, phase_of_section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Program
+
+    from lightning_hangcheck.model.slugs import Phase
+
+
+def without_times(lines: list[str]) -> list[str]:
+    return [re.sub(r"\(\d+\.\d{3}s\)", "(t)", line) for line in lines]
+
+
+def test_sections_nest_and_show_the_exception_that_leaves_them(run: Callable[..., Program]) -> None:
+    program = run("""
+import lightning_hangcheck as hc
+with hc.section("Trainer constructor"):
+    with hc.section("strategy"):
+        pass
+    with hc.section("WandbLogger constructor"):
+        raise ValueError("no\\nproject, token=abc")
+""")
+    assert program.process.returncode == 1
+    assert without_times(program.said) == [
+        "About to call Trainer constructor...",
+        "About to call strategy...",
+        "strategy returned (t)",
+        "About to call WandbLogger constructor...",
+        "WandbLogger constructor raised ValueError: no project, token=[redacted] (t)",
+        "Trainer constructor raised ValueError: no project, token=[redacted] (t)",
+    ]
+    page = program.page()
+    assert page.sections == ()
+    assert page.ending == "raised"
+    kinds = [(entry["kind"], entry.get("name")) for entry in program.journal()]
+    assert kinds == [
+        ("start", None),
+        ("section_begin", "Trainer constructor"),
+        ("section_begin", "strategy"),
+        ("section_end", "strategy"),
+        ("section_begin", "WandbLogger constructor"),
+        ("section_raised", "WandbLogger constructor"),
+        ("section_raised", "Trainer constructor"),
+        ("raised", None),
+    ]
+
+
+def test_the_page_shows_the_open_sections_of_all_threads(start: Callable[..., Program]) -> None:
+    program = start("""
+import threading
+import lightning_hangcheck as hc
+inside, leave = threading.Event(), threading.Event()
+def other():
+    with hc.section("upload"):
+        inside.set()
+        leave.wait()
+with hc.section("Trainer constructor"):
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait()
+    with hc.section("strategy"):
+        print("inside", flush=True)
+        input()
+        leave.set()
+        thread.join()
+    print("left", flush=True)
+    input()
+""")
+    assert program.hear() == "inside"
+    page = program.page()
+    assert [section.name for section in page.sections] == [
+        "Trainer constructor",
+        "upload",
+        "strategy",
+    ]
+    since = [section.since_ns for section in page.sections]
+    assert since == sorted(since)
+    assert page.phase == "trainer_init"
+    program.tell("\n")
+    assert program.hear() == "left"
+    assert [section.name for section in program.page().sections] == ["Trainer constructor"]
+    program.finish("\n")
+    assert program.page().phase == "startup"
+
+
+def test_checkpoints_count_up_unless_a_number_is_given(run: Callable[..., Program]) -> None:
+    program = run("""
+import lightning_hangcheck as hc
+hc.checkpoint("Script started")
+hc.checkpoint("Tokenizer loaded", number=4)
+hc.checkpoint("Model created")
+""")
+    assert program.said == [
+        "CHECKPOINT 1: Script started",
+        "CHECKPOINT 4: Tokenizer loaded",
+        "CHECKPOINT 5: Model created",
+    ]
+    mark = program.page().checkpoint
+    assert mark
+    assert (mark.number, mark.name) == (5, "Model created")
+    (at,) = [e["at"] for e in program.journal() if e["kind"] == "checkpoint" and e["number"] == 5]
+    assert mark.at[:19] == at[:19]
+
+
+def test_a_section_may_be_entered_again_and_within_itself(run: Callable[..., Program]) -> None:
+    program = run("""
+import lightning_hangcheck as hc
+again = hc.section("load")
+with again, again:
+    pass
+with again:
+    pass
+""")
+    assert len([line for line in program.said if line.startswith("load returned")]) == 3
+    assert program.page().sections == ()
+
+
+def test_a_signal_handler_may_record_in_the_midst_of_recording(
+    run: Callable[..., Program],
+) -> None:
+    program = run("""
+import signal
+import lightning_hangcheck as hc
+signal.signal(signal.SIGALRM, lambda *_: hc.checkpoint("alarm"))
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+for _ in range(2000):
+    with hc.section("busy"):
+        hc.beat()
+signal.setitimer(signal.ITIMER_REAL, 0)
+hc.checkpoint("through")
+""")
+    assert program.process.returncode == 0
+    assert program.troubles == []
+    numbers = [entry["number"] for entry in program.journal() if entry["kind"] == "checkpoint"]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    assert program.page().sections == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("WandbLogger constructor", "logger_init"),
+        ("Trainer constructor", "trainer_init"),
+        ("load tokenizer", "tokenizer"),
+        ("AutoModel.from_pretrained", "model_load"),
+        ("model_loading", "model_load"),
+        ("save checkpoint", "checkpoint_save"),
+        ("ModelCheckpoint callback", None),
+        ("dist.init_process_group", "rendezvous"),
+        ("trainer.fit", None),
+        ("model.generate", "generate"),
+        ("train one epoch", None),
+        ("something else", None),
+        ("", None),
+    ],
+)
+def test_a_section_means_a_phase_by_its_words(name: str, phase: Phase | None) -> None:
+    assert phase_of_section(name) == phase
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("Script started", "startup", "startup"),
+        ("Tokenizer loaded", "startup", "startup"),
+        ("Tokenizer loaded", "tokenizer", "startup"),
+        ("Model created", "tokenizer", "tokenizer"),
+        ("Trainer ready", "trainer_init", "startup"),
+        ("Training finished", "validation", "teardown"),
+    ],
+)
+def test_a_checkpoint_ends_the_phase_that_it_names(name: str, before: Phase, after: Phase) -> None:
+    assert phase_after_checkpoint(name, before) == after

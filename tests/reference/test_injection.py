@@ -1,0 +1,170 @@
+"""Faults strike the right rank, at the right place, once, and do what their name says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from processes import end, until
+from reference.faults import parse_fault
+from reference.injection import Injection
+from reference.strikes import FAULT_MARK_VARIABLE, find_port_without_listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
+STRIKER = """
+import sys
+from reference.faults import parse_fault
+from reference.injection import Injection
+injection = Injection([parse_fault(sys.argv[1])], rank=1)
+for step in range(3):
+    injection.before_step(step)
+    injection.in_worker(0, step)
+"""
+STRAGGLER = """
+import time
+import torch
+from reference.faults import parse_fault
+from reference.injection import Injection
+injection = Injection([parse_fault("straggler@1:2")], rank=1)
+begins = []
+for step in range(4):
+    begins.append(time.monotonic())
+    injection.before_step(step)
+    time.sleep(0.2)  # the step's own work
+print(begins[1] - begins[0], begins[3] - begins[2])
+"""
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that a strike appends its moment to."""
+    monkeypatch.setenv(FAULT_MARK_VARIABLE, str(tmp_path / "mark"))
+    return tmp_path / "mark"
+
+
+@pytest.fixture
+def struck(mark: Path) -> Iterator[Callable[[str], psutil.Process]]:
+    """Start a process that a fault strikes; returns it when the fault has announced itself."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def strike(fault: str) -> psutil.Process:
+        process = subprocess.Popen(
+            [sys.executable, "-c", STRIKER, fault],
+            env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+        )
+        started.append(process)
+        until(mark.exists, f"{fault} to strike")
+        return psutil.Process(process.pid)
+
+    yield strike
+    for process in started:
+        end(process)
+
+
+def _inject(*faults: str, rank: int = 1) -> Injection:
+    return Injection([parse_fault(fault) for fault in faults], rank)
+
+
+def test_strike_says_so_and_marks_the_moment(mark: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Benchmarks subtract the mark from the moment of detection."""
+    before = time.monotonic_ns()
+    with pytest.raises(ValueError, match="loss of batch 4 is not a number"):
+        _inject("crashed@1:4").before_step(4)
+    moment, cause = mark.read_text().split()
+    assert before <= int(moment) <= time.monotonic_ns()
+    assert cause == "crashed"
+    assert "[inject] crashed strikes rank 1 at step 4" in capfd.readouterr().err
+
+
+def test_nothing_strikes_before_its_step_or_on_another_rank(mark: Path) -> None:
+    for step in range(4):
+        _inject("crashed@1:4").before_step(step)
+    other = _inject("crashed@1:4", "logger_init@1", "rendezvous@1", rank=0)
+    other.before_step(4)
+    other.before_rendezvous()
+    assert not other.before_logger()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("fault", ["rank_stalled@1:2", "dataloader_worker@1:2"])
+def test_blocked_process_sleeps(fault: str, struck: Callable[[str], psutil.Process]) -> None:
+    process = struck(fault)
+    until(lambda: process.status() == psutil.STATUS_SLEEPING, f"{fault} to block")
+
+
+def test_spinning_process_burns_cpu(struck: Callable[[str], psutil.Process]) -> None:
+    process = struck("spinning@1:2")
+    burnt = sum(process.cpu_times()[:2])
+    until(lambda: sum(process.cpu_times()[:2]) > burnt + 0.2, "CPU time to grow")
+
+
+def test_stopped_process_is_in_state_t(struck: Callable[[str], psutil.Process]) -> None:
+    process = struck("process_stopped@1:2")
+    until(lambda: process.status() == psutil.STATUS_STOPPED, "the stop")
+
+
+def test_dead_process_was_killed(struck: Callable[[str], psutil.Process]) -> None:
+    assert struck("process_dead@1:2").wait(timeout=10) == -9
+
+
+def test_only_the_first_worker_blocks(mark: Path) -> None:
+    _inject("dataloader_worker@1:0").in_worker(worker=1, batch=5)
+    assert not mark.exists()
+
+
+def test_only_the_first_save_is_slow() -> None:
+    injection = _inject("slow_save@0:5", rank=0)
+    assert [injection.before_save(step) for step in (4, 5, 10)] == [False, True, False]
+
+
+def test_straggler_takes_several_times_its_own_pace() -> None:
+    """In a process of its own, because it computes with torch."""
+    lagging = subprocess.run(
+        [sys.executable, "-c", STRAGGLER],
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    usual, slow = map(float, lagging.stdout.split())
+    assert 4 * usual < slow < 8 * usual
+
+
+def test_rendezvous_fault_names_a_port_where_nobody_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASTER_PORT", "1")
+    _inject("rendezvous@1").before_rendezvous()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"])), timeout=5)
+
+
+def test_logger_fault_points_rank_zero_at_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts, as the kernel does for it, and never answers."""
+    for name in ("WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.setenv(name, "unset")
+    injection = _inject("logger_init@0", rank=0)
+    assert injection.before_logger()
+    assert injection.silent_server is not None
+    port = int(os.environ["WANDB_BASE_URL"].rpartition(":")[2])
+    address = ("127.0.0.1", port)
+    with injection.silent_server, socket.create_connection(address, timeout=5) as connection:
+        connection.settimeout(0.2)
+        connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+
+
+def test_free_port_is_one() -> None:
+    assert 0 < find_port_without_listener() < 65536

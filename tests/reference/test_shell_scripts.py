@@ -1,0 +1,86 @@
+"""The shell scripts: their options, what they say when something is missing, and the versions."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPTS = ["scripts/quickstart", "scripts/test"]
+
+
+def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(ROOT / script), *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "scripts/environment.sh", ".ci/run"])
+def test_script_is_valid_bash(script: str) -> None:
+    checked = subprocess.run(
+        ["bash", "-n", str(ROOT / script)], capture_output=True, timeout=30, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "scripts/benchmark"])
+def test_help_shows_the_usage(script: str) -> None:
+    shown = _run(script, "--help")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith(f"usage: {script}")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_unknown_word_is_one_sentence(script: str) -> None:
+    refused = _run(script, "--frobnicate")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "--frobnicate" in refused.stderr
+    assert "--help" in refused.stderr
+
+
+def test_quickstart_offers_what_the_readme_promises() -> None:
+    usage = _run("scripts/quickstart", "--help").stdout
+    assert all(option in usage for option in ("--healthy", "--no-venv", "--run-dir"))
+
+
+def test_test_parts_can_be_selected() -> None:
+    assert "[lint] [tests] [docs]" in _run("scripts/test", "--help").stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_unusable_python_is_named_with_its_version(script: str, tmp_path: Path) -> None:
+    """A Python that is too old answers the version check with an error, as this one does."""
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\ncase $1 in --version) echo Python 3.8.18 ;; *) exit 1 ;; esac\n")
+    old.chmod(0o755)
+    refused = _run(script, "--no-venv", PYTHON=str(old))
+    assert refused.returncode == 1
+    assert f"PYTHON={old} is no Python 3.10 to 3.13 (Python 3.8.18)" in refused.stderr
+
+
+def test_constraints_pin_every_direct_dependency() -> None:
+    """Each line names one exact version; none names a place to get it from."""
+    lines = (ROOT / "scripts" / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    exact = re.compile(r"([\w-]+)==[\w.]+(; python_version [<>=]+ \"[\d.]+\")?")
+    matches = [exact.fullmatch(pin) for pin in pins]
+    pinned = {match[1] for match in matches if match}
+    assert len(pinned) == len(pins)
+    assert _direct_dependencies() <= pinned
+
+
+def _direct_dependencies() -> set[str]:
+    """Names of all requirements in pyproject.toml, read without a parser: 3.10 has none."""
+    project = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]")[0]
+    listed = project.partition("dependencies = [")[2]
+    return set(re.findall(r"\"([a-z][\w-]*)(?:>=[\w.]+)?(?:;[^\"]*)?\"", listed))

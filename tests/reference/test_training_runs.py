@@ -1,0 +1,98 @@
+"""The reference script, run for real in each way that it can be launched."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPT = ROOT / "scripts" / "train_reference.py"
+LINE = re.compile(r"\[PID:(\d+)\] CHECKPOINT (\d+): (.*)$", re.MULTILINE)
+CHECKPOINTS = [
+    "Script started",
+    "Args parsed",
+    "Logs directory ready",
+    "Tokenizer loaded",
+    "Model created",
+    "LLMModule ready",
+    "DataModule ready",
+    "Accelerator configured",
+    "WandbLogger ready (prime suspect)",
+    "MemoryLoggingCallback ready",
+    "Trainer ready (prime suspect)",
+    "Training finished",
+]
+ALL_TWELVE = list(enumerate(CHECKPOINTS, start=1))
+SECRET = "0123456789abcdef" * 2 + "01234567"
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2"]
+
+
+def _train(
+    folder: Path, *words: str, launcher: list[str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *(launcher or []), str(SCRIPT), "--batch_size", "4", *words]
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith("WANDB")}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**environment, "WANDB_API_KEY": SECRET, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def _checkpoints(run: subprocess.CompletedProcess[str]) -> list[list[tuple[int, str]]]:
+    """Checkpoints of each process, in the order of its lines."""
+    passed: dict[str, list[tuple[int, str]]] = {}
+    for pid, number, name in LINE.findall(run.stderr):
+        passed.setdefault(pid, []).append((int(number), name))
+    return list(passed.values())
+
+
+@pytest.mark.real
+def test_torchrun_passes_twelve_checkpoints_on_both_ranks(tmp_path: Path) -> None:
+    run = _train(tmp_path, "--max_steps", "4", "--save_every", "2", launcher=TORCHRUN)
+    assert run.returncode == 0, run.stderr
+    assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
+    assert all(f"[rank {rank}]" in run.stderr for rank in (0, 1))
+    assert list((tmp_path / "logs").rglob("*step=4.ckpt"))
+    for constructor in ("WandbLogger", "Trainer"):
+        assert run.stderr.count(f"About to call {constructor} constructor...") >= 2
+        assert run.stderr.count(f"{constructor} constructor returned (") >= 2
+
+
+@pytest.mark.real
+def test_lightning_launches_the_second_rank_itself(tmp_path: Path) -> None:
+    """`python train.py` with two devices: the second rank starts inside ``fit``."""
+    run = _train(tmp_path, "--max_steps", "2", "--devices", "2", "--num_workers", "1")
+    assert run.returncode == 0, run.stderr
+    assert "distributed_backend=gloo" in run.stderr
+    assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
+
+
+@pytest.mark.real
+def test_single_process_reports_its_surroundings_without_secrets(tmp_path: Path) -> None:
+    run = _train(tmp_path, "--fast_dev_run", "1")
+    assert run.returncode == 0, run.stderr
+    assert _checkpoints(run) == [ALL_TWELVE]
+    assert "environment: WANDB_API_KEY=" in run.stderr
+    assert "environment: WORLD_SIZE is not set" in run.stderr
+    assert SECRET not in run.stdout + run.stderr
+    for moment in ("at the start", "before the Trainer", "after the Trainer"):
+        assert f"state {moment}: CUDA: " in run.stderr
+        assert f"state {moment}: process group: " in run.stderr
+
+
+def test_unknown_fault_ends_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    run = _train(tmp_path, "--inject", "frozen@0")
+    assert run.returncode == 2
+    assert "'frozen@0' names no fault; use one of rank_stalled" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert not (tmp_path / "logs").exists()

@@ -1,0 +1,205 @@
+"""The terminal report: golden texts, and what holds for any verdict at any world size."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from constructed import FOLDER, crashed, never_came, recovered, running, stalled, suspect, verdict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from jsonschema import Draft202012Validator
+from msgspec import json
+
+from lightning_hangcheck.model.codec import encode, verdict_schema
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
+from lightning_hangcheck.model.verdict import (
+    Edge,
+    EvidenceItem,
+    RankState,
+    Remedy,
+    StackGroup,
+    Verdict,
+)
+from lightning_hangcheck.report import json_text, terminal
+from lightning_hangcheck.report.colour import coloured
+from lightning_hangcheck.report.headline import KIND_WORDS
+from lightning_hangcheck.report.rank_rows import STATE_WORDS
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import Cause
+
+GOLDEN = Path(__file__).parent / "golden"
+MOST_LINES = 40
+WIDTH = 120
+CASES = {
+    "stalled": stalled(),
+    "never_came": (None, never_came()),
+    "crashed": crashed(),
+    "suspect": (None, suspect()),
+    "finished": (None, running("finished", "both ranks ended with exit code 0 after 41 steps")),
+    "healthy": (None, running("healthy", "")),
+    "slow": (None, running("slow", "rank 1 takes 5 times longer for a step than before")),
+    "recovered": (None, recovered()),
+}
+SCHEMA = Draft202012Validator(verdict_schema())
+texts = some.text(max_size=600)
+words = some.lists(some.sampled_from(["rank", "1", "waits", "in", "train.py:88"]), max_size=200)
+
+
+@some.composite
+def huge_verdicts(draw: some.DrawFn) -> Verdict:
+    """Verdicts of 4,096 ranks, with as much of everything as a rule could ever produce."""
+    prose = some.one_of(texts, words.map(" ".join))
+    states = draw(some.lists(some.sampled_from(list(STATE_WORDS)), min_size=1, max_size=9))
+    frames = draw(some.lists(texts, max_size=3))
+    groups = draw(some.integers(0, 64))
+    return verdict(
+        draw(some.sampled_from(VERDICT_KINDS)),
+        world_size=4096,
+        stalled_for_s=draw(some.floats(0, 1e6)),
+        culprits=tuple(range(0, 4096, draw(some.integers(1, 4096)))),
+        victims=tuple(range(1, 4096, draw(some.integers(1, 4096)))),
+        cause=draw(some.sampled_from([None, *CAUSES])),
+        summary=draw(prose),
+        evidence=tuple(
+            EvidenceItem("stack", 1, draw(prose)) for _ in range(draw(some.integers(0, 9)))
+        ),
+        remedies=tuple(Remedy(draw(prose), "") for _ in range(draw(some.integers(0, 9)))),
+        gaps=tuple(
+            Gap(draw(texts), rank, draw(texts)) for rank in range(draw(some.integers(0, 9)))
+        ),
+        wait_for=tuple(Edge(f"rank:{r}", f"rank:{(r + 1) % 4096}", "x") for r in range(0, 4096, 7)),
+        ranks=tuple(
+            RankState(rank=rank, state=states[rank % len(states)], stack_group=rank % (groups + 1))
+            for rank in range(4096)
+        ),
+        stack_groups=tuple(
+            StackGroup(
+                id=group,
+                process="rank",
+                ranks="0",
+                count=1,
+                frames=(*frames, f"function_{group} (/home/ada/{'deep/' * 30}train.py:{group})"),
+            )
+            for group in range(groups)
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_report_equals_its_golden_text(name: str) -> None:
+    """After a change that is meant, run tests/report/write_golden.py and read the difference."""
+    case, judged = CASES[name]
+    assert terminal.render(case, judged, FOLDER) == (GOLDEN / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_constructed_verdicts_follow_the_schema(name: str) -> None:
+    SCHEMA.validate(json.decode(encode(CASES[name][1])))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(huge_verdicts())
+def test_report_fits_on_a_screen_at_any_world_size(judged: Verdict) -> None:
+    """At most 40 lines of at most 120 columns; only a word that cannot be broken is longer."""
+    lines = terminal.render(None, judged, FOLDER).splitlines()
+    assert len(lines) <= MOST_LINES
+    for line in lines:
+        assert len(line) <= WIDTH or max(map(len, line.split())) > WIDTH // 2
+
+
+def test_the_fullest_report_fits_too() -> None:
+    """Every part at its limit, so that a part that grows is noticed."""
+    long_text = "word " * 400
+    judged = verdict(
+        "hang",
+        stalled_for_s=1.0,
+        cause="unknown",
+        summary=long_text,
+        culprits=tuple(range(0, 4096, 2)),
+        victims=tuple(range(1, 4096, 2)),
+        evidence=tuple(EvidenceItem("stack", None, long_text) for _ in range(9)),
+        remedies=tuple(Remedy("\n".join("abc"), "d") for _ in range(9)),
+        gaps=tuple(Gap("stack", rank, f"reason {rank}") for rank in range(9)),
+        ranks=tuple(RankState(rank=rank, open_sections=(f"s {rank}",)) for rank in range(4096)),
+    )
+    assert len(terminal.render(None, judged, FOLDER).splitlines()) <= MOST_LINES
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts)
+def test_nothing_from_the_job_can_steer_the_terminal(foreign: str) -> None:
+    """Escape sequences and control characters of last words and file names are dropped."""
+    judged = verdict(
+        "crashed",
+        summary=foreign,
+        evidence=(EvidenceItem("last_words", 0, f"\x1b[31m{foreign}"),),
+        remedies=(Remedy(foreign, foreign),),
+        gaps=(Gap(foreign, None, foreign),),
+    )
+    text = terminal.render(None, judged, FOLDER)
+    assert all(character.isprintable() for line in text.split("\n") for character in line)
+    assert terminal.render_line(judged).isprintable()
+
+
+def test_a_suspicion_is_one_line() -> None:
+    line = terminal.render_line(suspect())
+    assert line == (
+        "SUSPECT  rank 3 is silent since 12 s in evaluate (train.py:120)"
+        "  (job blocked 12 s = 0.03 rank h)"
+    )
+
+
+def test_culprits_come_first() -> None:
+    rows = [
+        line for line in terminal.render(None, suspect(), FOLDER).splitlines() if "phase" in line
+    ]
+    assert re.match(r" +rank 3 +is stuck", rows[0])
+    assert re.match(r" +ranks 0-2,4-7 +wait", rows[1])
+
+
+def test_more_situations_than_rows_are_counted() -> None:
+    """Ranks that do not fit are named in one line, so that none is lost silently."""
+    states = tuple(
+        RankState(rank=rank, state="waiting", open_sections=(f"section {rank}",))
+        for rank in range(20)
+    )
+    text = terminal.render(None, verdict("hang", world_size=20, ranks=states), FOLDER)
+    assert "ranks 6-19  in 14 more situations, see verdict.json" in text
+
+
+def test_colour_changes_no_character() -> None:
+    text = (GOLDEN / "stalled.txt").read_text()
+    assert coloured(text).plain == text
+    assert coloured(text).spans
+
+
+def test_every_kind_has_its_words() -> None:
+    assert set(KIND_WORDS) == set(VERDICT_KINDS)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_is_explained_or_honestly_not(cause: Cause) -> None:
+    """A verdict of a newer version may have a cause that this version has no sentence for."""
+    text = terminal.render(None, verdict("hang", cause=cause), FOLDER)
+    assert f"why      {cause}: " in text
+
+
+def test_the_report_stays_light_in_the_sidecar() -> None:
+    """Importing the renderers must not bring in the judgement, which is large."""
+    program = (
+        "import sys, lightning_hangcheck.report.terminal, lightning_hangcheck.report.stacks_text;"
+        "sys.exit(bool({'networkx', 'lightning_hangcheck.diagnosis', 'rich'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_json_is_the_verdict() -> None:
+    judged = stalled()[1]
+    assert json.decode(json_text.render(judged), type=Verdict) == judged

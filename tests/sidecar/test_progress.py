@@ -1,0 +1,109 @@
+"""Silence, idleness and pace of one rank, from readings at given times."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.sidecar.progress import Progress
+
+SECOND = 1_000_000_000
+
+
+def beat(at_s: float, phase: str = "training_step", section: str = "") -> Beat:
+    sections = (OpenSection(section, 0),) if section else ()
+    return Beat(pid=1, beats=1, last_beat_ns=int(at_s * SECOND), phase=phase, sections=sections)  # type: ignore[arg-type]
+
+
+def read_beats(progress: Progress, *times_s: float, phase: str = "training_step") -> None:
+    for at_s in times_s:
+        progress.read_beat(beat(at_s, phase), int(at_s * SECOND))
+
+
+def silence(progress: Progress, now_s: float) -> float:
+    return progress.silent_ns(int(now_s * SECOND)) / SECOND
+
+
+def idleness(progress: Progress, now_s: float) -> float:
+    return progress.idle_ns(int(now_s * SECOND)) / SECOND
+
+
+def use_processor(progress: Progress, from_s: int, to_s: int, share: float) -> None:
+    for at_s in range(from_s, to_s + 1):
+        progress.read_processor((at_s - from_s) * share, at_s * SECOND)
+
+
+def test_silence_counts_from_the_last_beat() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0, 2.0)
+    progress.read_beat(beat(2.0), 10 * SECOND)
+    assert silence(progress, 10.0) == 8.0
+
+
+def test_processor_time_is_no_progress_of_a_rank_that_beats() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 21, share=1.0)
+    assert silence(progress, 21.0) == 20.0
+
+
+def test_processor_time_is_progress_of_a_rank_without_beats() -> None:
+    progress = Progress(0)
+    use_processor(progress, 0, 20, share=1.0)
+    assert silence(progress, 21.0) == 1.0
+
+
+def test_processor_time_counts_no_more_once_a_look_saw_the_rank_spin() -> None:
+    progress = Progress(0)
+    use_processor(progress, 0, 5, share=1.0)
+    progress.saw_spinning()
+    for at_s in range(6, 31):
+        progress.read_processor(float(at_s), at_s * SECOND)
+    assert silence(progress, 30.0) == 25.0
+
+
+def test_a_rank_that_computed_silently_and_then_waits_is_idle_only_since_it_waits() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 100, share=0.9)
+    progress.read_processor(99 * 0.9, 103 * SECOND)
+    assert silence(progress, 103.0) == 102.0
+    assert idleness(progress, 103.0) == 3.0
+
+
+def test_a_look_that_saw_movement_ends_the_silence() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.saw_movement(50 * SECOND)
+    assert silence(progress, 52.0) == 2.0
+
+
+def test_a_time_that_nobody_watched_does_not_count() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.forgive(60 * SECOND, 63 * SECOND)
+    assert silence(progress, 63.0) == 2.0
+
+
+def test_the_first_pause_in_a_place_teaches_nothing() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.read_beat(beat(1.0), 40 * SECOND)  # a first step that compiles for 40 s
+    for at_s in (41.0, 42.0, 43.0):
+        progress.read_beat(beat(at_s), int((at_s + 0.9) * SECOND))
+    progress.read_beat(beat(44.0), 44 * SECOND)
+    pace = progress.pace()
+    assert pace is not None
+    assert pace.known
+    assert pace.longest_pause_s == 0.9
+
+
+def test_each_phase_has_its_own_pace() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0, 1.1, 1.2, 1.3, 1.4)
+    read_beats(progress, 2.0, phase="validation")
+    assert progress.pace() is None
+
+
+def test_a_rank_that_never_beat_has_no_pace() -> None:
+    progress = Progress(0)
+    use_processor(progress, 0, 10, share=0.5)
+    assert progress.pace() is None

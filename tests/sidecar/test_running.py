@@ -1,0 +1,149 @@
+"""`hangcheck run` passes through what the command is and does, and never stands in its way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from processes import until
+from sidecar.launched import python, record_of, run, start_run, verdict_of
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+ANNOUNCE_AND_WAIT = """
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_is_the_commands_own(code: int, tmp_path: Path) -> None:
+    assert run(tmp_path, python(f"raise SystemExit({code})")).returncode == code
+
+
+def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
+    ended = run(tmp_path, python("import os; os.kill(os.getpid(), 9)"))
+    assert ended.returncode == 128 + signal.SIGKILL
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (0,), "process_dead")
+    assert "SIGKILL" in verdict.summary
+
+
+def test_output_and_input_are_the_commands_own(tmp_path: Path) -> None:
+    ended = run(tmp_path, python("import sys; print('out'); print('err', file=sys.stderr)"))
+    assert ended.stdout == "out\n"
+    assert "err\n" in ended.stderr
+
+
+def test_a_healthy_command_finishes_and_its_folder_is_private(tmp_path: Path) -> None:
+    run(tmp_path, python("print('done')"))
+    assert verdict_of(tmp_path / "run").verdict == "finished"
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+
+
+def test_the_run_is_described_without_its_secrets(tmp_path: Path) -> None:
+    code = "import time; time.sleep(2)"
+    run(tmp_path, python(code), WANDB_API_KEY="a" * 40, WANDB_MODE="offline")
+    record = record_of(tmp_path / "run")
+    assert record.exit_code == 0
+    assert record.ended_at is not None
+    (rank,) = record.ranks
+    assert rank.environment["WANDB_MODE"] == "offline"
+    assert "a" * 40 not in (tmp_path / "run" / "run.json").read_text()
+
+
+def test_a_signal_is_passed_on_and_the_commands_answer_comes_back(tmp_path: Path) -> None:
+    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        process.communicate(timeout=30)
+    finally:
+        _end(process)
+    assert process.returncode == 7
+
+
+def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
+    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    finally:
+        _end(process)
+    assert process.returncode == 128 + signal.SIGTERM
+    verdict = verdict_of(tmp_path / "run")
+    assert verdict.verdict == "finished"
+    assert "SIGTERM" in verdict.summary
+
+
+def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
+    code = "import os; raise SystemExit('HANGCHECK_SESSION' in os.environ)"
+    ended = run(tmp_path, python(code), HANGCHECK_DISABLE="1")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
+    ended = run(tmp_path, ["no-such-program"])
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "'no-such-program' cannot be started" in ended.stderr
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path) -> None:
+    run(tmp_path, python("print('first')"))
+    before = (tmp_path / "run" / "verdict.json").read_bytes()
+    ended = run(tmp_path, python("print('second')"))
+    assert ended.returncode == 2
+    assert "already holds a run" in ended.stderr
+    assert ended.stdout == ""
+    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
+
+
+def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file, not a folder")
+    ended = run(tmp_path, python("print('trained')"))
+    assert (ended.returncode, ended.stdout) == (0, "trained\n")
+    assert "cannot be made" in ended.stderr
+    assert "is kept in" in ended.stderr
+
+
+def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
+    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        first = until(lambda: _sidecar_of(process), "the sidecar to start")
+        os.kill(first, signal.SIGKILL)
+        until(lambda: _sidecar_of(process) not in (None, first), "a new sidecar to start")
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=30)
+    finally:
+        _end(process)
+    assert process.returncode == 7
+    assert err.count(f"the sidecar (pid {first}) ended with code -9") == 1
+
+
+def _sidecar_of(launcher: subprocess.Popen[str]) -> int | None:
+    for child in psutil.Process(launcher.pid).children():
+        if "lightning_hangcheck.sidecar" in child.cmdline():
+            return child.pid
+    return None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.communicate()

@@ -1,0 +1,80 @@
+"""Options: each has a variable, and a value that cannot be used is said clearly."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.settings import PREFIX, Settings, from_environment, read_option
+
+NAMES = [field.name for field in msgspec.structs.fields(Settings)]
+
+
+def test_nothing_set_gives_the_defaults_of_the_contract() -> None:
+    settings = from_environment({})
+    assert settings == Settings()
+    assert (settings.stall_timeout, settings.idle_after, settings.busy_factor) == (300, 30, 20)
+
+
+def test_every_option_has_a_variable() -> None:
+    examples = {
+        "run_dir": "/tmp/run",
+        "on_hang": "abort",
+        "console": "all",
+        "disable": "1",
+    }
+    environment = {PREFIX + name.upper(): examples.get(name, "7.5") for name in NAMES}
+    settings = from_environment(environment)
+    assert settings == Settings(
+        run_dir="/tmp/run",
+        on_hang="abort",
+        console="all",
+        disable=True,
+        **{name: 7.5 for name in NAMES if name not in examples},
+    )
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert from_environment({"HANGCHECK_STALL_TIMEOUT": ""}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("true", True), ("yes", True), ("0", False), ("no", False)]
+)
+def test_a_switch_can_be_said_in_several_ways(text: str, value: bool) -> None:
+    assert read_option("disable", text) is value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("stall_timeout", "soon"),
+        ("stall_timeout", "0"),
+        ("stall_timeout", "-3"),
+        ("stall_timeout", "inf"),
+        ("stall_timeout", "nan"),
+        ("on_hang", "explode"),
+        ("console", "loud"),
+        ("disable", "perhaps"),
+    ],
+)
+def test_a_value_that_cannot_be_used_names_the_variable_and_an_example(
+    name: str, text: str
+) -> None:
+    variable = PREFIX + name.upper()
+    with pytest.raises(BadUsage) as caught:
+        from_environment({variable: text})
+    assert f"{variable}={text!r}" in str(caught.value)
+    assert f"write for example {variable}=" in caught.value.remedy
+    assert "\n" not in str(caught.value)
+
+
+@given(some.sampled_from(NAMES), some.text(min_size=1))
+def test_any_text_is_a_value_or_bad_usage(name: str, text: str) -> None:
+    try:
+        from_environment({PREFIX + name.upper(): text})
+    except BadUsage as error:
+        assert error.exit_code == 2
