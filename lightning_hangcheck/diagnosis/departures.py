@@ -66,6 +66,18 @@ def how_it_ended(view: RankView) -> str:
     return f"exited with code {code}{said or ' and no last words'}"
 
 
+def aspect_of(view: RankView) -> str:
+    """Say which kind of end it was, for the remedies: see causes.toml."""
+    if ended_from_outside(view):
+        return "outside"
+    if _signal(view) is not None:
+        return "killed"
+    if last_words(view):
+        return "raised"
+    clean = view.departure is not None and view.departure.exit_code == 0
+    return "left" if clean else "silent"
+
+
 def _order(reading: RankReading) -> float:
     """A rank whose end nobody saw comes last."""
     return reading.view.departure.order if reading.view.departure is not None else float("inf")

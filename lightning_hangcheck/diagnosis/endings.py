@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.departures import (
+    aspect_of,
     ended_from_outside,
     failed,
     first_to_fail,
@@ -16,7 +17,7 @@ from lightning_hangcheck.diagnosis.rules.finding import Finding, blame
 from lightning_hangcheck.diagnosis.wording import join, name_ranks, within
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.diagnosis.scene import Scene
+    from lightning_hangcheck.diagnosis.scene import RankReading, Scene
 
 
 def is_over(scene: Scene) -> bool:
@@ -33,7 +34,7 @@ def find_crash(scene: Scene) -> Finding | None:
     """
     ranks = tuple(scene.ranks.values())
     first = first_to_fail(ranks)
-    if first is not None:
+    if first is not None and not _forgiven(scene, first):
         others = [one.rank for one in ranks if one is not first and failed(one.view)]
         sentence = join(
             f"rank {first.rank} failed first:",
@@ -46,6 +47,7 @@ def find_crash(scene: Scene) -> Finding | None:
         return replace(
             blame([first], "process_dead", "proven", 0.9, sentence, waited_for=bool(others)),
             silence_s=0.0,
+            aspect=aspect_of(first.view),
         )
     return _ended_otherwise(scene)
 
@@ -54,6 +56,8 @@ def _ended_otherwise(scene: Scene) -> Finding | None:
     """No rank failed by itself: was the job ended from outside, or did only its command fail?"""
     ended = [one for one in scene.ranks.values() if ended_from_outside(one.view)]
     code = scene.case.exit_code
+    if code == 0:
+        return None
     if ended:
         how = how_it_ended(ended[0].view)
         sentence = (
@@ -70,4 +74,11 @@ def _ended_otherwise(scene: Scene) -> Finding | None:
         confidence=0.5,
         silence_s=0.0,
         sentence=sentence,
+        aspect="outside" if ended else "silent",
     )
+
+
+def _forgiven(scene: Scene, first: RankReading) -> bool:
+    """An exception that the rank itself caught: nobody saw its exit code, and the job's is 0."""
+    departure = first.view.departure
+    return scene.case.exit_code == 0 and (departure is None or departure.exit_code is None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.departures import failed
 from lightning_hangcheck.diagnosis.engine import Conclusion, conclude
 from lightning_hangcheck.diagnosis.facts import facts_about, waits
 from lightning_hangcheck.diagnosis.rank_table import rank_table
@@ -65,12 +66,15 @@ def judge(case: Case) -> Verdict:
 
 
 def _victims(conclusion: Conclusion) -> tuple[int, ...]:
-    """Ranks that only wait for culprits; after a crash, all others that did not end well."""
+    """Ranks that only wait for culprits; after a crash, all others that ended badly."""
     finding = conclusion.finding
     if finding is None:
         return ()
     if conclusion.kind == "crashed":
-        return tuple(rank for rank in conclusion.scene.ranks if rank not in finding.culprits)
+        ranks = conclusion.scene.ranks.items()
+        return tuple(
+            rank for rank, one in ranks if rank not in finding.culprits and failed(one.view)
+        )
     return tuple(rank for rank in conclusion.graph.waiters if rank not in finding.culprits)
 
 

@@ -18,12 +18,12 @@ PLACEHOLDERS = ("rank", "pid", "place", "function")
 
 
 def remedies_for(finding: Finding, scene: Scene) -> tuple[Remedy, ...]:
-    """Return the cause's remedies, most likely first, without those that cannot be filled in."""
+    """Return the cause's remedies, most likely first: those that fit and can be filled in."""
     known = _known(finding, scene)
     return tuple(
         Remedy(remedy.text.format_map(known), remedy.see)
         for remedy in causes_file().cause[finding.cause].remedies
-        if placeholders(remedy.text) <= known.keys()
+        if remedy.aspect in (None, finding.aspect) and placeholders(remedy.text) <= known.keys()
     )
 
 

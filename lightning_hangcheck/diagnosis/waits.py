@@ -24,15 +24,11 @@ RENDEZVOUS: frozenset[WaitKind] = frozenset({"rendezvous_connect", "rendezvous_p
 
 
 class Wait(Struct, frozen=True):
-    """A known wait, and the frame that shows it."""
+    """A known wait: its kind, what people call it, and the frame that shows it."""
 
     kind: WaitKind
+    name: str
     frame: Frame
-
-    @property
-    def name(self) -> str:
-        """Bare name of the function that waits, for example ``all_reduce``."""
-        return bare_name(self.frame.function)
 
 
 def find_wait(frames: Sequence[Frame]) -> Wait | None:
@@ -53,7 +49,8 @@ def find_wait(frames: Sequence[Frame]) -> Wait | None:
         frame = frames[position]
         for rule in meanings(frame.function, frame.file):
             if rule.wait is not None and _holds(rule, frames, position):
-                return None if rule.wait == "work" else Wait(rule.wait, frame)
+                name = rule.name or bare_name(frame.function)
+                return None if rule.wait == "work" else Wait(rule.wait, name, frame)
         if is_users(frame.file):
             return None
     return None

@@ -42,7 +42,7 @@ def within(frame: Frame | None) -> str:
         return ""
     if frame.function == "<module>":
         return f"at {short_place(frame)}"
-    return f"in {frame.function} ({short_place(frame)})"
+    return f"in {frame.function.rpartition('<locals>.')[2]} ({short_place(frame)})"
 
 
 def join(*parts: str) -> str:

@@ -89,23 +89,28 @@ def _index(identity: Identity, *, local: bool) -> int | None:
 def _place(recorder: Recorder, identity: Identity, *, local: bool) -> MeetingPlace | None:
     start = quote(start_key(os.environ, identity), safe="")
     nodes = 1 if local else _nodes(os.environ, identity)
-    if nodes > 1 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        return StorePlace(host, port, f"hangcheck/{_shared_key(os.environ)}")
-    if nodes > 1 and recorder.settings.run_dir:
-        return FolderPlace(Path(recorder.settings.run_dir).absolute() / "meet" / start)
     if nodes > 1:
-        raise MeetingFailed(
-            f"the ranks cannot meet: they are spread over {nodes} nodes without a place "
-            "that all of them see",
-            "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes share, "
-            "or start the job with torchrun",
-        )
+        return _place_of_nodes(recorder, start, nodes)
     session = recorder.session or _inherited_session()
     if session is None:
         log.once("circle-session", "guards are off: there is no session in shared memory")
         return None
     return FolderPlace(session.meetings / start)
+
+
+def _place_of_nodes(recorder: Recorder, start: str, nodes: int) -> MeetingPlace:
+    address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if agent_serves and address and port.isdecimal():
+        return StorePlace(address, int(port), f"hangcheck/{_shared_key(os.environ)}")
+    if recorder.settings.run_dir:
+        return FolderPlace(Path(recorder.settings.run_dir).absolute() / "meet" / start)
+    raise MeetingFailed(
+        f"the ranks cannot meet: they are spread over {nodes} nodes without a place that all of "
+        "them see",
+        "set HANGCHECK_RUN_DIR to a new folder for this run on storage that all nodes share, or "
+        "start the job with torchrun",
+    )
 
 
 def _inherited_session() -> Session | None:

@@ -84,8 +84,8 @@ class HangCheck:
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """A batch has come."""
-        self._enter("training_step", trainer.current_epoch, trainer.global_step, batch_idx)
+        """A batch has come; epoch and step are on the page since the last one ended."""
+        self._enter("training_step", None, None, batch_idx)
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: object
@@ -112,7 +112,7 @@ class HangCheck:
         batch_idx: int,
     ) -> None:
         """Until the next batch starts, the data loader is at work."""
-        self._enter("dataloading", trainer.current_epoch, trainer.global_step, batch_idx)
+        self._enter("dataloading", None, trainer.global_step)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also called in the sanity check."""

@@ -23,7 +23,7 @@ def lightning_packages() -> tuple[ModuleType, ...]:
     Raises:
         BadUsage: None is installed.
     """
-    imported = tuple(sys.modules[name] for name in NAMES if name in sys.modules)
+    imported = tuple(filter(None, map(sys.modules.get, NAMES)))
     if imported:
         return imported
     for name in NAMES:

@@ -35,9 +35,12 @@ class SidecarKeeper:
             return
         self.starts += 1
         try:
-            start_sidecar(session, self._recorder.settings)
+            pid = start_sidecar(session, self._recorder.settings)
         except OSError as error:
             log.once("sidecar", f"the sidecar cannot be started ({error}); training goes unwatched")
+            return
+        if self.starts > 1:
+            log.once("sidecar-again", f"a new sidecar (pid {pid}) was started")
 
 
 @cache

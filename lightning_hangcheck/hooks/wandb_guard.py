@@ -160,8 +160,7 @@ def _failure(error: Exception, seconds: float) -> MeetingFailed:
     why = str(error) if isinstance(error, NoAnswer) else f"{type(error).__name__}: {error}"
     one_line = " ".join(redact_text(why).split())[:LONGEST_ERROR]
     return MeetingFailed(
-        "rank 0 could not create the wandb run, and gave up after "
-        f"{seconds:.1f} s: {one_line}",
+        f"rank 0 could not create the wandb run, and gave up after {seconds:.1f} s: {one_line}",
         "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), or go "
         "without it: WANDB_MODE=offline, or guarded_wandb_logger(..., on_failure='offline')",
     )

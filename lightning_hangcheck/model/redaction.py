@@ -34,8 +34,8 @@ _SHAPES = re.compile(
     r"|xox[a-z]-[\w-]{10,}"
     r"|AIza[\w-]{30,}"
     r"|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r")"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s@]*:[^/\s]*@")
 _AUTHORIZATION = re.compile(

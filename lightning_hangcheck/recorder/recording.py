@@ -86,14 +86,9 @@ class Recorder:
         self._page = PageWriter.unseen()
         self._voice: Voice | None = None
         self._pulse: Pulse | None = None
-        self._begun = self._started = False
+        self._begun = self._started = self._given_up = False
         self._lock = threading.RLock()
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
-
-    @property
-    def recording(self) -> bool:
-        """Whether this process says anything."""
-        return self._voice is not None
 
     def start(self) -> Recorder:
         """Begin to record if this process should; a second call does nothing."""
@@ -124,16 +119,17 @@ class Recorder:
     def learn_identity(self, rank: int, world_size: int, local_rank: int) -> None:
         """Take the word of Lightning, or of whoever knows, for which rank this process is."""
         self.start()
-        if self.settings.disable:
+        if self.settings.disable or self._given_up:
             return
         with self._lock:
+            known = self.identity
             self.identity = msgspec.structs.replace(
-                self.identity, rank=rank, world_size=world_size, local_rank=local_rank
+                known, rank=rank, world_size=world_size, local_rank=local_rank
             )
             if self._voice is None:
                 self.session = self.session or self._join()
                 self._record()
-            else:
+            elif self.identity != known:
                 self._voice.identify(self.identity)
 
     def enter_phase(
@@ -201,9 +197,12 @@ class Recorder:
         if self._pulse:
             self._pulse.stop(EXIT_LIMIT_S)
         self._voice.close(EXIT_LIMIT_S)
+        if self.session is not None:
+            self.session.leave(os.getpid())
 
     def _give_up(self) -> None:
         """Leave a page that shows only that the process lives: it is judged from outside then."""
+        self._given_up = True
         blank = PageWriter(self._page.buffer)
         blank.identify(self.identity.rank, self.identity.world_size, self.identity.local_rank)
         self.fall_silent()

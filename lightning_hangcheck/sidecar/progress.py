@@ -37,6 +37,7 @@ class Progress:
         self._spins = False
         self._cpu: tuple[float, int] | None = None
         self._beat_ns = 0
+        self._moved_ns = 0
         self._longest_silence_ns = 0
         self._place: Place = (None, "")
         self._pauses: dict[Place, _Pauses] = {}
@@ -68,6 +69,7 @@ class Progress:
         """A look saw the rank move through its code, or move bytes."""
         self._progress_ns = max(self._progress_ns, now_ns)
         self._active_ns = max(self._active_ns, now_ns)
+        self._moved_ns = now_ns
         self._spins = False
 
     def saw_spinning(self) -> None:
@@ -92,6 +94,11 @@ class Progress:
     def last_progress_ns(self) -> int:
         """When the rank last progressed."""
         return self._progress_ns
+
+    @property
+    def last_evident_ns(self) -> int:
+        """When the rank last beat or was seen to move; use of the processor is not evident."""
+        return max(self._beat_ns, self._moved_ns)
 
     def pace(self) -> Pace | None:
         """What silences were like so far where the rank stands now; None if it never beat."""

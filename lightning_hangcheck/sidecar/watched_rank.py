@@ -49,7 +49,7 @@ class WatchedRank:
             del self._samples[target]
         for target, sample in samples:
             self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT)).append(sample)
-        self._forget_before(self.progress.last_progress_ns)
+        self._forget_before(self.progress.last_evident_ns)
 
     def view(self, host: str, now_ns: int) -> RankView:
         """Return the rank as rules may see it."""

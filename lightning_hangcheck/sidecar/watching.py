@@ -64,7 +64,7 @@ class Watcher:
         self._forgive_lapse(now_ns)
         self.roster.update(now_ns)
         look = self._looker.finished()
-        if look is not None:
+        if look is not None and not self._job_is_ended():
             self._judge(look, now_ns)
         self._notice_recovery(now_ns)
         if not self._looker.looking and self._due(now_ns):
@@ -107,9 +107,14 @@ class Watcher:
         if telling == "report":
             self._hang_proven()
 
+    def _job_is_ended(self) -> bool:
+        """Whether `hangcheck run` is ending the job: what ranks do on SIGTERM is no recovery."""
+        launched, on_hang = self._session.facts.launched, self._settings.on_hang
+        return self.alarm.proven and launched and on_hang == "abort"
+
     def _notice_recovery(self, now_ns: int) -> None:
         standing = self.alarm.standing
-        if standing is None:
+        if standing is None or self._job_is_ended():
             return
         blamed = [rank for rank in self.roster.alive if rank.found.rank in standing.culprits]
         if not blamed or not all(

@@ -77,7 +77,7 @@ def test_other_stages_count_their_batches(stage: str, job: Ended) -> None:
 
 
 def test_hook_that_cannot_work_rests_and_training_goes_on(job: Ended) -> None:
-    assert job.errors.count("HangCheck.on_train_batch_start failed (AttributeError") == 1
+    assert job.errors.count("HangCheck.on_train_batch_end failed (AttributeError") == 1
     batches = rows(job, "broken", "on_train_batch_start")
     assert len(batches) == 2
     assert {row[1] for row in batches} == {"teardown"}, "the second instance does not take over"

@@ -42,8 +42,8 @@ def sidecars_below(pid: int) -> list[int]:
 
 
 @pytest.mark.real
-def test_lost_sidecar_is_replaced_three_times_and_goes_with_its_job(
-    program: Start, tmp_path: Path
+def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
+    program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
     file = tmp_path.joinpath(job.first_words, "sidecar.json")
@@ -56,6 +56,7 @@ def test_lost_sidecar_is_replaced_three_times_and_goes_with_its_job(
     until(lambda: not sidecars_below(job.pid), "the last one to go")
     assert sidecar_pid(file, seen) is None
     assert job.process.poll() is None, "training goes on"
+    assert capfd.readouterr().err.count("a new sidecar (pid ") == 1, "said once"
 
 
 @pytest.mark.real

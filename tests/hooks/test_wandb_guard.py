@@ -90,6 +90,8 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
 
     assert job.code == 0, job.errors
     assert [said["brought"] for said in job.of("met").values()] == [{"0": "0", "1": "1"}] * 2
+    for said in job.of("no store").values():
+        assert "torchrun's store at 127.0.0.1:1 does not answer" in said["failed"]
     refused, late, offline = (job.of(event) for event in ("refused", "late", "offline"))
     assert refused[0]["failed"] == refused[1]["failed"]
     assert "rank 0 could not create the wandb run" in refused[0]["failed"]

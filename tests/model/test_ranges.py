@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -24,7 +26,7 @@ def test_no_two_ranges_could_be_one(ranks: list[int]) -> None:
         if part
     ]
     assert all(low <= high for low, high in ends)
-    for (_, high), (low, _) in zip(ends, ends[1:], strict=False):
+    for (_, high), (low, _) in itertools.pairwise(ends):
         assert low > high + 1
 
 

@@ -10,6 +10,7 @@ from hooks_model import loaded, say
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.meeting import meet
+from lightning_hangcheck.hooks.meeting_places import StorePlace
 
 rank = int(os.environ["RANK"])
 
@@ -40,6 +41,10 @@ def accepts_and_never_answers():
 os.environ["LOCAL_WORLD_SIZE"] = "1"
 say("met", rank=rank, brought={r: b.decode() for r, b in meet("nodes", 20.0, b"%d" % rank).items()})
 os.environ["LOCAL_WORLD_SIZE"] = "2"
+try:
+    StorePlace("127.0.0.1", 1, "nobody listens there", timeout=0.5)
+except MeetingFailed as error:
+    say("no store", rank=rank, failed=str(error))
 
 attempt("refused", project="demo", offline=True, log_model=True)
 del os.environ["WANDB_MODE"]

@@ -83,9 +83,13 @@ class Program:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """A session and run folder of this test alone."""
+    """A session and run folder of this test alone, whose pages stay to be read afterwards."""
     facts = SessionFacts(
-        run_dir=str(tmp_path / "run"), command="test", started_at="", root_pid=os.getpid()
+        run_dir=str(tmp_path / "run"),
+        command="test",
+        started_at="",
+        root_pid=os.getpid(),
+        launched=True,
     )
     return open_session(tmp_path / "session", facts)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.errors import UnreadableRun, UnusableRunFolder
+from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.rundir.layout import (
     RunFolder,
     find_run_folder,
@@ -54,7 +54,7 @@ def test_a_prepared_folder_is_private_and_may_be_prepared_again(tmp_path: Path) 
 
 def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UnusableRunFolder, match="cannot be made .*--run-dir"):
+    with pytest.raises(UnpreparedRunFolder, match=r"cannot be made .*--run-dir"):
         prepare_run_folder(RunFolder(tmp_path / "file" / "run"))
 
 
@@ -62,7 +62,7 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     refuse_used_folder(folder)
     folder.run_file.touch()
-    with pytest.raises(UnusableRunFolder, match="already holds a run"):
+    with pytest.raises(UsedRunFolder, match="already holds a run"):
         refuse_used_folder(folder)
 
 

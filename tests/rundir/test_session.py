@@ -117,3 +117,22 @@ def test_a_process_is_named_by_its_id_and_start() -> None:
     assert is_alive(os.getpid(), own.started_ticks)
     assert not is_alive(os.getpid(), own.started_ticks + 1)
     assert read_process_stat(2**22 + 1) is None
+
+
+def test_the_last_to_leave_a_job_without_a_sidecar_frees_the_session(tmp_path: Path) -> None:
+    session = open_session(tmp_path / "key", facts("train"))
+    for pid in (1, 2):
+        (session.pages / f"{pid}.page").touch()
+    session.leave(1)
+    assert [path.name for path in session.pages.iterdir()] == ["2.page"]
+    session.leave(2)
+    assert not session.path.exists()
+    session.leave(3)
+
+
+def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
+    session = open_session(tmp_path / "key", facts("train"))
+    session.sidecar_file.touch()
+    (session.pages / "1.page").touch()
+    session.leave(1)
+    assert (session.pages / "1.page").exists()

@@ -107,3 +107,11 @@ def test_a_rank_that_never_beat_has_no_pace() -> None:
     progress = Progress(0)
     use_processor(progress, 0, 10, share=0.5)
     assert progress.pace() is None
+
+
+def test_use_of_the_processor_alone_does_not_make_samples_stale() -> None:
+    progress = Progress(0)
+    progress.saw_movement(1 * SECOND)
+    use_processor(progress, 2, 20, share=1.0)
+    assert progress.last_progress_ns == 20 * SECOND
+    assert progress.last_evident_ns == 1 * SECOND

@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 import msgspec
 
 from lightning_hangcheck.model.slugs import Cause, Phase
-from lightning_hangcheck.model.verdict import Remedy
 
 WaitKind = Literal[
     "collective",
@@ -31,6 +30,7 @@ class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     file: str
     functions: str
     wait: WaitKind | None = None
+    name: str | None = None
     phase: Phase | None = None
     leaf: bool = False
     under: str | None = None
@@ -46,12 +46,20 @@ class FramesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     frame: tuple[FrameRule, ...]
 
 
+class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A remedy; with an aspect, only for findings of that aspect of their cause."""
+
+    text: str
+    see: str
+    aspect: str | None = None
+
+
 class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a cause means, in one sentence, and what helps, most likely first."""
 
     title: str
     explanation: str
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[RemedyKnowledge, ...]
 
 
 class CausesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

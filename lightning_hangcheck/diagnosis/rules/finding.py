@@ -63,6 +63,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         samples: Fewest usable samples of any culprit.
         span_s: Shortest span of these, seconds.
         suspect_after_s: Least silence for a suspicion, seconds.
+        aspect: Of the cause, where some remedies help only against one.
         place: Line of the user's own code that the finding is about.
         phase: Where in its life the first culprit is.
     """
@@ -79,6 +80,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     samples: int = 0
     span_s: float = 0.0
     suspect_after_s: float = 2.0
+    aspect: str | None = None
     place: Frame | None = None
     phase: Phase | None = None
     evidence: tuple[EvidenceItem, ...] = ()

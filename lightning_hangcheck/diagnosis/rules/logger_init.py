@@ -19,10 +19,9 @@ def find(situation: Situation) -> Finding | None:
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
-        "been creating the experiment logger for",
-        duration(max(reading.silence_s for reading in creating)),
+        "been creating the experiment logger",
         within(creating[0].place),
-        "without coming back",
+        f"for {duration(max(reading.silence_s for reading in creating))} without coming back",
     )
     seen = creating[0].activity != "unseen"
     return blame(

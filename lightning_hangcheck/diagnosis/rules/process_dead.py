@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.diagnosis.departures import (
+    aspect_of,
     ended_from_outside,
     failed,
     first_to_fail,
@@ -34,7 +37,7 @@ def find(situation: Situation) -> Finding | None:
         others = [one.rank for one in culprits if one is not first]
         sentence += f"; {name_ranks(others)} ended after it"
     ordered = [first, *(one for one in culprits if one is not first)]
-    return blame(
+    finding = blame(
         ordered,
         "process_dead",
         "proven" if situation.waited_for else "other",
@@ -42,6 +45,7 @@ def find(situation: Situation) -> Finding | None:
         sentence,
         waited_for=situation.waited_for,
     )
+    return replace(finding, aspect=aspect_of(first.view))
 
 
 def _failed(situation: Situation) -> Sequence[RankReading]:

@@ -16,10 +16,10 @@ def find(situation: Situation) -> Finding | None:
     silence = duration(max(reading.silence_s for reading in stopped))
     sentence = join(
         name_ranks(who),
-        verb(who, "is", "are"),
-        "stopped by a signal or a debugger (kernel state T)",
+        verb(who, "has", "have"),
+        "been stopped by a signal or a debugger (kernel state T)",
         within(stopped[0].place),
-        f"since {silence}",
+        f"for {silence}",
     )
     waited_for = situation.graph.between_ranks
     return blame(stopped, "process_stopped", "proven", 0.98, sentence, waited_for=waited_for)

@@ -15,9 +15,9 @@ def find(situation: Situation) -> Finding | None:
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
-        f"stood still for {duration(max(reading.silence_s for reading in idle))}",
+        "stood still",
         within(idle[0].place),
-        "using no CPU",
+        f"for {duration(max(reading.silence_s for reading in idle))} without using the CPU",
     )
     return blame(
         idle,

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rules.finding import Certainty
     from lightning_hangcheck.diagnosis.scene import RankReading
 
+NOBODY_ELSEWHERE = (
+    "all known ranks are there, so one that they expect was never started, or they cannot reach "
+    "each other"
+)
 SUSPECT_AFTER_S = 8.0
 """A large job needs seconds to connect; the contract asks for a suspicion within 10."""
 
@@ -47,7 +51,7 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
     finding = blame(
         missing, "rendezvous", proven, 0.95 if scene.complete else 0.5, sentence, waited_for=True
     )
-    return _as_rendezvous(finding, scene.waiting_in(RENDEZVOUS))
+    return _as_rendezvous(finding, scene.waiting_in(RENDEZVOUS), "peers")
 
 
 def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
@@ -55,11 +59,12 @@ def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
-        f"been looking for the store at MASTER_ADDR:MASTER_PORT for {_silence(lost)}",
+        "been looking for the store at MASTER_ADDR:MASTER_PORT",
         within(lost[0].place),
+        f"for {_silence(lost)}",
     )
     finding = blame(lost, "rendezvous", _patient(situation), 0.7, sentence, waited_for=True)
-    return _as_rendezvous(finding, lost)
+    return _as_rendezvous(finding, lost, "store")
 
 
 def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
@@ -68,22 +73,23 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
     who = [reading.rank for reading in waiting]
     sentence = join(
         name_ranks(who),
-        verb(who, "waits", "wait"),
-        "for peers that never came to init_process_group",
-        within(waiting[0].place),
-        f"since {_silence(waiting)}:",
-        f"nothing was seen of {name_ranks(unknown)}" if unknown else "all known ranks are there",
+        verb(who, "has", "have"),
+        f"waited {_silence(waiting)} for the process group to form",
+        f"{within(waiting[0].place)}:",
+        f"nothing was seen of {name_ranks(unknown)}" if unknown else NOBODY_ELSEWHERE,
     )
     finding = blame(waiting, "rendezvous", _patient(situation), 0.5, sentence, waited_for=True)
     if unknown:
         finding = replace(finding, culprits=unknown)
-    return _as_rendezvous(finding, waiting)
+    return _as_rendezvous(finding, waiting, "peers")
 
 
-def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading]) -> Finding:
+def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading], aspect: str) -> Finding:
     """The phase is the rendezvous, the place where somebody waits in it."""
     place = finding.place or next((one.place for one in waiting if one.place is not None), None)
-    return replace(finding, phase="rendezvous", place=place, suspect_after_s=SUSPECT_AFTER_S)
+    return replace(
+        finding, phase="rendezvous", place=place, suspect_after_s=SUSPECT_AFTER_S, aspect=aspect
+    )
 
 
 def _patient(situation: Situation) -> Certainty:

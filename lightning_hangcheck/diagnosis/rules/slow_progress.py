@@ -16,7 +16,9 @@ def find(situation: Situation) -> Finding | None:
         name_ranks(who),
         verb(who, "moves", "move"),
         within(moving[0].place),
-        "but showed no progress for",
+        "but" if moving[0].place is None else "and",
+        verb(who, "has", "have"),
+        "shown no progress for",
         duration(max(reading.silence_s for reading in moving)),
     )
     waited_for = situation.waited_for

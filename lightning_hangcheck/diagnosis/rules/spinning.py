@@ -15,9 +15,9 @@ def find(situation: Situation) -> Finding | None:
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
-        f"burnt CPU for {duration(max(reading.silence_s for reading in busy))}",
+        "burnt CPU",
         within(busy[0].place),
-        "without advancing",
+        f"for {duration(max(reading.silence_s for reading in busy))} without advancing",
     )
     return blame(
         busy,

@@ -62,13 +62,13 @@ def _sentence(
     where = join(f"in {wait.name}" if wait is not None else "", _called(first))
     since = duration(silence_s)
     if len(culprits) < len(waiting):
-        return f"rank {first.rank} waits {where}, apart from all other ranks, since {since}"
+        return f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
     other = next((one for one in waiting if one.doing.frames != first.doing.frames), None)
     if other is None:
-        return f"all {len(waiting)} ranks wait {where} since {since}, and nothing tells for whom"
+        return f"all {len(waiting)} ranks have waited {where} for {since}; nothing tells for whom"
     there = f"in {other.doing.wait.name}" if other.doing.wait is not None else "elsewhere"
     return (
-        f"all ranks wait for each other since {since}: rank {first.rank} {where}, "
+        f"all ranks have waited for each other for {since}: rank {first.rank} {where}, "
         f"rank {other.rank} {join(there, _called(other))}"
     )
 

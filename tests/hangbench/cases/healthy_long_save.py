@@ -22,3 +22,5 @@ dist.init_process_group("gloo")
 if dist.get_rank() == 0:
     save()
 dist.barrier()
+dist.barrier()
+dist.destroy_process_group()

@@ -22,3 +22,5 @@ dist.init_process_group("gloo")
 compile_first_step()
 for _ in range(20):
     dist.all_reduce(torch.ones(4))
+dist.barrier()
+dist.destroy_process_group()

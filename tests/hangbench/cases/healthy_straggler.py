@@ -17,3 +17,5 @@ dist.init_process_group("gloo")
 for _ in range(10):
     step(2.5 if dist.get_rank() == 1 else 0.5)
     dist.all_reduce(torch.ones(4))
+dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,204 @@
+"""Builds a case in a few lines: ranks, what they stand in, and how long they have been silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lightning_hangcheck.model.case import Case, Departure, RankView, RunFacts
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessLook,
+    ProcessStack,
+    ProcessState,
+    Sample,
+    ThreadStack,
+    ThreadState,
+)
+
+SECOND = 1_000_000_000
+NOW_NS = 1_000 * SECOND
+SITE = "/venv/lib/python3.11/site-packages"
+STDLIB = "/usr/lib/python3.11"
+C10D = f"{SITE}/torch/distributed/distributed_c10d.py"
+MAIN = Frame("<module>", "/home/ada/demo/train.py", 140)
+
+
+def user(function: str, line: int, file: str = "train.py") -> Frame:
+    """A frame of the user's own code."""
+    return Frame(function, f"/home/ada/demo/{file}", line)
+
+
+def torch(function: str, file: str = "distributed/distributed_c10d.py") -> Frame:
+    """A frame of torch."""
+    return Frame(function, f"{SITE}/torch/{file}", 1)
+
+
+IN_LOAD = (MAIN, user("load", 41))
+IN_BARRIER = (MAIN, user("step", 88), torch("barrier"))
+IN_ALL_REDUCE = (MAIN, user("step", 90), torch("all_reduce"))
+IN_BACKWARD = (MAIN, user("step", 91), torch("_engine_run_backward", "autograd/graph.py"))
+IN_INIT = (MAIN, torch("init_process_group"), torch("_new_process_group_helper"))
+IN_CONNECT = (
+    MAIN,
+    torch("init_process_group"),
+    torch("_create_c10d_store", "distributed/rendezvous.py"),
+)
+IN_WANDB = (
+    MAIN,
+    user("create_run", 12),
+    Frame("init", f"{SITE}/wandb/sdk/wandb_init.py", 1536),
+    Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
+)
+IN_MEETING = (
+    MAIN,
+    Frame("wait", f"{SITE}/lightning_hangcheck/hooks/meeting.py", 133),
+)
+IN_LOADER = (
+    MAIN,
+    user("fit", 60),
+    torch("_MultiProcessingDataLoaderIter._try_get_data", "utils/data/dataloader.py"),
+    Frame("Queue.get", f"{STDLIB}/multiprocessing/queues.py", 113),
+)
+WORKER = (
+    MAIN,
+    user("fit", 60),
+    Frame("BaseProcess._bootstrap", f"{STDLIB}/multiprocessing/process.py", 314),
+    torch("_worker_loop", "utils/data/_utils/worker.py"),
+)
+IN_GETITEM = (
+    *WORKER,
+    torch("_MapDatasetFetcher.fetch", "utils/data/_utils/fetch.py"),
+    user("Samples.__getitem__", 17, "data.py"),
+)
+WANTS_WORK = (*WORKER, Frame("Queue.get", f"{STDLIB}/multiprocessing/queues.py", 113))
+
+Frames = tuple[Frame, ...]
+
+
+def look(
+    *stacks: Frames,
+    pid: int = 100,
+    role: str = "rank",
+    index: int = 0,
+    cpu: float = 0.0,
+    bytes_s: int = 0,
+    state: str = "S",
+    samples: int = 3,
+    **main_thread: Any,
+) -> ProcessLook:
+    """A process sampled every 1.1 seconds, the last time now.
+
+    Args:
+        stacks: Main-thread frames of each sample; one stands for all.
+        pid: Process id.
+        role: As in `ProcessLook`.
+        index: As in `ProcessLook`.
+        cpu: Cores used by the main thread.
+        bytes_s: Bytes read a second.
+        state: The kernel's letter.
+        samples: How many there are, where one stack stands for all.
+        main_thread: Further fields of the main thread's `ThreadState`.
+    """
+    frames = stacks if len(stacks) > 1 else stacks * samples
+    return ProcessLook(
+        pid=pid,
+        role=role,
+        index=index,
+        samples=tuple(
+            sample(
+                stack,
+                NOW_NS - int((len(frames) - 1 - number) * 1.1 * SECOND),
+                pid=pid,
+                cpu_s=number * 1.1 * cpu,
+                read_bytes=int(number * 1.1 * bytes_s),
+                state=state,
+                **main_thread,
+            )
+            for number, stack in enumerate(frames)
+        ),
+    )
+
+
+def sample(
+    frames: Frames, taken_ns: int, *, pid: int, cpu_s: float, read_bytes: int, **thread: Any
+) -> Sample:
+    """One sample of a process with a main thread."""
+    main = ThreadState(tid=pid, cpu_s=cpu_s, **thread)
+    return Sample(
+        taken_ns=taken_ns,
+        kernel=ProcessState(
+            pid=pid,
+            parent_pid=1,
+            state=main.state,
+            started_ticks=1,
+            cpu_s=cpu_s,
+            read_bytes=read_bytes,
+            written_bytes=0,
+            threads=(main,),
+        ),
+        stack=ProcessStack(
+            pid=pid, source="py-spy", threads=(ThreadStack(tid=pid, frames=frames),)
+        ),
+    )
+
+
+def rank(
+    number: int, *stacks: Frames, silent: float = 31.0, children: Any = (), **fields: Any
+) -> RankView:
+    """A rank of pid 100 + its number; ``fields`` are those of `look`, or of `RankView`."""
+    own = {name: fields.pop(name) for name in ("pace", "beat") if name in fields}
+    pid = 100 + number
+    processes = (look(*stacks, pid=pid, **fields), *children) if stacks else tuple(children)
+    return RankView(
+        rank=number,
+        local_rank=number,
+        host="node0",
+        pid=pid,
+        silent_for_s=silent,
+        idle_for_s=silent,
+        processes=processes,
+        **own,
+    )
+
+
+def worker(index: int, *stacks: Frames, **fields: Any) -> ProcessLook:
+    """A DataLoader worker."""
+    return look(*stacks, pid=500 + index, role="worker", index=index, **fields)
+
+
+def gone(
+    number: int, exit_code: int | None, order: int = 0, words: str = "", silent: float = 31.0
+) -> RankView:
+    """A rank whose process has ended."""
+    departure = Departure(
+        order=order, at="2026-11-20T10:24:00Z", exit_code=exit_code, last_words=words
+    )
+    return msgspec.structs.replace(rank(number, silent=silent), departure=departure)
+
+
+def missing(number: int, silent: float = 31.0) -> RankView:
+    """A rank that never had a process."""
+    return RankView(rank=number, silent_for_s=silent, idle_for_s=silent)
+
+
+def job(*ranks: RankView, **fields: Any) -> Case:
+    """A case of these ranks, all of them on one node; ``fields`` are those of `Case` or its run."""
+    run = {
+        "run_id": "20261120T102301-7f3a",
+        "command": "torchrun --nproc_per_node=2 train.py",
+        "started_at": "2026-11-20T10:23:01Z",
+        "world_size": len(ranks),
+        "local_world_size": len(ranks),
+    }
+    own = {name: fields.pop(name) for name in Case.__struct_fields__ if name in fields}
+    return Case(
+        **{
+            "run": RunFacts(**{**run, **fields}),
+            "taken_at": "2026-11-20T10:24:16.5Z",
+            "taken_ns": NOW_NS,
+            "ranks": ranks,
+            **own,
+        }
+    )

@@ -1,0 +1,95 @@
+"""The job is over: finished, or crashed, and who failed first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from cases import IN_LOAD, gone, job, rank
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+
+def _beaten(view: RankView, beat: Beat) -> RankView:
+    return msgspec.structs.replace(view, beat=beat)
+
+
+def test_ranks_that_all_left_well_finished() -> None:
+    verdict = judge(job(gone(0, 0, order=1), gone(1, 0), ended=True, exit_code=0))
+    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("finished", None, ())
+
+
+def test_a_job_is_over_when_no_rank_is_left() -> None:
+    assert judge(job(gone(0, 0), gone(1, 0))).verdict == "finished"
+    assert judge(job(rank(0, IN_LOAD), gone(1, 0))).verdict != "finished"
+
+
+def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
+    verdict = judge(
+        job(
+            gone(0, 1, order=1, words="RuntimeError: Connection closed by peer"),
+            gone(1, 1, order=0, words="ValueError: bad sample"),
+            ended=True,
+            exit_code=1,
+        )
+    )
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
+    assert verdict.cause == "process_dead"
+    assert verdict.summary == (
+        "rank 1 failed first: it exited with code 1: ValueError: bad sample; rank 0 ended after it"
+    )
+    assert "rank 1 raised" in verdict.remedies[0].text
+
+
+def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
+    verdict = judge(job(gone(0, -15, order=0), gone(1, -9, order=1), ended=True, exit_code=1))
+    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
+    assert "killed by SIGKILL (usually the kernel's out-of-memory killer" in verdict.summary
+    assert "dmesg" in verdict.remedies[0].text
+
+
+def test_lightnings_own_word_for_sigterm_is_no_failure_either() -> None:
+    verdict = judge(
+        job(gone(0, 1, order=0, words="SIGTERMException"), gone(1, 1, order=1), ended=True)
+    )
+    assert verdict.culprits == (1,)
+
+
+@pytest.mark.parametrize("code", [-15, 143, -2])
+def test_a_job_ended_from_outside_blames_no_rank(code: int) -> None:
+    verdict = judge(job(gone(0, code), gone(1, code, order=1), ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (), "process_dead")
+    assert "ended from outside" in verdict.summary
+    assert verdict.remedies
+
+
+def test_a_command_that_fails_before_any_rank_is_told() -> None:
+    verdict = judge(job(ended=True, exit_code=2))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "exit code 2" in verdict.summary
+
+
+def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:
+    raised = _beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    verdict = judge(job(gone(0, 0), raised, ended=True, exit_code=1))
+    assert verdict.culprits == (1,)
+    assert "KeyError: 'x'" in verdict.summary
+
+
+def test_an_exception_that_was_caught_is_no_crash() -> None:
+    raised = _beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    assert judge(job(gone(0, 0), raised, ended=True, exit_code=0)).verdict == "finished"
+
+
+def test_helpers_that_a_finished_job_ended_are_no_crash() -> None:
+    case = job(gone(0, 0, order=1), gone(1, -15), ended=True, exit_code=0)
+    assert judge(case).verdict == "finished"
+
+
+def test_an_unknown_signal_is_told_by_its_number() -> None:
+    assert "killed by signal 99" in judge(job(gone(0, -99), ended=True)).summary

@@ -1,0 +1,55 @@
+"""Real hangs, recorded once with py-spy and /proc on two gloo ranks (torch 2.13, lightning 2.6.6).
+
+Machine paths are replaced, everything else is as it was taken.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import Case
+
+GOLDEN = Path(__file__).parent / "golden"
+EXPECTED = {
+    "l_allgather_global_zero": ("hang", (0, 1), "unknown", "X.on_validation_epoch_end"),
+    "l_barrier_in_prepare_data": ("hang", (0, 1), "unknown", "D.prepare_data"),
+    "l_wandb_stall": ("hang", (0,), "logger_init", "rank 1 waits for it in barrier"),
+    "p_busy_loop": ("suspect", (1,), "spinning", "p_busy_loop (user/train.py:81)"),
+    "p_ddp_uneven": ("hang", (0, 1), "unknown", "rank 0 in backward"),
+    "p_input_prompt": ("hang", (0,), "rank_stalled", "p_input_prompt (user/train.py:133)"),
+    "p_loader_worker_hang": ("hang", (1,), "dataloader_worker", "HangDS.__getitem__"),
+    "p_missing_rank": ("hang", (0, 1), "rendezvous", "process group to form"),
+    "p_new_group_subset": ("hang", (0, 1), "unknown", "rank 0 in new_group"),
+    "p_sigstop": ("hang", (1,), "process_stopped", "p_sigstop (user/train.py:74)"),
+    "p_straggler": ("healthy", (), None, "all 2 ranks advance"),
+    "p_wrong_port": ("hang", (0, 1), "rendezvous", "MASTER_ADDR:MASTER_PORT"),
+}
+
+
+def _read(name: str) -> Case:
+    return msgspec.json.decode((GOLDEN / f"{name}.json").read_bytes(), type=Case)
+
+
+def test_every_recorded_case_is_expected() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.json")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_recorded_case_is_judged_as_what_it_was(name: str) -> None:
+    kind, culprits, cause, words = EXPECTED[name]
+    verdict = judge(_read(name))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == (kind, culprits, cause)
+    assert words in verdict.summary
+    assert set(verdict.culprits).isdisjoint(verdict.victims)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_recorded_case_tells_no_machine(name: str) -> None:
+    text = (GOLDEN / f"{name}.json").read_text()
+    allowed = ("/venv/", "/usr/lib/", "/home/user/")
+    files = {piece for piece in text.split('"') if piece.startswith("/")}
+    assert all(file.startswith(allowed) for file in files)

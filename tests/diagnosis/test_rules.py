@@ -1,0 +1,299 @@
+"""Each cause, from a case of a few lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BACKWARD,
+    IN_BARRIER,
+    IN_CONNECT,
+    IN_GETITEM,
+    IN_INIT,
+    IN_LOAD,
+    IN_LOADER,
+    IN_MEETING,
+    IN_WANDB,
+    MAIN,
+    gone,
+    job,
+    missing,
+    rank,
+    user,
+    worker,
+)
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
+from lightning_hangcheck.model.case import Case, Pace, RankView
+from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
+
+WAITS = rank(0, IN_ALL_REDUCE)
+FAST = Pace(longest_pause_s=0.5, pauses=9)
+
+
+def _told(case: Case) -> tuple[Any, ...]:
+    verdict = judge(case)
+    return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause
+
+
+def _facts(verdict: Verdict) -> str:
+    return "\n".join(item.text for item in verdict.evidence)
+
+
+def test_an_idle_rank_that_others_wait_for_is_stalled() -> None:
+    verdict = judge(job(WAITS, rank(1, IN_LOAD)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+    assert verdict.cause == "rank_stalled"
+    assert verdict.summary == (
+        "rank 1 has stood still in load (demo/train.py:41) for 31 s without using the CPU; "
+        "rank 0 waits for it in all_reduce (demo/train.py:90)"
+    )
+    assert "stands in load (/home/ada/demo/train.py:41)" in _facts(verdict)
+    assert "demo/train.py:41" in verdict.remedies[0].text
+    assert verdict.ranks[1].state == "stalled"
+    assert verdict.ranks[0].state == "waiting"
+    assert verdict.stalled_since == "2026-11-20T10:23:45.500Z"
+    assert verdict.detected_at == "2026-11-20T10:24:16.500Z"
+
+
+def test_a_short_silence_is_a_suspicion_that_names_culprit_and_place() -> None:
+    verdict = judge(job(rank(0, IN_BACKWARD, silent=3.0), rank(1, IN_LOAD, silent=3.0)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "rank_stalled")
+    assert "load (demo/train.py:41)" in verdict.summary
+
+
+def test_a_rank_that_computed_silently_is_idle_only_since_it_stopped_computing() -> None:
+    computed = msgspec.structs.replace(rank(1, IN_LOAD, silent=200.0), idle_for_s=4.0)
+    verdict = judge(job(WAITS, computed))
+    assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 4.0)
+
+
+def test_a_rank_that_burns_cpu_spins() -> None:
+    spins = rank(1, IN_LOAD, cpu=1.0, pace=FAST)
+    assert _told(job(WAITS, spins)) == ("hang", (1,), (0,), "spinning")
+    assert _told(job(WAITS, rank(1, IN_LOAD, cpu=1.0)))[0] == "suspect"
+
+
+def test_a_stopped_rank_is_proven_at_once() -> None:
+    stopped = rank(1, IN_LOAD, state="T", silent=11.0)
+    assert _told(job(WAITS, stopped)) == ("hang", (1,), (0,), "process_stopped")
+    verdict = judge(job(WAITS, stopped))
+    assert verdict.remedies[0].text.endswith("kill -CONT 101")
+    assert verdict.ranks[1].state == "stopped"
+
+
+@pytest.mark.parametrize("code", [-9, 0, 1, None])
+def test_a_rank_that_is_gone_while_others_wait_is_dead(code: int | None) -> None:
+    verdict = judge(job(WAITS, gone(1, code)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0,))
+    assert verdict.cause == "process_dead"
+    words = {-9: "killed by SIGKILL", 0: "exit code 0", 1: "code 1", None: "was not seen"}
+    assert words[code] in verdict.summary
+    assert verdict.remedies
+
+
+def test_a_rank_that_left_while_the_others_work_is_no_alarm() -> None:
+    assert judge(job(rank(0, IN_LOAD, silent=1.0), gone(1, 0))).verdict == "healthy"
+
+
+def test_the_first_of_several_dead_ranks_is_named_first() -> None:
+    verdict = judge(job(WAITS, gone(1, 1, order=1), gone(2, -11, order=0)))
+    assert verdict.culprits == (2, 1)
+    assert "rank 2 was killed by SIGSEGV" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    "creating",
+    [
+        rank(0, IN_WANDB),
+        rank(0, IN_LOAD, beat=Beat(pid=100, beats=9, phase="logger_init")),
+        rank(0, IN_LOAD, beat=Beat(pid=100, sections=(OpenSection("WandbLogger constructor", 0),))),
+    ],
+)
+@pytest.mark.parametrize("waiting", [IN_BARRIER, IN_MEETING])
+def test_creating_the_logger_is_named_before_standing_still(
+    creating: RankView, waiting: tuple[Any, ...]
+) -> None:
+    verdict = judge(job(creating, rank(1, waiting)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (0,), (1,))
+    assert (verdict.cause, verdict.phase) == ("logger_init", "logger_init")
+
+
+def test_a_stuck_worker_is_named_with_its_own_line() -> None:
+    loading = rank(1, IN_LOADER, children=[worker(0, IN_GETITEM, wchan="futex_do_wait")])
+    verdict = judge(job(WAITS, loading))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+    assert (verdict.cause, verdict.phase) == ("dataloader_worker", "dataloading")
+    assert "worker 0 (pid 500) stands in Samples.__getitem__ (demo/data.py:17)" in verdict.summary
+    assert "futex_do_wait" in _facts(verdict)
+    assert "demo/data.py:17" in verdict.remedies[0].text
+
+
+@pytest.mark.parametrize(
+    ("children", "words"),
+    [
+        ([worker(0, IN_GETITEM, state="Z")], "worker 0 (pid 500) is dead"),
+        ([worker(0, IN_GETITEM, state="T")], "is stopped by a signal in Samples.__getitem__"),
+        ([], "no worker process is left"),
+    ],
+)
+def test_a_dead_or_stopped_worker_is_told(children: list[Any], words: str) -> None:
+    verdict = judge(job(WAITS, rank(1, IN_LOADER, children=children)))
+    assert verdict.cause == "dataloader_worker"
+    assert words in verdict.summary
+
+
+def test_a_spinning_worker_has_the_patience_of_a_busy_rank() -> None:
+    spins = [worker(0, IN_GETITEM, cpu=1.0)]
+    assert _told(job(WAITS, rank(1, IN_LOADER, children=spins)))[0] == "suspect"
+    known = rank(1, IN_LOADER, children=spins, pace=FAST)
+    assert _told(job(WAITS, known)) == ("hang", (1,), (0,), "dataloader_worker")
+
+
+def test_a_missing_rank_is_proven_where_all_ranks_belong_on_this_node() -> None:
+    case = job(rank(0, IN_INIT, silent=11.0), missing(1, silent=11.0))
+    assert _told(case) == ("hang", (1,), (0,), "rendezvous")
+    assert "rank 1 never came: WORLD_SIZE is 2" in judge(case).summary
+    assert judge(case).ranks[1].state == "missing"
+
+
+def test_a_rank_without_a_store_is_the_culprit_of_the_rendezvous() -> None:
+    verdict = judge(job(rank(0, IN_INIT), rank(1, IN_CONNECT)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+    assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
+    assert "$MASTER_ADDR $MASTER_PORT" in verdict.remedies[0].text
+
+
+def test_where_all_wait_in_the_rendezvous_unseen_ranks_are_named_later() -> None:
+    case = job(rank(0, IN_INIT), rank(1, IN_INIT), world_size=4, local_world_size=2, nnodes=2)
+    assert judge(case).verdict == "healthy"
+    late = job(
+        rank(0, IN_INIT, silent=301.0),
+        rank(1, IN_INIT, silent=301.0),
+        world_size=4,
+        local_world_size=2,
+        nnodes=2,
+    )
+    assert _told(late) == ("hang", (2, 3), (), "rendezvous")
+
+
+def test_a_rank_that_comes_late_to_the_rendezvous_is_no_alarm() -> None:
+    imports = rank(1, IN_LOAD, (MAIN, user("<module>", 2)), cpu=0.9, silent=20.0)
+    assert judge(job(rank(0, IN_INIT, silent=20.0), imports)).verdict == "healthy"
+
+
+def test_ranks_that_wait_for_each_other_are_unknown_and_said_so() -> None:
+    verdict = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "unknown")
+    assert verdict.confidence <= 0.2
+    assert "flight record" in [gap.what for gap in verdict.gaps]
+    assert "rank 0 in all_reduce called in step (demo/train.py:90)" in verdict.summary
+
+
+def test_one_rank_against_a_majority_is_named() -> None:
+    case = job(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER), rank(2, IN_ALL_REDUCE))
+    assert _told(case) == ("hang", (1,), (0, 2), "unknown")
+
+
+def test_all_ranks_in_one_collective_may_be_at_work_for_long() -> None:
+    early = [rank(n, IN_ALL_REDUCE, silent=200.0) for n in range(2)]
+    late = [rank(n, IN_ALL_REDUCE, silent=300.0) for n in range(2)]
+    assert judge(job(*early)).verdict == "healthy"
+    assert _told(job(*late)) == ("hang", (0, 1), (), "unknown")
+
+
+def test_nobody_is_blamed_for_ranks_on_other_nodes() -> None:
+    case = job(
+        rank(0, IN_ALL_REDUCE, silent=301.0),
+        rank(1, IN_BARRIER, silent=301.0),
+        world_size=8,
+    )
+    assert _told(case) == ("hang", (), (), "unknown")
+
+
+def test_a_moving_rank_is_slow_however_silent() -> None:
+    moves = rank(1, IN_LOAD, bytes_s=10**6, silent=5_000.0)
+    assert _told(job(WAITS, moves)) == ("slow", (1,), (0,), "slow_progress")
+
+
+def test_a_moving_rank_within_its_pace_is_healthy() -> None:
+    moves = rank(1, IN_LOAD, bytes_s=10**6, silent=29.0, pace=FAST)
+    assert judge(job(rank(0, IN_ALL_REDUCE, silent=29.0), moves)).verdict == "healthy"
+
+
+def test_the_idle_one_of_two_awaited_ranks_is_the_culprit() -> None:
+    moves = rank(2, IN_LOAD, bytes_s=10**6)
+    assert _told(job(WAITS, rank(1, IN_LOAD), moves)) == ("hang", (1,), (0,), "rank_stalled")
+
+
+def test_a_hang_weighs_more_than_a_suspicion_of_a_more_specific_rule() -> None:
+    stopped = rank(2, IN_LOAD, state="T", silent=4.0)
+    assert _told(job(WAITS, rank(1, IN_LOAD), stopped))[3] == "rank_stalled"
+
+
+def test_a_lone_process_has_the_patience_of_what_cannot_be_proven() -> None:
+    assert judge(job(rank(0, IN_LOAD, silent=299.0))).verdict == "healthy"
+    assert _told(job(rank(0, IN_LOAD, silent=301.0))) == ("hang", (0,), (), "rank_stalled")
+    assert _told(job(rank(0, IN_LOAD, silent=301.0, cpu=1.0)))[3] == "spinning"
+
+
+def test_where_no_wait_is_seen_the_rank_that_stands_apart_is_asked() -> None:
+    copies = (MAIN, user("to_host", 9))
+    case = job(
+        rank(0, copies, silent=301.0, cpu=1.0),
+        rank(1, IN_LOAD, silent=301.0, cpu=1.0),
+        rank(2, copies, silent=301.0, cpu=1.0),
+    )
+    assert _told(case) == ("hang", (1,), (), "spinning")
+
+
+def test_a_rank_that_cannot_be_seen_is_unknown_and_a_gap() -> None:
+    refused = Gap("stack of pid 101", 1, "py-spy may not read it")
+    verdict = judge(job(rank(0, silent=301.0), rank(1, silent=301.0), gaps=(refused,)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "unknown")
+    assert refused in verdict.gaps
+    assert "activity of rank 0" in [gap.what for gap in verdict.gaps]
+    assert verdict.ranks[0].state == "unseen"
+
+
+def test_an_open_logger_section_is_told_even_of_a_rank_that_cannot_be_seen() -> None:
+    beat = Beat(pid=100, beats=5, sections=(OpenSection("WandbLogger constructor", 0),))
+    assert _told(job(rank(0, silent=301.0, beat=beat)))[3] == "logger_init"
+
+
+def test_two_processes_of_one_rank_are_a_gap() -> None:
+    verdict = judge(job(rank(0, IN_LOAD, silent=0.1), rank(0, IN_LOAD, silent=0.1)))
+    assert [gap.rank for gap in verdict.gaps] == [0]
+    assert len(verdict.ranks) == 1
+
+
+def test_the_page_stands_in_the_table_and_the_evidence() -> None:
+    beat = Beat(
+        pid=101,
+        beats=5,
+        step=12,
+        phase="training_step",
+        checkpoint=CheckpointMark(11, "Trainer ready", "2026-11-20T10:23:30Z"),
+        sections=(OpenSection("fetch", 0),),
+    )
+    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=beat)))
+    row = verdict.ranks[1]
+    assert (row.step, row.phase, row.open_sections) == (12, "training_step", ("fetch",))
+    assert row.last_checkpoint is not None
+    assert row.last_checkpoint.number == 11
+    assert "last checkpoint 11 Trainer ready, step 12, inside section 'fetch'" in _facts(verdict)
+    assert verdict.phase == "training_step"
+
+
+def test_a_healthy_job_blames_nobody() -> None:
+    verdict = judge(job(rank(0, IN_ALL_REDUCE, silent=0.1), rank(1, IN_LOAD, silent=0.1)))
+    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("healthy", None, ())
+    assert verdict.summary == "all 2 ranks advance"
+    assert (verdict.stalled_since, verdict.stalled_for_s) == (None, 0.0)

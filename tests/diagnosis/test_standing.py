@@ -1,0 +1,136 @@
+"""Where a rank stands: its wait, the user's line, its phase."""
+
+from __future__ import annotations
+
+import pytest
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BACKWARD,
+    IN_CONNECT,
+    IN_GETITEM,
+    IN_INIT,
+    IN_LOAD,
+    IN_LOADER,
+    IN_MEETING,
+    IN_WANDB,
+    MAIN,
+    SITE,
+    STDLIB,
+    WANTS_WORK,
+    torch,
+    user,
+)
+
+from lightning_hangcheck.diagnosis.knowledge.frames import is_own, is_users
+from lightning_hangcheck.diagnosis.place import phase_of, users_place
+from lightning_hangcheck.diagnosis.waits import find_wait, of_own_process
+from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.model.evidence import Frame
+
+PL = f"{SITE}/lightning/pytorch"
+OLD_PL = f"{SITE}/pytorch_lightning"
+HOOK_IN_BACKWARD = (*IN_BACKWARD, user("on_gradient", 5))
+IN_NEW_GROUP = (MAIN, torch("new_group"), torch("_new_process_group_helper"))
+IN_SIGNAL_HANDLER = (*IN_ALL_REDUCE, user("handler", 3))
+SANITY = (
+    MAIN,
+    Frame("Trainer._run_sanity_check", f"{PL}/trainer/trainer.py", 1),
+    Frame("_EvaluationLoop.run", f"{PL}/loops/evaluation_loop.py", 1),
+    user("validation_step", 20),
+)
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind", "name"),
+    [
+        (IN_ALL_REDUCE, "collective", "all_reduce"),
+        (IN_BACKWARD, "backward", "backward"),
+        (IN_NEW_GROUP, "collective", "new_group"),
+        (IN_INIT, "rendezvous_peers", "init_process_group"),
+        (IN_CONNECT, "rendezvous_connect", "init_process_group"),
+        (IN_MEETING, "meeting", "a guard of hangcheck"),
+        (IN_LOADER, "dataloader", "the DataLoader"),
+        (IN_WANDB, "logger", "init"),
+        (of_own_process(WANTS_WORK), "index_queue", "_worker_loop"),
+    ],
+)
+def test_a_wait_is_known_by_its_frames(frames: tuple[Frame, ...], kind: str, name: str) -> None:
+    wait = find_wait(frames)
+    assert wait is not None
+    assert (wait.kind, wait.name) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    "frames", [(), IN_LOAD, HOOK_IN_BACKWARD, IN_SIGNAL_HANDLER, of_own_process(IN_GETITEM)]
+)
+def test_the_users_own_code_inside_a_wait_is_none(frames: tuple[Frame, ...]) -> None:
+    assert find_wait(frames) is None
+
+
+def test_a_forked_worker_does_not_stand_where_its_parent_stood() -> None:
+    assert users_place(of_own_process(WANTS_WORK)) is None
+    assert users_place(of_own_process(IN_GETITEM)) == IN_GETITEM[-1]
+
+
+@pytest.mark.parametrize(
+    ("file", "own_code"),
+    [
+        ("/home/ada/demo/train.py", True),
+        ("train.py", True),
+        ("<ipython-input-3-abc>", True),
+        ("/tmp/ipykernel_77/123.py", True),
+        ("/home/ada/lightning_hangcheck/train.py", True),
+        (f"{SITE}/torch/nn/modules/module.py", False),
+        ("/usr/lib/python3/dist-packages/yaml/__init__.py", False),
+        ("/opt/conda/lib/python3.12/selectors.py", False),
+        ("<frozen runpy>", False),
+        ("<string>", False),
+        ("/home/ada/pytorch/torch/nn/modules/module.py", False),
+        (f"{SITE}/lightning_hangcheck/hooks/meeting.py", False),
+        ("/home/ada/hangcheck/lightning_hangcheck/recorder/pulse.py", False),
+    ],
+)
+def test_whose_code_a_file_is(file: str, own_code: bool) -> None:
+    assert is_users(file) == own_code
+
+
+def test_this_package_knows_its_own_frames() -> None:
+    assert is_own(f"{SITE}/lightning_hangcheck/hooks/meeting.py")
+    assert not is_own("/home/ada/lightning_hangcheck/scripts/train.py")
+
+
+@pytest.mark.parametrize(
+    ("frames", "phase"),
+    [
+        (IN_LOAD, None),
+        (IN_BACKWARD, "backward"),
+        (IN_LOADER, "dataloading"),
+        (IN_CONNECT, "rendezvous"),
+        (IN_INIT, "rendezvous"),
+        (IN_NEW_GROUP, None),
+        (IN_WANDB, "logger_init"),
+        (SANITY, "sanity_check"),
+        ((SANITY[2], user("validation_step", 20)), "validation"),
+        ((Frame("advance", f"{OLD_PL}/loops/fit_loop.py", 1), MAIN), "training_step"),
+        ((Frame("Trainer.save_checkpoint", f"{PL}/trainer/trainer.py", 1),), "checkpoint_save"),
+        ((Frame("_shutdown", f"{STDLIB}/threading.py", 1),), "teardown"),
+        ((torch("Adam.step", "optim/adam.py"),), "optimizer_step"),
+    ],
+)
+def test_frames_tell_the_phase(frames: tuple[Frame, ...], phase: str | None) -> None:
+    assert phase_of(frames, None) == phase
+
+
+def test_the_ranks_own_word_counts_before_its_frames() -> None:
+    assert phase_of(IN_BACKWARD, Beat(pid=1, phase="validation")) == "validation"
+
+
+@pytest.mark.parametrize(
+    ("frames", "sections"),
+    [(IN_WANDB, ()), (IN_LOAD, (OpenSection("WandbLogger constructor", 0),))],
+)
+def test_creating_the_logger_overrides_the_ranks_own_word(
+    frames: tuple[Frame, ...], sections: tuple[OpenSection, ...]
+) -> None:
+    beat = Beat(pid=1, phase="trainer_init", sections=sections)
+    assert phase_of(frames, beat) == "logger_init"

@@ -1,0 +1,38 @@
+"""What a user attaches loads nothing heavy before it is used, and says so when it is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = "torch lightning pytorch_lightning wandb transformers"
+NAMES = ("HangCheck", "guarded_wandb_logger", "rank_zero_first")
+
+
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60.0, check=False
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_naming_it_imports_none_of_the_guests(name: str) -> None:
+    said = run_python(
+        f"import sys, lightning_hangcheck as hc; hc.{name}\n"
+        f"print([heavy for heavy in {HEAVY!r}.split() if heavy in sys.modules])"
+    )
+
+    assert said.stdout == "[]\n", said.stderr
+
+
+def test_missing_lightning_is_one_sentence_with_the_way_out() -> None:
+    said = run_python(
+        "import sys, lightning_hangcheck as hc\n"
+        "for name in ('lightning', 'pytorch_lightning'):\n"
+        "    sys.modules[name] = None\n"
+        "hc.HangCheck()\n"
+    )
+
+    assert "BadUsage: Lightning is not installed; pip install lightning" in said.stderr
