@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from lightning_hangcheck.diagnosis.comparing import BUSY_SHARE, IDLE_SHARE, Step, compare
 from lightning_hangcheck.diagnosis.waits import (
-    COLLECTIVE,
     FOR_RANKS,
     Wait,
     find_wait,
@@ -101,7 +100,7 @@ def observe(look: ProcessLook) -> Observed:
     usable = [sample for sample in look.samples if _usable(sample, look.role)][-WINDOW:]
     steps = [step for pair in pairwise(usable) if (step := compare(*pair)) is not None]
     if not steps:
-        return Observed(activity=ended or "unseen", samples=len(usable[:1]))
+        return Observed(activity=ended or "unseen", samples=min(1, len(usable)))
     seconds = sum(step.seconds for step in steps)
     return Observed(
         activity=ended or _by_steps(steps, look.role),
@@ -128,9 +127,7 @@ def _of_alive(view: RankView, observed: Observed, wait: Wait | None) -> Activity
     beats = view.beat is not None and view.beat.beats > 0
     if own in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
         return "moving"
-    if own == "idle" and (wait is None or wait.kind not in COLLECTIVE):
-        return _helped(view) or own
-    return own
+    return (_helped(view) or own) if own == "idle" else own
 
 
 def _helped(view: RankView) -> Activity | None:

@@ -49,9 +49,9 @@ class LoggerPlan:
             BadUsage: Lightning is not installed.
         """
         self._kind: type[WandbLogger] = lightning_packages()[0].loggers.WandbLogger
-        bound = inspect.signature(self._kind).bind(*positional, **named).arguments
-        self._arguments: dict[str, Any] = {**bound, **bound.pop("kwargs", {})}
-        self._arguments.pop("kwargs", None)
+        by_name = dict(inspect.signature(self._kind).bind(*positional, **named).arguments)
+        for_wandb_init = by_name.pop("kwargs", {})
+        self._arguments: dict[str, Any] = {**by_name, **for_wandb_init}
 
     def new_run_id(self) -> str:
         """Return the id that the caller wants, or a new one of 8 letters or digits."""

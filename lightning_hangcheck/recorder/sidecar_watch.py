@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.model.codec import decode
+from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.process_stat import is_alive
 from lightning_hangcheck.rundir.session import SidecarFacts
 

@@ -8,11 +8,11 @@ import msgspec
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.case import Case
-from lightning_hangcheck.model.codec import decode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
 from lightning_hangcheck.recorder.journal_reader import read_journal
+from lightning_hangcheck.rundir.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

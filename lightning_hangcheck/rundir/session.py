@@ -22,8 +22,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.model.codec import decode, encode
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.rundir.atomic import create_once, make_private_folder
+from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.layout import RunFolder
 
 SESSION_VARIABLE = "HANGCHECK_SESSION"
@@ -85,13 +86,14 @@ class Session(Struct, frozen=True):
         """Take a process's page away; the last one of a job without a sidecar frees the session.
 
         With a sidecar nothing is taken away: it reads the pages of ranks that have ended, and
-        frees the session itself.
+        frees the session itself. What ranks left for each other at a meeting stays for those that
+        come late, until `housekeeping` finds the job gone.
         """
         if self.facts.launched or self.sidecar_file.exists():
             return
         try:
             (self.pages / f"{pid}.page").unlink(missing_ok=True)
-            if not any(self.pages.iterdir()):
+            if not any(self.pages.iterdir()) and not any(self.meetings.iterdir()):
                 self.remove()
         except OSError:
             return

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Watch one session. What goes wrong ends the watching with one sentence, never the job."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher holds its signals back
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         Service(read_session(Path(arguments[0])), from_environment(os.environ)).run()

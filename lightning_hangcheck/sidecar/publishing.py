@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report.stacks_text import render_stacks
 from lightning_hangcheck.report.terminal import render, render_line
@@ -66,10 +67,10 @@ class Publisher:
         while (job := self._work.get()) is not None:
             try:
                 job()
-            except OSError as error:
+            except (OSError, UnpreparedRunFolder) as error:
                 log.once(
                     "run folder",
-                    f"the run folder {self._folder.path} cannot be written ({error.strerror}): "
+                    f"the run folder {self._folder.path} cannot be written ({error}): "
                     "verdicts are printed but not saved; free space, or name another --run-dir",
                 )
 

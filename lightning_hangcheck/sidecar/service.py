@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.probes.tree import process_ref
 from lightning_hangcheck.rundir.atomic import write_atomically
+from lightning_hangcheck.rundir.layout import prepare_run_folder
 from lightning_hangcheck.rundir.session import Session, SidecarFacts
 from lightning_hangcheck.sidecar.control import CommandEnded, HangProven, Inbox, LauncherGone, send
 from lightning_hangcheck.sidecar.publishing import Publisher
@@ -49,6 +50,7 @@ class Service:
         Raises:
             OSError: The session in shared memory cannot be written.
         """
+        self._publisher.save(partial(prepare_run_folder, self._session.run_folder))
         announce(self._session)
         ended = None
         while ended is None and not self._over():
@@ -60,8 +62,10 @@ class Service:
         self._conclude(ended)
         self._publisher.close(DISK_LIMIT_S)
         self._watcher.roster.close()
-        if not self._session.facts.launched or self._inbox is None:
+        if self._inbox is None:
             self._session.remove()
+        else:
+            self._session.sidecar_file.unlink(missing_ok=True)
 
     def _hear_launcher(self) -> CommandEnded | None:
         message = self._inbox.next() if self._inbox is not None else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from figures import Figure, tell
 
-from lightning_hangcheck.model.codec import decode
+from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir.layout import RunFolder
 
@@ -37,6 +37,8 @@ CALLED_WITHIN = {
     "spinning": "30 s, or 20 times its longest pause",
 }
 """The contract's patience for each cause: proven, idle silence, busy silence of known pace."""
+STRIKE_STEPS = {"spinning": 60}
+"""Where the contract's patience depends on a learnt pace, the ranks first show one."""
 ENDINGS = ("hang", "dead", "crashed")
 RUN_LIMIT_S = 400.0
 
@@ -68,7 +70,8 @@ def _run_once(cause: str, rank: int) -> Latency:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         offset_ns = time.time_ns() - time.monotonic_ns()
-        _train(folder, f"{cause}@{rank}")
+        step = f":{STRIKE_STEPS[cause]}" if cause in STRIKE_STEPS else ""
+        _train(folder, f"{cause}@{rank}{step}")
         mark = folder / "mark"
         if not mark.exists():
             sys.stderr.write(f"{cause}: did not strike; see below\n{_end_of_log(folder)}\n")

@@ -14,6 +14,7 @@ from lightning_hangcheck.diagnosis.knowledge.loading import causes_file, frames_
 from lightning_hangcheck.diagnosis.remedies import PLACEHOLDERS, placeholders
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.knowledge.loading import FrameRule, RemedyKnowledge
     from lightning_hangcheck.model.slugs import Cause
 
 CAUSES = sorted(causes_file().cause)
@@ -33,10 +34,9 @@ def test_every_rules_cause_is_explained() -> None:
 
 
 @pytest.mark.parametrize("remedy", REMEDIES)
-def test_a_remedy_can_be_filled_in_and_read_on(remedy: object) -> None:
-    text, see = remedy.text, remedy.see  # type: ignore[attr-defined]
-    assert placeholders(text) <= set(PLACEHOLDERS)
-    assert see.startswith("https://")
+def test_a_remedy_can_be_filled_in_and_read_on(remedy: RemedyKnowledge) -> None:
+    assert placeholders(remedy.text) <= set(PLACEHOLDERS)
+    assert remedy.see.startswith("https://")
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -50,8 +50,8 @@ def test_no_finding_is_without_a_remedy(cause: Cause) -> None:
 
 
 @pytest.mark.parametrize("rule", frames_file().frame, ids=lambda rule: rule.file)
-def test_a_frame_rule_matches_what_it_names(rule: object) -> None:
-    file, functions = rule.file, rule.functions  # type: ignore[attr-defined]
+def test_a_frame_rule_matches_what_it_names(rule: FrameRule) -> None:
+    file, functions = rule.file, rule.functions
     re.compile(functions)
     path = f"/venv/lib/python3.11/site-packages/{file}{'x.py' if file.endswith('/') else ''}"
     assert rule in meanings(f"Some.{functions.split('|')[0]}", path)

@@ -78,7 +78,7 @@ def test_a_forked_worker_does_not_stand_where_its_parent_stood() -> None:
         ("/home/ada/demo/train.py", True),
         ("train.py", True),
         ("<ipython-input-3-abc>", True),
-        ("/tmp/ipykernel_77/123.py", True),
+        ("/scratch/ipykernel_77/123.py", True),
         ("/home/ada/lightning_hangcheck/train.py", True),
         (f"{SITE}/torch/nn/modules/module.py", False),
         ("/usr/lib/python3/dist-packages/yaml/__init__.py", False),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from processes import end
 
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -87,6 +88,8 @@ def run_case(name: str, folder: Path, time_limit_s: float) -> Outcome:
     except subprocess.TimeoutExpired:
         process.terminate()
         output, _ = process.communicate(timeout=30)
+    finally:
+        end(process)
     return Outcome(
         exit_code=process.returncode, output=output, verdicts=_verdicts(run_dir / "verdicts")
     )

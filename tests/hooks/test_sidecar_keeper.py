@@ -10,7 +10,7 @@ import pytest
 from processes import RunningProgram, marked_processes, until
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.model.codec import decode
+from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.session import (
     SESSION_VARIABLE,
     SessionFacts,

@@ -54,7 +54,7 @@ def test_quickstart_offers_what_the_readme_promises() -> None:
 
 
 def test_test_parts_can_be_selected() -> None:
-    assert "[lint] [tests] [docs]" in _run("scripts/test", "--help").stdout
+    assert "[lint] [tests] [docs] [benchmark]" in _run("scripts/test", "--help").stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

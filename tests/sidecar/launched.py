@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from processes import end
 
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
@@ -44,10 +45,8 @@ def run(
     process = start_run(folder, command, *options, **environment)
     try:
         out, err = process.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        raise AssertionError(f"hangcheck run did not end\n{out}\n{err}") from None
+    finally:
+        end(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import until
+from processes import end, until
 from sidecar.launched import python, record_of, run, start_run, verdict_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
+WAIT_UNTIL_SEEN = """
+import os, pathlib, time
+while not pathlib.Path("run/run.json").exists():
+    time.sleep(0.05)
+"""
 ANNOUNCE_AND_WAIT = """
 import signal, sys
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
@@ -31,11 +37,18 @@ def test_the_exit_code_is_the_commands_own(code: int, tmp_path: Path) -> None:
 
 
 def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
-    ended = run(tmp_path, python("import os; os.kill(os.getpid(), 9)"))
+    ended = run(tmp_path, python(WAIT_UNTIL_SEEN + "os.kill(os.getpid(), 9)"))
     assert ended.returncode == 128 + signal.SIGKILL
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (0,), "process_dead")
     assert "SIGKILL" in verdict.summary
+
+
+def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path: Path) -> None:
+    assert run(tmp_path, python("import os; os._exit(5)")).returncode == 5
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "5" in verdict.summary
 
 
 def test_output_and_input_are_the_commands_own(tmp_path: Path) -> None:
@@ -51,8 +64,7 @@ def test_a_healthy_command_finishes_and_its_folder_is_private(tmp_path: Path) ->
 
 
 def test_the_run_is_described_without_its_secrets(tmp_path: Path) -> None:
-    code = "import time; time.sleep(2)"
-    run(tmp_path, python(code), WANDB_API_KEY="a" * 40, WANDB_MODE="offline")
+    run(tmp_path, python(WAIT_UNTIL_SEEN), WANDB_API_KEY="a" * 40, WANDB_MODE="offline")
     record = record_of(tmp_path / "run")
     assert record.exit_code == 0
     assert record.ended_at is not None
@@ -69,7 +81,7 @@ def test_a_signal_is_passed_on_and_the_commands_answer_comes_back(tmp_path: Path
         process.send_signal(signal.SIGUSR1)
         process.communicate(timeout=30)
     finally:
-        _end(process)
+        end(process)
     assert process.returncode == 7
 
 
@@ -81,7 +93,7 @@ def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     finally:
-        _end(process)
+        end(process)
     assert process.returncode == 128 + signal.SIGTERM
     verdict = verdict_of(tmp_path / "run")
     assert verdict.verdict == "finished"
@@ -131,19 +143,14 @@ def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: 
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=30)
     finally:
-        _end(process)
+        end(process)
     assert process.returncode == 7
     assert err.count(f"the sidecar (pid {first}) ended with code -9") == 1
 
 
 def _sidecar_of(launcher: subprocess.Popen[str]) -> int | None:
     for child in psutil.Process(launcher.pid).children():
-        if "lightning_hangcheck.sidecar" in child.cmdline():
-            return child.pid
+        with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            if "lightning_hangcheck.sidecar" in child.cmdline():
+                return child.pid
     return None
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.communicate()

@@ -1,0 +1,41 @@
+"""The one place where bytes become facts, with a sentence where they cannot."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from lightning_hangcheck.errors import UnreadableRun
+
+Fact = TypeVar("Fact", bound=msgspec.Struct)
+SCHEMA_VERSION = 1
+
+
+def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
+    """Decode a fact.
+
+    Args:
+        data: JSON.
+        kind: The struct to build; unknown fields are ignored so that a newer writer stays readable.
+        source: Where the bytes came from, for the error's sentence.
+
+    Raises:
+        UnreadableRun: The bytes are no such fact, or are of another schema version.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        if version != SCHEMA_VERSION:
+            raise UnreadableRun(
+                f"{source} has schema_version {version}; this version reads {SCHEMA_VERSION}",
+                "install the lightning-hangcheck that wrote it, or a newer one",
+            )
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise UnreadableRun(
+            f"{source} cannot be read: {error}", "name another run folder, or run again"
+        ) from error
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int = SCHEMA_VERSION
