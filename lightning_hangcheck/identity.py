@@ -1,9 +1,9 @@
 """Which rank is this process, and who launched it?
 
-Read from the environment alone, so that it is right before any import of torch. Sources: torchrun
-sets RANK, LOCAL_RANK, WORLD_SIZE and TORCHELASTIC_RUN_ID; srun sets SLURM_PROCID, SLURM_LOCALID
-and SLURM_NTASKS; Lightning's own launcher starts ranks 1.. with LOCAL_RANK, NODE_RANK and
-WORLD_SIZE but no RANK, and only from inside ``fit`` (lightning 2.6, strategies/launchers/subprocess_script.py).
+Read from the environment alone, so that it is right before any import of torch. torchrun sets RANK,
+LOCAL_RANK, WORLD_SIZE and TORCHELASTIC_RUN_ID; srun sets SLURM_PROCID, SLURM_LOCALID and
+SLURM_NTASKS; Lightning's own launcher starts ranks 1.. with LOCAL_RANK, NODE_RANK and WORLD_SIZE
+but no RANK, and only inside ``fit`` (lightning 2.6, strategies/launchers/subprocess_script.py).
 """
 
 from __future__ import annotations

@@ -9,6 +9,15 @@ _said: set[str] = set()
 _lock = threading.Lock()
 
 
+def _unlock_in_child() -> None:
+    """Another thread may have held the lock at the fork; in the child nobody would free it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
 def once(key: str, sentence: str) -> None:
     """Print a sentence to stderr the first time that this process meets the trouble.
 

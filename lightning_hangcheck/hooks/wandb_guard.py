@@ -138,7 +138,7 @@ def _make(wish: _Wish, run_id: str) -> WandbLogger:
     """
     started, before = time.monotonic(), services()
     try:
-        with section("WandbLogger constructor"):
+        with section("wandb run creation"):
             return within(wish.time_limit, partial(wish.plan.online, wish.time_limit))
     except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
         failed = _failure(error, time.monotonic() - started)

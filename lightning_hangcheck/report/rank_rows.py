@@ -124,7 +124,7 @@ def _cells(
         situation.state[len(ranks) > 1],
         doing,
         plain(situation.place.function),
-        plain(situation.place.line),
+        plain(situation.place.line).rpartition("/")[2],
         f"phase {situation.phase}" if situation.phase else "",
         "" if runs else min(seen.get(rank, "") for rank in ranks),
     )

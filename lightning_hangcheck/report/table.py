@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.paragraphs import INDENT, WIDTH
+from lightning_hangcheck.report.paragraphs import INDENT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 GAP = "  "
 NARROWEST = 12
+TABLE_WIDTH = 136
+"""Wider than the prose: a cut function name costs more than a line that wraps."""
 
 
 def aligned(rows: Sequence[Sequence[str]], shrinking: Collection[int], tails: int) -> list[str]:
@@ -22,7 +24,7 @@ def aligned(rows: Sequence[Sequence[str]], shrinking: Collection[int], tails: in
         tails: The shrinking column whose end matters more than its start (``file:line``).
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = WIDTH - len(INDENT)
+    room = TABLE_WIDTH - len(INDENT)
     while _width(widths) > room:
         widest = max(shrinking, key=lambda column: widths[column])
         if widths[widest] <= NARROWEST:

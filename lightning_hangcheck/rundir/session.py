@@ -25,6 +25,7 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.rundir.atomic import create_once, make_private_folder
 from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.housekeeping import remove_left_behind
 from lightning_hangcheck.rundir.layout import RunFolder
 
 SESSION_VARIABLE = "HANGCHECK_SESSION"
@@ -111,6 +112,9 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
         UnreadableRun: session.json is there but unreadable.
     """
     make_private_folder(folder.parent)
+    if folder.parent.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder.parent} belongs to another user")
+    remove_left_behind(folder.parent)
     make_private_folder(folder)
     make_private_folder(folder / "pages")
     make_private_folder(folder / "meet")

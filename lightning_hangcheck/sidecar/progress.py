@@ -27,7 +27,7 @@ class Progress:
     """One rank's signs of progress.
 
     Attributes:
-        beats: Whether the rank's page ever showed progress of its own.
+        beats: Whether the rank beats by itself; one that only passes checkpoints promises no more.
     """
 
     def __init__(self, now_ns: int) -> None:
@@ -49,7 +49,7 @@ class Progress:
         if beat.last_beat_ns > self._beat_ns:
             if self.beats:
                 self._pauses.setdefault(self._place, _Pauses()).learn(self._longest_silence_ns)
-            self.beats, self._place = True, _place(beat)
+            self.beats, self._place = beat.beats > 0, _place(beat)
             self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
             self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
             self._spins = False
