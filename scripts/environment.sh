@@ -45,6 +45,7 @@ make_environment() {
     "$BASE_PYTHON" -m venv --clear "$1" ||
       fail "cannot make $1; install your system's venv package (python3-venv), or use --no-venv"
   fi
+  VENV_PYTHON=$(cd "$1" && pwd)/bin/python
 }
 
 # use_current_environment: sets VENV_PYTHON to the Python on PATH.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from datetime import datetime, timezone
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
-from lightning_hangcheck.rundir.atomic import make_private_folder
+from lightning_hangcheck.rundir.atomic import PRIVATE_FILE, make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,16 +92,25 @@ def prepare_run_folder(folder: RunFolder) -> None:
         ) from error
 
 
-def refuse_used_folder(folder: RunFolder) -> None:
-    """Refuse a folder that holds a run.
+def claim_run_folder(folder: RunFolder, record: bytes) -> None:
+    """Make the folder this run's own by writing run.json; of two runs that try, one wins.
+
+    Args:
+        folder: Already prepared.
+        record: First content of run.json.
 
     Raises:
-        UsedRunFolder: It does; nothing was touched.
+        UsedRunFolder: It holds another run; nothing was touched.
+        OSError: It cannot be written.
     """
-    if folder.run_file.exists():
+    try:
+        descriptor = os.open(folder.run_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    except FileExistsError as error:
         raise UsedRunFolder(
             f"run folder {folder.path} already holds a run", "name another folder, or remove it"
-        )
+        ) from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(record)
 
 
 def find_run_folder(named: str | None) -> RunFolder:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PR_SET_CHILD_SUBREAPER = 36
 SHELL_SIGNAL_BASE = 128
+KILLED_WITHIN_S = 10.0
 
 
 class Job:
@@ -108,6 +109,11 @@ class Ending:
         self._job = job
         self._kill_at = time.monotonic() + grace_s
         job.pass_on(signal.SIGTERM)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether SIGKILL had its time: what is still there waits in the kernel, for ever."""
+        return time.monotonic() >= self._kill_at + KILLED_WITHIN_S
 
     def press(self, ours: Sequence[int]) -> None:
         """Kill what is left once the grace is over."""

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
+from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.rundir.layout import (
     RunFolder,
+    claim_run_folder,
     name_run_folder,
     prepare_run_folder,
-    refuse_used_folder,
 )
 from lightning_hangcheck.rundir.session import (
     SESSION_VARIABLE,
@@ -87,7 +89,7 @@ class _Run:
         self._stopped_by = ""
 
     def until_ended(self) -> int:
-        while self._job.exit_code is None or (self._ending and self._left_over()):
+        while self._goes_on():
             self._take_signal()
             ours = self._tie.processes if self._tie is not None else []
             self._job.reap(ours)
@@ -97,10 +99,19 @@ class _Run:
                     self._ending = self._ending or Ending(self._job, self._settings.abort_grace)
             if self._ending is not None:
                 self._ending.press([process.pid for process in ours])
-        exit_code = self._job.exit_code
+        exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._tie is not None:
             self._tie.close(self._job.pid, exit_code, self._stopped_by, self._ending is not None)
         return ABORTED if self._ending is not None else shell_code(exit_code)
+
+    def _goes_on(self) -> bool:
+        """A job that we end is over with its last process, or when not even SIGKILL ends it."""
+        if self._ending is None:
+            return self._job.exit_code is None
+        if self._ending.hopeless:
+            log.once("hopeless", "parts of the job do not end on SIGKILL (state D?); leaving them")
+            return False
+        return self._job.exit_code is None or self._left_over()
 
     def _left_over(self) -> bool:
         ours = self._tie.processes if self._tie is not None else []
@@ -119,11 +130,12 @@ class _Run:
 
 def _open_session(command: Sequence[str], settings: Settings) -> Session | None:
     """A run that cannot be watched still runs: what is missing is said once."""
-    folder = _run_folder(settings.run_dir)
+    shown, started_at = redact_text(shlex.join(command)), utc_now()
+    folder = _run_folder(settings.run_dir, shown, started_at)
     facts = SessionFacts(
         run_dir=str(folder.path),
-        command=redact_text(shlex.join(command)),
-        started_at=utc_now(),
+        command=shown,
+        started_at=started_at,
         root_pid=os.getpid(),
         launched=True,
     )
@@ -136,15 +148,20 @@ def _open_session(command: Sequence[str], settings: Settings) -> Session | None:
         return None
 
 
-def _run_folder(wanted: str | None) -> RunFolder:
+def _run_folder(wanted: str | None, command: str, started_at: str) -> RunFolder:
     """Training goes on without its run folder: an unusable one is replaced by a temporary one."""
     folder = name_run_folder(wanted)
     try:
-        within(DISK_LIMIT_S, lambda: refuse_used_folder(folder))
-        within(DISK_LIMIT_S, lambda: prepare_run_folder(folder))
-    except (UnpreparedRunFolder, NoAnswer) as error:
+        within(DISK_LIMIT_S, lambda: _take(folder, command, started_at))
+    except (UnpreparedRunFolder, NoAnswer, OSError) as error:
         trouble = f"run folder {folder.path} cannot be used: {error}"
         folder = RunFolder(Path(tempfile.mkdtemp(prefix="hangcheck-run-")))
         log.once("run folder", f"{trouble}; this run is kept in {folder.path} instead")
-        prepare_run_folder(folder)
+        _take(folder, command, started_at)
     return folder
+
+
+def _take(folder: RunFolder, command: str, started_at: str) -> None:
+    prepare_run_folder(folder)
+    record = RunRecord(run_id=folder.run_id, command=command, started_at=started_at)
+    claim_run_folder(folder, encode_pretty(record))

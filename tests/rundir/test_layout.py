@@ -12,10 +12,10 @@ import pytest
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.rundir.layout import (
     RunFolder,
+    claim_run_folder,
     find_run_folder,
     name_run_folder,
     prepare_run_folder,
-    refuse_used_folder,
 )
 
 NOON = datetime(2026, 11, 20, 12, 0, 1, tzinfo=timezone.utc)
@@ -60,10 +60,10 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    refuse_used_folder(folder)
-    folder.run_file.touch()
+    claim_run_folder(folder, b"first")
     with pytest.raises(UsedRunFolder, match="already holds a run"):
-        refuse_used_folder(folder)
+        claim_run_folder(folder, b"second")
+    assert folder.run_file.read_bytes() == b"first"
 
 
 def test_verdicts_are_counted_by_number(tmp_path: Path) -> None:

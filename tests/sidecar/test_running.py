@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 WAIT_UNTIL_SEEN = """
 import os, pathlib, time
-while not pathlib.Path("run/run.json").exists():
+while '"environment"' not in pathlib.Path("run/run.json").read_text():
     time.sleep(0.05)
 """
 ANNOUNCE_AND_WAIT = """
@@ -122,6 +122,17 @@ def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path) -> None:
     assert "already holds a run" in ended.stderr
     assert ended.stdout == ""
     assert (tmp_path / "run" / "verdict.json").read_bytes() == before
+
+
+def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(tmp_path: Path) -> None:
+    processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
+    try:
+        for process in processes:
+            process.communicate(timeout=30)
+    finally:
+        for process in processes:
+            end(process)
+    assert sorted(process.returncode for process in processes) == [0, 2]
 
 
 def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
