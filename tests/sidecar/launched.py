@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,18 +15,32 @@ from lightning_hangcheck.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-BINARIES = Path(sys.executable).parent
+    from pathlib import Path
 
 
 def start_run(
-    folder: Path, command: Sequence[str], *options: str, run_dir: str = "run", **environment: str
+    folder: Path,
+    command: Sequence[str],
+    *options: str,
+    prefix: Sequence[str] = (),
+    hangcheck: Path | None = None,
+    **environment: str,
 ) -> subprocess.Popen[str]:
-    """Start `hangcheck run` with pipes on its output; the run folder is FOLDER/RUN_DIR."""
+    """Start `hangcheck run` with pipes on its output; the run folder is FOLDER/run.
+
+    Args:
+        folder: Working folder.
+        command: To run.
+        options: Of `hangcheck run`.
+        prefix: A command that starts `hangcheck run` in its turn.
+        hangcheck: Python to run it with; this one where None.
+        environment: Added to ours.
+    """
     return subprocess.Popen(
         [
-            str(BINARIES / "hangcheck"),
-            *("run", "--run-dir", run_dir, *options, "--"),
+            *prefix,
+            *(str(hangcheck or sys.executable), "-m", "lightning_hangcheck"),
+            *("run", "--run-dir", "run", *options, "--"),
             *command,
         ],
         cwd=folder,

@@ -1,0 +1,91 @@
+"""What breaks around us is said once, and the command goes on: full disk, py-spy gone or stuck."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import end
+from sidecar.launched import start_run, verdict_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(100)]
+CASE = Path(__file__).parents[1] / "hangbench" / "cases" / "stalled_in_own_code.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(CASE)]
+IMPATIENT = {
+    "HANGCHECK_IDLE_AFTER": "6",
+    "HANGCHECK_STALL_TIMEOUT": "8",
+    "HANGCHECK_ABORT_GRACE": "2",
+}
+
+
+def abort_on_hang(
+    folder: Path, prefix: Sequence[str] = (), hangcheck: Path | None = None, **environment: str
+) -> tuple[int, str]:
+    """Run a job that hangs until it is ended for it; returns exit code and error output."""
+    process = start_run(
+        folder,
+        TORCHRUN,
+        "--on-hang",
+        "abort",
+        prefix=prefix,
+        hangcheck=hangcheck,
+        **IMPATIENT,
+        **environment,
+    )
+    try:
+        _, errors = process.communicate(timeout=80)
+    finally:
+        end(process)
+    return process.returncode, errors
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """A Python that has all our packages, but no py-spy beside it."""
+    home = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    packages = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
+    everything = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    (Path(packages) / "everything.pth").write_text(everything)
+    return home / "bin" / "python"
+
+
+def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None:
+    code, errors = abort_on_hang(
+        tmp_path, prefix=["bash", "-c", 'ulimit -f 2; exec "$@"', "limited"]
+    )
+    assert code == 75
+    assert errors.count("verdicts are printed but not saved") == 1
+    assert "HANG" in errors
+    assert "wait_for_shard" in errors
+
+
+def test_without_py_spy_the_run_says_so_and_the_verdict_names_what_is_missing(
+    tmp_path: Path, bare_python: Path
+) -> None:
+    path = os.pathsep.join(["/usr/bin", "/bin"])
+    code, errors = abort_on_hang(tmp_path, hangcheck=bare_python, PATH=path)
+    assert code == 75
+    assert "pip install py-spy" in errors
+    verdict = verdict_of(tmp_path / "run")
+    assert verdict.cause == "unknown"
+    assert any("py-spy" in gap.why for gap in verdict.gaps)
+
+
+def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
+    tmp_path: Path, bare_python: Path
+) -> None:
+    stuck = bare_python.parent / "py-spy"
+    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
+    stuck.chmod(0o755)
+    code, errors = abort_on_hang(tmp_path, hangcheck=bare_python, HANGCHECK_PROBE_TIMEOUT="1")
+    assert code == 75, errors
+    assert any("no answer" in gap.why for gap in verdict_of(tmp_path / "run").gaps)
