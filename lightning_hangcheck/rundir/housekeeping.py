@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
 
+NAMESPACE_FILE = "namespace"
 LEFT_BEHIND_AFTER_S = 3600.0
 """A job whose ranks have no process yet is minutes old at most."""
 
@@ -13,9 +15,9 @@ LEFT_BEHIND_AFTER_S = 3600.0
 def remove_left_behind(sessions: Path) -> None:
     """Remove sessions that are old and whose recording processes are all gone.
 
-    A session without pages is one whose ranks have all left, or never came. Processes of another
-    pid namespace that share this memory cannot be seen; a page that was written lately speaks for
-    them.
+    A session without pages is one whose ranks have all left, or never came. One that another pid
+    namespace wrote (a container that shares this memory) is left alone: its processes cannot be
+    seen from here.
 
     Args:
         sessions: Folder of this user's sessions.
@@ -29,9 +31,16 @@ def remove_left_behind(sessions: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def pid_namespace() -> str:
+    """Name the pid namespace of this process, for example ``pid:[4026531836]``."""
+    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a name, no path
+
+
 def _is_left_behind(session: Path, now_s: float) -> bool:
     pages = session / "pages"
     try:
+        if (session / NAMESPACE_FILE).read_text() != pid_namespace():
+            return False
         newest = max(path.stat().st_mtime for path in (session, pages, *pages.iterdir()))
         pids = [page.stem for page in pages.glob("*.page")]
         return now_s - newest > LEFT_BEHIND_AFTER_S and not any(map(_is_there, pids))

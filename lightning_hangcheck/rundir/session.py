@@ -25,7 +25,11 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.rundir.atomic import create_once, make_private_folder
 from lightning_hangcheck.rundir.decoding import decode
-from lightning_hangcheck.rundir.housekeeping import remove_left_behind
+from lightning_hangcheck.rundir.housekeeping import (
+    NAMESPACE_FILE,
+    pid_namespace,
+    remove_left_behind,
+)
 from lightning_hangcheck.rundir.layout import RunFolder
 
 SESSION_VARIABLE = "HANGCHECK_SESSION"
@@ -117,6 +121,7 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
     remove_left_behind(folder.parent)
     make_private_folder(folder)
     make_private_folder(folder / "pages")
+    (folder / NAMESPACE_FILE).write_text(pid_namespace())
     make_private_folder(folder / "meet")
     data = create_once(folder / "session.json", encode(facts))
     return Session(folder, decode(data, SessionFacts, str(folder / "session.json")))
