@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -57,12 +59,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10, help="runs of each cause (10)")
     parser.add_argument("--cause", action="append", choices=CALLED_WITHIN, help="only this one")
     parser.add_argument("--rank", type=int, default=1, help="which rank is struck (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures: list[Figure] = []
-    for cause in options.cause or CALLED_WITHIN:
-        latencies = [_run_once(cause, options.rank) for _ in range(options.runs)]
-        figures += _summarize(cause, latencies)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for cause in options.cause or CALLED_WITHIN:
+            latencies = list(pool.map(_run_once, [cause] * options.runs, repeat(options.rank)))
+            figures += _summarize(cause, latencies)
     tell(figures, as_json=options.json)
 
 
