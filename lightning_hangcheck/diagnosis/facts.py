@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.departures import how_it_ended
-from lightning_hangcheck.diagnosis.wording import duration, name_ranks, verb
+from lightning_hangcheck.diagnosis.wording import duration, name_ranks, short_place, verb
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
     if reading.view.departure is not None:
         yield EvidenceItem("departure", rank, f"rank {rank} {how_it_ended(reading.view)}")
     if reading.place is not None and reading.place != frames[-1]:
-        yield EvidenceItem("stack", rank, f"stands in {reading.place}, inside it {frames[-1]}")
+        inside = f"{frames[-1].function} ({short_place(frames[-1])})"
+        yield EvidenceItem("stack", rank, f"stands in {reading.place}, inside it {inside}")
     elif frames:
         yield EvidenceItem("stack", rank, f"stands in {frames[-1]}")
     if observed.span_s > 0:
