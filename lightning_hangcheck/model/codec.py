@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -24,6 +25,9 @@ def verdict_schema() -> dict[str, Any]:
     (schema,), definitions = msgspec.json.schema_components(
         (Verdict,), ref_template="#/$defs/{name}"
     )
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = cleandoc(definition["description"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "lightning-hangcheck verdict.json",

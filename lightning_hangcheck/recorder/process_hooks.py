@@ -63,7 +63,10 @@ class ProcessHooks:
             self._next_hook(kind, error, traceback)
 
     def _end_child(self) -> None:
-        """Called in the ``finally`` of multiprocessing's bootstrap: the exception is at hand."""
+        """Called in the ``finally`` of multiprocessing's bootstrap: the exception is at hand.
+
+        From Python 3.13 on it is called later, and the exception is forgotten by then.
+        """
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit):
             # torch's wrapper answers an exception by sys.exit(1) from within its handler

@@ -35,13 +35,18 @@ class SeenProcess(Struct, frozen=True, kw_only=True):
 
 
 class FoundRank(Struct, frozen=True, kw_only=True):
-    """A rank and the process that is it."""
+    """A rank and the process that is it.
+
+    Attributes:
+        guessed: Nothing said so: it is only the first Python process of a job without any rank.
+    """
 
     rank: int
     pid: int
     local_rank: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
+    guessed: bool = False
 
 
 def find_ranks(
@@ -66,7 +71,9 @@ def find_ranks(
         main = _plain_main(tree, bool(found))
         if main is not None:
             world_size = next((rank.world_size for rank in found.values()), None)
-            found[0] = FoundRank(rank=0, pid=main, local_rank=0, world_size=world_size)
+            found[0] = FoundRank(
+                rank=0, pid=main, local_rank=0, world_size=world_size, guessed=not found
+            )
     for pid, beat in beats.items():
         if beat.rank is not None and pid in tree:
             found[beat.rank] = _rank_by_page(beat, tree[pid])

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase
 
 NANOSECONDS = 1_000_000_000
+LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
+"""A training loop passes all of these in each step, mostly between two readings of the page: steps
+that went by teach the pace of each of them."""
 Place = tuple["Phase | None", str]
 BUSY_SHARE = 0.05
 """Share of one core above which a rank is using the processor. The pulse and journal threads stay
@@ -41,6 +44,8 @@ class Progress:
         self._longest_silence_ns = 0
         self._place: Place = (None, "")
         self._pauses: dict[Place, _Pauses] = {}
+        self._loop = _Pauses()
+        self._step: int | None = None
 
     def read_beat(self, beat: Beat, now_ns: int) -> None:
         """Take a reading of the page, and learn the pace of the place where the rank stood."""
@@ -49,6 +54,8 @@ class Progress:
         if beat.last_beat_ns > self._beat_ns:
             if self.beats:
                 self._pauses.setdefault(self._place, _Pauses()).learn(self._longest_silence_ns)
+                self._loop.learn(self._longest_silence_ns, self._steps_since(beat))
+            self._step = beat.step
             self.beats, self._place = beat.beats > 0, _place(beat)
             self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
             self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
@@ -102,10 +109,17 @@ class Progress:
 
     def pace(self) -> Pace | None:
         """What silences were like so far where the rank stands now; None if it never beat."""
-        pauses = self._pauses.get(self._place)
-        if not self.beats or pauses is None:
+        if not self.beats:
+            return None
+        pauses = self._pauses.get(self._place, _Pauses())
+        if pauses.learned < self._loop.learned and self._place[0] in LOOP_PHASES:
+            pauses = self._loop
+        if pauses.learned < 0:
             return None
         return Pace(longest_pause_s=pauses.longest_ns / NANOSECONDS, pauses=pauses.learned)
+
+    def _steps_since(self, beat: Beat) -> int:
+        return max(0, beat.step - self._step) if beat.step and self._step is not None else 0
 
 
 class _Pauses:
@@ -115,8 +129,9 @@ class _Pauses:
         self.learned = -1
         self.longest_ns = 0
 
-    def learn(self, pause_ns: int) -> None:
-        self.learned += 1
+    def learn(self, pause_ns: int, times: int = 1) -> None:
+        """Note the longest silence of so many that ended since the last reading."""
+        self.learned += times
         if self.learned > 0:
             self.longest_ns = max(self.longest_ns, pause_ns)
 

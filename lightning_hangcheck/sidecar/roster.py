@@ -110,6 +110,11 @@ class Roster:
         self._pages.close()
         self._exits.close()
 
+    @property
+    def _ranks_are_told(self) -> bool:
+        """Whether ranks were ever told by a launcher or a page: then no launcher is one of them."""
+        return any(not rank.found.guessed for rank in self.ranks.values())
+
     def _scan_interval_ns(self, now_ns: int) -> int:
         young = now_ns - self._changed_ns < YOUNG_S * NANOSECONDS
         return int((SCAN_YOUNG_S if young else SCAN_SETTLED_S) * NANOSECONDS)
@@ -125,7 +130,8 @@ class Roster:
             if any(process.pid == rank.found.pid for process in processes):
                 del self.ranks[rank.found.rank]
         for rank_found in found:
-            self._meet(rank_found, now_ns)
+            if not (rank_found.guessed and self._ranks_are_told):
+                self._meet(rank_found, now_ns)
 
     def _meet(self, found: FoundRank, now_ns: int) -> None:
         known = self.ranks.get(found.rank)

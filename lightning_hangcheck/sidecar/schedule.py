@@ -8,7 +8,7 @@ from __future__ import annotations
 
 NANOSECONDS = 1_000_000_000
 FIRST_LOOKS = 3
-BETWEEN_FIRST_LOOKS_S = 1.1
+BETWEEN_FIRST_LOOKS_S = 1.0
 WHILE_SUSPECT_S = 2.5
 LONGEST_S = 30.0
 PAUSES_BEFORE_SURPRISE = 3.0
@@ -44,10 +44,10 @@ class Schedule:
             self._looks, self._interval_s = 0, BETWEEN_FIRST_LOOKS_S
         return turned_idle or since_look >= self._interval_s
 
-    def looked(self, now_ns: int, *, suspicious: bool) -> None:
-        """Note that a look was taken, and what it led to."""
+    def looked(self, begun_ns: int, *, suspicious: bool) -> None:
+        """Note when a look was begun, and what it led to."""
         self._looks += 1
-        self._last_ns = now_ns
+        self._last_ns = begun_ns
         if self._looks < FIRST_LOOKS:
             self._interval_s = BETWEEN_FIRST_LOOKS_S
         elif suspicious:

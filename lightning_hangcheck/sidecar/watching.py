@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LAPSE_S = 2.0
 """A reading that comes this much late means that we were stopped or starved, not the ranks."""
+LOOKING_POLL_S = 0.05
 STOPPED = ("T", "t")
 
 
@@ -54,6 +55,7 @@ class Watcher:
         self.roster = Roster(session, self._read_ns)
         self.alarm = Alarm()
         self._raised_ns = 0
+        self._look_begun_ns = 0
         self._gaps: tuple[Gap, ...] = ()
         self._looker = Looker(settings.probe_timeout)
         self._schedule = Schedule(settings.look_after)
@@ -71,7 +73,8 @@ class Watcher:
             targets = self.roster.targets()
             if targets:
                 self._looker.begin(targets)
-        self.roster.wait(self._settings.poll_interval)
+                self._look_begun_ns = now_ns
+        self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
 
     def conclude(self, exit_code: int | None) -> tuple[Case, Verdict]:
         """Judge the job at its end."""
@@ -99,7 +102,7 @@ class Watcher:
         case = self._case(now_ns)
         verdict = judge(case)
         telling = self.alarm.hear(verdict)
-        self._schedule.looked(now_ns, suspicious=self.alarm.standing is not None)
+        self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
         if telling is None:
             return
         self._raised_ns = now_ns

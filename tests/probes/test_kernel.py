@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from processes import until
 
 from lightning_hangcheck.model.evidence import Gap, ProcessState
@@ -41,6 +43,7 @@ def main_thread_in(pid: int, call: str) -> ProcessState:
     return until(in_call, f"the main thread to be in {call}")
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep sleeps in select before 3.11")
 def test_a_sleeper_is_in_clock_nanosleep(program: StartProgram) -> None:
     running = program("sleeping.py", "odd) R (name")
     state = main_thread_in(running.pid, "clock_nanosleep")

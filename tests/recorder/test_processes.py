@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,10 @@ def test_a_worker_that_learns_its_rank_is_a_rank(run: Callable[..., Program], me
     assert program.page().rank == 0
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13),
+    reason="from Python 3.13 on such a child has forgotten its exception when its exit hooks run",
+)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("how", ["learn and raise", "learn and exit"])
 def test_such_a_rank_leaves_last_words(run: Callable[..., Program], method: str, how: str) -> None:

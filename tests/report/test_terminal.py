@@ -30,13 +30,13 @@ from lightning_hangcheck.report import json_text, terminal
 from lightning_hangcheck.report.colour import coloured
 from lightning_hangcheck.report.headline import KIND_WORDS
 from lightning_hangcheck.report.rank_rows import STATE_WORDS
+from lightning_hangcheck.report.table import TABLE_WIDTH
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 GOLDEN = Path(__file__).parent / "golden"
 MOST_LINES = 40
-WIDTH = 120
 CASES = {
     "stalled": stalled(),
     "never_came": (None, never_came()),
@@ -105,13 +105,14 @@ def test_constructed_verdicts_follow_the_schema(name: str) -> None:
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(huge_verdicts())
-def test_report_fits_on_a_screen_at_any_world_size(judged: Verdict) -> None:
-    """At most 40 lines of at most 120 columns; only a word that cannot be broken is longer."""
+@given(some.data())
+def test_report_fits_on_a_screen_at_any_world_size(data: some.DataObject) -> None:
+    """At most 40 lines of limited width; only a word that cannot be broken is longer."""
+    judged = data.draw(huge_verdicts())
     lines = terminal.render(None, judged, FOLDER).splitlines()
     assert len(lines) <= MOST_LINES
     for line in lines:
-        assert len(line) <= WIDTH or max(map(len, line.split())) > WIDTH // 2
+        assert len(line) <= TABLE_WIDTH or max(map(len, line.split())) > TABLE_WIDTH // 2
 
 
 def test_the_fullest_report_fits_too() -> None:

@@ -60,6 +60,18 @@ def test_a_lonely_python_process_is_rank_0() -> None:
     assert pids([process(10, 1, python=False), process(11, 10), process(12, 11)]) == {0: 11}
 
 
+def test_a_rank_that_is_only_the_first_python_process_is_a_guess() -> None:
+    (guess,) = find_ranks([process(10, 1)], {})
+    assert guess.guessed
+    found = find_ranks([process(10, 1), torchrun_rank(11, 10, 0)], {})
+    assert not any(rank.guessed for rank in found)
+
+
+def test_rank_0_of_lightnings_launcher_is_no_guess() -> None:
+    tree = [process(10, 1), process(11, 10, LOCAL_RANK="1", NODE_RANK="0", WORLD_SIZE="2")]
+    assert not any(rank.guessed for rank in find_ranks(tree, {}))
+
+
 def test_a_page_that_knows_its_rank_decides() -> None:
     tree = [process(10, 1), process(11, 10), process(12, 10)]
     beats = {pid: Beat(pid=pid, rank=rank, world_size=2) for pid, rank in ((11, 0), (12, 1))}

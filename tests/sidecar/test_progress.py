@@ -103,6 +103,28 @@ def test_each_phase_has_its_own_pace() -> None:
     assert progress.pace() is None
 
 
+def test_steps_that_went_by_between_two_readings_teach_the_pace_of_the_whole_loop() -> None:
+    progress = Progress(0)
+    for at_s, step in ((1.0, 0), (1.25, 1), (1.5, 3), (1.75, 5)):
+        reading = Beat(pid=1, beats=1, last_beat_ns=int(at_s * SECOND), phase="backward", step=step)
+        progress.read_beat(reading, int(at_s * SECOND))
+    stuck = Beat(pid=1, beats=2, last_beat_ns=2 * SECOND, phase="training_step", step=5)
+    progress.read_beat(stuck, 2 * SECOND)
+    pace = progress.pace()
+    assert pace is not None
+    assert pace.known
+    assert pace.longest_pause_s < 1.0
+
+
+def test_steps_teach_nothing_of_validation() -> None:
+    progress = Progress(0)
+    for step in range(10):
+        reading = Beat(pid=1, beats=1, last_beat_ns=step + 1, phase="backward", step=step)
+        progress.read_beat(reading, step + 1)
+    progress.read_beat(Beat(pid=1, beats=2, last_beat_ns=99, phase="validation", step=9), 99)
+    assert progress.pace() is None
+
+
 def test_a_rank_that_never_beat_has_no_pace() -> None:
     progress = Progress(0)
     use_processor(progress, 0, 10, share=0.5)

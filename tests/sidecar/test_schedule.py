@@ -23,7 +23,7 @@ def looks_of_a_silence(
 
 
 def test_three_looks_come_soon_after_each_other() -> None:
-    assert looks_of_a_silence(Schedule(2.0), 5.0, suspicious=True) == [2.0, 3.25, 4.5]
+    assert looks_of_a_silence(Schedule(2.0), 5.0, suspicious=True) == [2.0, 3.0, 4.0]
 
 
 def test_what_is_only_slow_is_looked_at_less_and_less() -> None:
