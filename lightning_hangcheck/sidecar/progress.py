@@ -8,7 +8,7 @@ seconds is idle for three seconds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.case import Pace
 
@@ -21,9 +21,25 @@ LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
 """A training loop passes all of these in each step, mostly between two readings of the page: steps
 that went by teach the pace of each of them."""
 Place = tuple["Phase | None", str]
-BUSY_SHARE = 0.05
-"""Share of one core above which a rank is using the processor. The pulse and journal threads stay
-below 0.002 of a core; the kernel counts in ticks of 10 ms, 0.04 of a quarter of a second."""
+WINDOW_S = 1.0
+"""Time over which the use of the processor is judged: the kernel counts it in ticks of 10 ms."""
+MAIN_SHARE = 0.05
+ALL_SHARE = 0.2
+"""Shares of one core above which a rank is using the processor: by its main thread, or by all of
+its threads together. Helpers that wake now and then (pulse, metrics, a loader that asks whether its
+workers live) stay below."""
+
+
+class ProcessorTime(NamedTuple):
+    """Seconds of processor time of a process so far.
+
+    Attributes:
+        main_s: Of its main thread.
+        all_s: Of all its threads.
+    """
+
+    main_s: float
+    all_s: float
 
 
 class Progress:
@@ -38,7 +54,7 @@ class Progress:
         self._progress_ns = now_ns
         self._active_ns = now_ns
         self._spins = False
-        self._cpu: tuple[float, int] | None = None
+        self._processor: tuple[ProcessorTime, int] | None = None
         self._beat_ns = 0
         self._moved_ns = 0
         self._longest_silence_ns = 0
@@ -62,15 +78,18 @@ class Progress:
             self._spins = False
         self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
 
-    def read_processor(self, cpu_s: float, now_ns: int) -> None:
-        """Take a reading of the process's processor time, seconds."""
-        if self._cpu is not None:
-            used, interval = cpu_s - self._cpu[0], (now_ns - self._cpu[1]) / NANOSECONDS
-            if interval > 0 and used / interval > BUSY_SHARE:
-                self._active_ns = now_ns
-                if not self.beats and not self._spins:
-                    self._progress_ns = now_ns
-        self._cpu = (cpu_s, now_ns)
+    def read_processor(self, used: ProcessorTime, now_ns: int) -> None:
+        """Take a reading of the processor time that the rank has used so far."""
+        before, since_ns = self._processor or (used, now_ns)
+        seconds = (now_ns - since_ns) / NANOSECONDS
+        if self._processor is not None and seconds < WINDOW_S:
+            return
+        self._processor = (used, now_ns)
+        main, everything = used.main_s - before.main_s, used.all_s - before.all_s
+        if main > MAIN_SHARE * seconds or everything > ALL_SHARE * seconds:
+            self._active_ns = now_ns
+            if not self.beats and not self._spins:
+                self._progress_ns = now_ns
 
     def saw_movement(self, now_ns: int) -> None:
         """A look saw the rank move through its code, or move bytes."""
@@ -87,7 +106,7 @@ class Progress:
         """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
         self._progress_ns = min(self._progress_ns + lapse_ns, now_ns)
         self._active_ns = min(self._active_ns + lapse_ns, now_ns)
-        self._cpu = None
+        self._processor = None
 
     def silent_ns(self, now_ns: int) -> int:
         """Nanoseconds since the last progress."""

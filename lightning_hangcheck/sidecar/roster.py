@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.case import Departure, RankView
 from lightning_hangcheck.probes.exits import ExitWatcher
-from lightning_hangcheck.probes.vitals import vitals
+from lightning_hangcheck.probes.vitals import main_thread_cpu_s, vitals
 from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.discovery import FoundRank, find_ranks
 from lightning_hangcheck.sidecar.pages import Pages
-from lightning_hangcheck.sidecar.progress import NANOSECONDS
+from lightning_hangcheck.sidecar.progress import NANOSECONDS, ProcessorTime
 from lightning_hangcheck.sidecar.watched_rank import WatchedRank
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class Roster:
                 self._depart(rank, None)
             else:
                 rank.state = seen.state
-                rank.progress.read_processor(seen.cpu_s, now_ns)
+                main_s = main_thread_cpu_s(rank.found.pid) or 0.0
+                rank.progress.read_processor(ProcessorTime(main_s, seen.cpu_s), now_ns)
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_hangcheck.model.beat import Beat, OpenSection
-from lightning_hangcheck.sidecar.progress import Progress
+from lightning_hangcheck.sidecar.progress import ProcessorTime, Progress
 
 SECOND = 1_000_000_000
 
@@ -26,9 +26,14 @@ def idleness(progress: Progress, now_s: float) -> float:
     return progress.idle_ns(int(now_s * SECOND)) / SECOND
 
 
-def use_processor(progress: Progress, from_s: int, to_s: int, share: float) -> None:
-    for at_s in range(from_s, to_s + 1):
-        progress.read_processor((at_s - from_s) * share, at_s * SECOND)
+def use_processor(
+    progress: Progress, from_s: int, to_s: int, share: float, *, main: bool = True
+) -> None:
+    """Use so much of a core, read four times a second."""
+    for quarter in range(4 * from_s, 4 * to_s + 1):
+        used = (quarter / 4 - from_s) * share
+        now_ns = quarter * SECOND // 4
+        progress.read_processor(ProcessorTime(used if main else 0.0, used), now_ns)
 
 
 def test_silence_counts_from_the_last_beat() -> None:
@@ -55,8 +60,7 @@ def test_processor_time_counts_no_more_once_a_look_saw_the_rank_spin() -> None:
     progress = Progress(0)
     use_processor(progress, 0, 5, share=1.0)
     progress.saw_spinning()
-    for at_s in range(6, 31):
-        progress.read_processor(float(at_s), at_s * SECOND)
+    use_processor(progress, 6, 30, share=1.0)
     assert silence(progress, 30.0) == 25.0
 
 
@@ -64,9 +68,31 @@ def test_a_rank_that_computed_silently_and_then_waits_is_idle_only_since_it_wait
     progress = Progress(0)
     read_beats(progress, 1.0)
     use_processor(progress, 1, 100, share=0.9)
-    progress.read_processor(99 * 0.9, 103 * SECOND)
+    use_processor(progress, 101, 103, share=0.0)
     assert silence(progress, 103.0) == 102.0
     assert idleness(progress, 103.0) == 3.0
+
+
+def test_a_helper_thread_that_wakes_now_and_then_does_not_make_a_rank_busy() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 40, share=0.1, main=False)
+    assert idleness(progress, 40.0) == 39.0
+
+
+def test_threads_that_compute_for_an_idle_main_thread_make_the_rank_busy() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 40, share=3.0, main=False)
+    assert idleness(progress, 40.0) == 0.0
+
+
+def test_one_tick_of_the_kernels_clock_is_no_activity_however_short_the_reading() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.read_processor(ProcessorTime(0.0, 0.0), 1 * SECOND)
+    progress.read_processor(ProcessorTime(0.01, 0.01), 1 * SECOND + SECOND // 20)
+    assert idleness(progress, 5.0) == 4.0
 
 
 def test_a_look_that_saw_movement_ends_the_silence() -> None:
