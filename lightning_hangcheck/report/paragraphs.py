@@ -14,6 +14,7 @@ INDENT = " " * 6
 LABEL_WIDTH = 9
 MOST_ITEM_LINES = 4
 LONGEST_WORD = 400
+_NUMBER = re.compile(r"\d+\. ")
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -45,13 +46,19 @@ def wrapped(text: str, first: str, rest: str, most: int) -> list[str]:
             plain(piece),
             width=WIDTH - len(" ..."),
             initial_indent=own if lines else first,
-            subsequent_indent=own,
+            subsequent_indent=own + " " * _hang(piece),
             break_long_words=False,
             break_on_hyphens=False,
         )
     if len(lines) > most:
         lines = [*lines[: most - 1], f"{lines[most - 1]} ..."]
     return lines
+
+
+def _hang(piece: str) -> int:
+    """Width of ``1. `` before a list's item: its later lines stand below its first word."""
+    number = _NUMBER.match(piece)
+    return len(number[0]) if number else 0
 
 
 def labelled(label: str, text: str, most: int) -> list[str]:
