@@ -61,9 +61,8 @@ def render_line(verdict: Verdict) -> str:
 
 
 def _why(verdict: Verdict) -> list[str]:
-    explained_by_last_words = verdict.verdict == "crashed" and verdict.cause == "unknown"
-    if verdict.cause is None or explained_by_last_words:
-        return []
+    if verdict.cause is None or verdict.verdict == "crashed":
+        return []  # of a crash, the first line says it all: who failed, how, and its last words
     parts = (explanation(verdict.cause).rstrip("."), _waiting(verdict))
     reasons = "; ".join(filter(None, parts)) or "no more is known"
     text = f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"
@@ -71,8 +70,8 @@ def _why(verdict: Verdict) -> list[str]:
 
 
 def _waiting(verdict: Verdict) -> str:
-    """Who waits for whom; a crash is no wait, and after a recovery the wait is over."""
-    if not (verdict.victims and verdict.culprits) or verdict.verdict == "crashed":
+    """Who waits for whom; after a recovery the wait is over."""
+    if not (verdict.victims and verdict.culprits):
         return ""
     verb = "waits" if len(verdict.victims) == 1 else "wait"
     if verdict.verdict == "recovered":
