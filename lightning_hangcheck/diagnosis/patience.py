@@ -13,6 +13,9 @@ IDLE_SAMPLES, IDLE_SPAN_S = 2, 0.8
 BUSY_SAMPLES, BUSY_SPAN_S = 3, 2.0
 """Least evidence for a suspicion. Two samples a second apart tell a loop from a wait; three in two
 seconds tell a loop from a computation that happened to be caught twice in one function."""
+STRANGE_PLACE_S = 4.0
+"""Silence that is allowed where no pace is known: a tracker's run, a download or a first connection
+takes a few seconds on a healthy job, and the culprit must be named within ten."""
 IDLE_SURPRISE, BUSY_SURPRISE = 2.0, 5.0
 """Multiples of a rank's longest pause, where it is known, from which a silence is unusual."""
 
@@ -50,7 +53,10 @@ def _suspicious(finding: Finding) -> bool:
         return True
     if not finding.waited_for:
         return False
-    pause = finding.pace.longest_pause_s if finding.pace is not None and finding.pace.known else 0
+    known = finding.pace is not None and finding.pace.known
+    pause = finding.pace.longest_pause_s if finding.pace is not None and known else 0
+    if not known and finding.silence_s < STRANGE_PLACE_S:
+        return False
     if finding.certainty == "idle":
         seen = finding.samples >= IDLE_SAMPLES and finding.span_s >= IDLE_SPAN_S
         return seen and finding.silence_s > IDLE_SURPRISE * pause

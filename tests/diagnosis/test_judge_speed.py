@@ -1,4 +1,4 @@
-"""Judging must not delay an alarm, at any world size."""
+"""Judging must not delay an alarm, at any world size; processor time, as the machine may be busy."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_1024_ranks_are_judged_within_a_second(other_half: Frames) -> None:
         *(rank(n, (*DEEP, *(IN_ALL_REDUCE if n < 512 else other_half))) for n in range(1024))
     )
     judge(job(rank(0, IN_LOAD)))  # reads the data files and imports networkx
-    started = time.perf_counter()
+    started = time.process_time()
     verdict = judge(case)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert len(verdict.ranks) == 1024
 
 

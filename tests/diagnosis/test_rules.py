@@ -64,7 +64,7 @@ def test_an_idle_rank_that_others_wait_for_is_stalled() -> None:
 
 
 def test_a_short_silence_is_a_suspicion_that_names_culprit_and_place() -> None:
-    verdict = judge(job(rank(0, IN_BACKWARD, silent=3.0), rank(1, IN_LOAD, silent=3.0)))
+    verdict = judge(job(rank(0, IN_BACKWARD, silent=4.0), rank(1, IN_LOAD, silent=4.0)))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "rank_stalled")
     assert "load (demo/train.py:41)" in verdict.summary
 
