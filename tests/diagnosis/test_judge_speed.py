@@ -1,4 +1,4 @@
-"""Judging must not delay an alarm, at any world size; processor time, as the machine may be busy."""
+"""Judging must not delay an alarm at any world size; processor time, as machines may be busy."""
 
 from __future__ import annotations
 
