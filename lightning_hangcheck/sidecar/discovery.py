@@ -43,6 +43,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
 
     rank: int
     pid: int
+    started_ticks: int = 0
     local_rank: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
@@ -72,7 +73,12 @@ def find_ranks(
         if main is not None:
             world_size = next((rank.world_size for rank in found.values()), None)
             found[0] = FoundRank(
-                rank=0, pid=main, local_rank=0, world_size=world_size, guessed=not found
+                rank=0,
+                pid=main.pid,
+                started_ticks=main.started_ticks,
+                local_rank=0,
+                world_size=world_size,
+                guessed=not found,
             )
     for pid, beat in beats.items():
         if beat.rank is not None and pid in tree:
@@ -102,6 +108,7 @@ def _rank_by_environment(
     return FoundRank(
         rank=identity.rank,
         pid=process.pid,
+        started_ticks=process.started_ticks,
         local_rank=identity.local_rank,
         world_size=identity.world_size,
         local_world_size=_local_world_size(identity),
@@ -119,13 +126,14 @@ def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
     return FoundRank(
         rank=beat.rank if beat.rank is not None else 0,
         pid=process.pid,
+        started_ticks=process.started_ticks,
         local_rank=beat.local_rank,
         world_size=beat.world_size,
         local_world_size=_local_world_size(process.identity),
     )
 
 
-def _plain_main(tree: Mapping[int, SeenProcess], ranks_known: bool) -> int | None:
+def _plain_main(tree: Mapping[int, SeenProcess], ranks_known: bool) -> SeenProcess | None:
     """The process that becomes rank 0 without a launcher having said so."""
     plain = [
         process
@@ -133,10 +141,10 @@ def _plain_main(tree: Mapping[int, SeenProcess], ranks_known: bool) -> int | Non
         if process.python and process.identity.launcher == "none"
     ]
     if not ranks_known:
-        return plain[0].pid if plain else None
+        return plain[0] if plain else None
     parents = {
         process.parent_pid
         for process in tree.values()
         if process.identity.launcher == "lightning" and process.identity.rank
     }
-    return next((process.pid for process in plain if process.pid in parents), None)
+    return next((process for process in plain if process.pid in parents), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.probes.vitals import vitals
 from lightning_hangcheck.recorder.page_reader import PageReader
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class Pages:
             else:
                 gaps[pid] = reading
         return beats, gaps
+
+    def any_alive(self) -> bool:
+        """Whether a process that has a page still runs."""
+        seen = (vitals(pid) for pid in self._readers)
+        return any(one is not None and one.state != "Z" for one in seen)
 
     def close(self) -> None:
         """Close all pages."""

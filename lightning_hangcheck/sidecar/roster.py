@@ -40,12 +40,16 @@ class Roster:
         self._departed = 0
         self._changed_ns = now_ns
         self._scanned_ns = 0
-        self.processes_left = True
 
     @property
     def alive(self) -> list[WatchedRank]:
         """Ranks whose process is there."""
         return [rank for rank in self.ranks.values() if rank.departure is None]
+
+    @property
+    def anyone_there(self) -> bool:
+        """Whether a rank is there, or a process that recorded and was not told as a rank yet."""
+        return bool(self.alive) or self._pages.any_alive()
 
     def update(self, now_ns: int) -> None:
         """Read pages and vital signs; every now and then read the process tree."""
@@ -59,7 +63,7 @@ class Roster:
                 rank.read(beat, now_ns, now_at)
         for rank in self.alive:
             seen = vitals(rank.found.pid)
-            if seen is None:
+            if seen is None or not seen.is_still(rank.found.started_ticks):
                 self._depart(rank, None)
             else:
                 rank.state = seen.state
@@ -124,7 +128,6 @@ class Roster:
         self._scanned_ns = now_ns
         self._pages.find_new()
         processes = self._census.take(now_ns)
-        self.processes_left = bool(processes)
         found = find_ranks(processes, beats)
         pids = {rank.pid for rank in found}
         for rank in [rank for rank in self.alive if rank.found.pid not in pids]:
@@ -133,6 +136,18 @@ class Roster:
         for rank_found in found:
             if not (rank_found.guessed and self._ranks_are_told):
                 self._meet(rank_found, now_ns)
+        self._remember_departed(beats, {process.pid for process in processes}, now_ns)
+
+    def _remember_departed(self, beats: dict[int, Beat], present: set[int], now_ns: int) -> None:
+        """A rank that came and went between two scans is known by the page that it left."""
+        for pid, beat in beats.items():
+            if beat.rank is None or beat.rank in self.ranks or pid in present:
+                continue
+            found = FoundRank(
+                rank=beat.rank, pid=pid, local_rank=beat.local_rank, world_size=beat.world_size
+            )
+            rank = self.ranks[beat.rank] = WatchedRank(found, now_ns)
+            self._depart(rank, None)
 
     def _meet(self, found: FoundRank, now_ns: int) -> None:
         known = self.ranks.get(found.rank)

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 DISK_LIMIT_S = 5.0
 SETTLED_AFTER_S = 1.0
-"""How long all ranks must be gone before the job counts as over, where no launcher says so:
-torchrun starts them anew within that time, and then a new session begins."""
-NOBODY_CAME_S = 600.0
-"""How long a sidecar without a launcher waits for the first rank before it gives up."""
+"""How long everybody must be gone before the job counts as over, where no launcher says so. The
+rank that starts a sidecar has its page by then; torchrun's restart opens a session of its own."""
 
 
 class Service:
@@ -42,7 +40,6 @@ class Service:
         self._watcher = Watcher(session, settings, self._publisher, self._hang_proven)
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
         self._gone_since: float | None = None
-        self._began = time.monotonic()
 
     def run(self) -> None:
         """Watch until the job is over, tell its end, and leave nothing behind.
@@ -74,13 +71,11 @@ class Service:
         return message if isinstance(message, CommandEnded) else None
 
     def _over(self) -> bool:
-        """Without a launcher's word: every rank that was there is gone, and none came back."""
-        now, ranks = time.monotonic(), self._watcher.roster
-        if self._inbox is not None:
-            return False
-        if ranks.alive or (not ranks.ranks and now - self._began < NOBODY_CAME_S):
+        """Without a launcher's word: everybody who was there is gone, and nobody came back."""
+        if self._inbox is not None or self._watcher.roster.anyone_there:
             self._gone_since = None
             return False
+        now = time.monotonic()
         self._gone_since = self._gone_since or now
         return now - self._gone_since >= SETTLED_AFTER_S
 
