@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from processes import end
 
 from lightning_hangcheck.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CASES = Path(__file__).parent / "cases"
 PATIENCE = {
@@ -25,28 +29,54 @@ PATIENCE = {
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is right about a case. Never read by the product.
+    """What is right about a case, by the contract's definitions. Never read by the product.
 
     Attributes:
-        function: Of the user's own code, as it must stand in the summary.
+        verdict: Kinds that are right; as all lists here, several only with a reason.
+        or_culprits: Other right answers.
+        function: Of the user's own code, one of which must stand in the summary.
+        because: Why more than one answer is right.
         processes: Ranks to start.
+        launcher: ``python`` for a script that starts its ranks itself, or has one.
+        needs: Modules without which the case cannot run.
+        tier: ``ci`` for the few that `scripts/test` runs.
     """
 
     healthy: bool = False
-    verdict: str = ""
+    verdict: str | list[str] = []
     culprits: list[int] = []
-    cause: str = ""
+    or_culprits: list[list[int]] = []
+    cause: str | list[str] = []
     phase: str | None = None
-    function: str = ""
+    function: str | list[str] = []
+    because: str = ""
     processes: int = 2
+    launcher: Literal["torchrun", "python"] = "torchrun"
+    needs: list[str] = []
+    tier: Literal["ci", "full"] = "full"
+
+    @property
+    def all_culprits(self) -> list[list[int]]:
+        """Every right answer to who."""
+        return [self.culprits, *self.or_culprits]
+
+
+def any_of(answer: str | list[str]) -> list[str]:
+    """The right answers, of which there is mostly one."""
+    return [answer] if isinstance(answer, str) else answer
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """What a run came to.
+
+    Attributes:
+        onset_s: Clock time, seconds since 1970, at which the program noted that it goes wrong.
+    """
 
     exit_code: int
     output: str
     verdicts: list[Verdict]
+    onset_s: float | None = None
 
     @property
     def told(self) -> list[str]:
@@ -64,19 +94,20 @@ def truth_of(name: str) -> Truth:
     return msgspec.toml.decode((CASES / f"{name}.toml").read_bytes(), type=Truth)
 
 
-def run_case(name: str, folder: Path, time_limit_s: float) -> Outcome:
-    """Run a case in a folder of its own; the whole process group is ended at the time limit."""
-    run_dir = folder / "run"
-    environment = {**os.environ, **PATIENCE, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    binaries = Path(sys.executable).parent
-    command = [
-        str(binaries / "hangcheck"),
-        *("run", "--run-dir", str(run_dir), "--on-hang", "abort", "--"),
-        *(str(binaries / "torchrun"), f"--nproc_per_node={truth_of(name).processes}"),
-        str(CASES / f"{name}.py"),
-    ]
+def run_case(
+    name: str, folder: Path, time_limit_s: float, patience: Mapping[str, str] = PATIENCE
+) -> Outcome:
+    """Run a case in a folder of its own; all its processes are ended at the time limit."""
+    run_dir, onset = folder / "run", folder / "onset"
+    environment = {
+        **os.environ,
+        **patience,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "HANGBENCH_ONSET": str(onset),
+    }
     process = subprocess.Popen(
-        command,
+        _command(name, run_dir),
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -91,8 +122,32 @@ def run_case(name: str, folder: Path, time_limit_s: float) -> Outcome:
     finally:
         end(process)
     return Outcome(
-        exit_code=process.returncode, output=output, verdicts=_verdicts(run_dir / "verdicts")
+        exit_code=process.returncode,
+        output=output,
+        verdicts=_verdicts(run_dir / "verdicts"),
+        onset_s=_clock_time(onset),
     )
+
+
+def _command(name: str, run_dir: Path) -> list[str]:
+    truth, binaries = truth_of(name), Path(sys.executable).parent
+    launchers = {
+        "torchrun": [str(binaries / "torchrun"), f"--nproc_per_node={truth.processes}"],
+        "python": [sys.executable],
+    }
+    return [
+        str(binaries / "hangcheck"),
+        *("run", "--run-dir", str(run_dir), "--on-hang", "abort", "--"),
+        *launchers[truth.launcher],
+        str(CASES / f"{name}.py"),
+    ]
+
+
+def _clock_time(note: Path) -> float | None:
+    """The monotonic time in a note as clock time; None where the program wrote none."""
+    if not note.exists():
+        return None
+    return time.time() - time.monotonic() + int(note.read_text(encoding="ascii")) / 1e9
 
 
 def _verdicts(folder: Path) -> list[Verdict]:

@@ -1,0 +1,46 @@
+"""Rank 1 ends its epoch early, by returning -1 from on_train_batch_start."""
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from onset import mark_onset
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Regressor(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.layer(batch[0]).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+    def on_train_batch_start(self, batch, index):
+        if self.has_seen_enough(index):
+            mark_onset()
+            return -1
+        return None
+
+    def has_seen_enough(self, index):
+        return self.global_rank == 1 and index == 6
+
+
+def main():
+    loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(Regressor(), loader)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Rank 1 loads a model from a hub that never answers; rank 0 had it in its cache."""
+
+import os
+import socket
+
+import torch.distributed as dist
+from onset import mark_onset
+
+
+def load_model(port):
+    os.environ.update(
+        HF_ENDPOINT=f"http://127.0.0.1:{port}",
+        HF_HUB_ETAG_TIMEOUT="1000",
+        HF_HUB_DOWNLOAD_TIMEOUT="1000",
+        HF_HUB_OFFLINE="0",
+    )
+    from transformers import AutoModelForCausalLM
+
+    mark_onset()
+    return AutoModelForCausalLM.from_pretrained("somebody/tiny-model")
+
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    silent_hub = socket.create_server(("127.0.0.1", 0))
+    load_model(silent_hub.getsockname()[1])
+dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,41 @@
+"""A loss above a limit is reduced over all ranks, though only one rank saw it."""
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from onset import mark_onset
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Regressor(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch[0]).sum()
+        loss_on_this_rank = loss.item() + (1000 if self.global_rank == 1 and index == 3 else 0)
+        if loss_on_this_rank > 500:
+            mark_onset()
+            self.trainer.strategy.reduce(loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+def main():
+    loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(Regressor(), loader)
+
+
+if __name__ == "__main__":
+    main()

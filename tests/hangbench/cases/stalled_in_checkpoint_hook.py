@@ -1,0 +1,44 @@
+"""While a checkpoint is put together, rank 1's hook waits for a replay buffer."""
+
+import tempfile
+import threading
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from onset import mark_onset
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Regressor(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.layer(batch[0]).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+    def on_save_checkpoint(self, checkpoint):
+        if self.global_rank == 1:
+            mark_onset()
+            threading.Event().wait()
+
+
+def main():
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=2,
+        logger=False,
+        enable_progress_bar=False,
+        callbacks=[ModelCheckpoint(dirpath=tempfile.mkdtemp())],
+    )
+    trainer.fit(Regressor(), DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4))
+
+
+if __name__ == "__main__":
+    main()
