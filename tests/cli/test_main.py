@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.cli.main import hangcheck, invoke
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         (["run", "--"], "run needs a command to run", "hangcheck run -- torchrun"),
         (["run", "--on-hang", "stop", "--", "true"], "'--on-hang'", "see: hangcheck run --help"),
         (["run", "--stal-timeout", "3", "--", "true"], "--stal-timeout", "hangcheck run --help"),
+        (["attach", "--pid", "x"], "'x' is not a valid integer", "see: hangcheck attach --help"),
+        (["attach", "--pid", "0"], "0 is not in the range", "see: hangcheck attach --help"),
+        (["merge"], "merge needs the run folders", "hangcheck merge node0-run"),
         (["report", "a", "b"], "unexpected extra argument (b)", "see: hangcheck report --help"),
     ],
 )
@@ -41,9 +44,9 @@ def test_bad_usage_is_one_line(
     assert remedy in output.err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"]])
-def test_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(arguments) == 0
+@pytest.mark.parametrize("command", ["", *hangcheck.commands])
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([*filter(None, [command]), "--help"]) == 0
     examples = capsys.readouterr().out.partition("Examples:\n")[2]
     assert examples.startswith("    hangcheck ")
 

@@ -49,7 +49,7 @@ def _settings(*arguments: str) -> Settings:
 
 def test_commands_are_frozen() -> None:
     """Commands of the contract that don't exist yet are not listed."""
-    assert sorted(hangcheck.commands) == ["report", "run"]
+    assert sorted(hangcheck.commands) == ["attach", "explain", "merge", "report", "run"]
 
 
 def test_options_of_run_are_frozen() -> None:
@@ -58,6 +58,12 @@ def test_options_of_run_are_frozen() -> None:
 
 def test_options_of_report_are_frozen() -> None:
     assert _options("report") == ["--json"]
+
+
+def test_options_of_attach_and_merge_are_frozen() -> None:
+    assert _options("attach") == ["--pid", "--run-dir"]
+    assert _options("merge") == ["--run-dir"]
+    assert _options("explain") == []
 
 
 @pytest.mark.parametrize("option", RUN_OPTIONS)

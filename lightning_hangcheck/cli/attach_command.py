@@ -1,0 +1,83 @@
+"""`hangcheck attach`: diagnose a job that is already stuck and never heard of this package."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from lightning_hangcheck.cli.showing import as_typed, exit_code_of, show
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.report import terminal
+from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
+from lightning_hangcheck.settings import from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.sidecar.job_grouping import FoundJob
+
+LONGEST_COMMAND = 240
+EPILOG = """\b
+Examples:
+  hangcheck attach
+  hangcheck attach --pid 4711
+  hangcheck attach --pid 4711 --run-dir stuck-job
+"""
+
+
+@click.command("attach", epilog=EPILOG)
+@click.option(
+    "--pid",
+    "pids",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="PID",
+    help="A process of the job: a rank, its worker, or the launcher. May be given several times.",
+)
+@click.option(
+    "--run-dir",
+    metavar="DIR",
+    default=None,
+    help="Run folder [default: a new one below hangcheck_runs]. (HANGCHECK_RUN_DIR)",
+)
+@click.argument("more", nargs=-1, type=click.IntRange(min=1), metavar="[PID...]")
+def attach(pids: tuple[int, ...], run_dir: str | None, more: tuple[int, ...]) -> int:
+    """Say which rank of a running job hangs, where, why, and what to do.
+
+    The job needs no preparation and is not disturbed. Without --pid there must be one job of which
+    we may read the processes. Exit code 0 if it advances, 3 if it hangs or is suspected to, 4 if
+    there is no job or it may not be read.
+    """
+    settings = from_environment(os.environ)
+    folder = name_run_folder(run_dir or settings.run_dir)
+    refuse_used(folder)
+    # imported here so that the other commands need no part of the sidecar
+    from lightning_hangcheck.sidecar.job_search import find_jobs, look_around
+    from lightning_hangcheck.sidecar.limits import limits_of
+    from lightning_hangcheck.sidecar.visiting import attach as visit
+
+    jobs = find_jobs(look_around(), (*pids, *more))
+    if len(jobs) > 1:
+        _ask_which(jobs)
+    case, verdict = visit(jobs[0], limits_of(settings), folder)
+    show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    return exit_code_of(verdict)
+
+
+def _ask_which(jobs: Sequence[FoundJob]) -> None:
+    """List the jobs, one line each.
+
+    Raises:
+        BadUsage: Always.
+    """
+    from lightning_hangcheck.sidecar.job_search import command_of
+
+    for job in jobs:
+        command = command_of(job)
+        shown = command if len(command) <= LONGEST_COMMAND else f"{command[:LONGEST_COMMAND]}..."
+        click.echo(f"pid {job.ranks[0].pid}  world size {job.world_size}  {shown}", err=True)
+    raise BadUsage(
+        f"{len(jobs)} jobs run here", f"name one: hangcheck attach --pid {jobs[0].ranks[0].pid}"
+    )

@@ -1,0 +1,42 @@
+"""`hangcheck explain`: what a cause means, how it is recognised, and what helps."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import cast, get_args
+
+import click
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.model.slugs import Cause
+from lightning_hangcheck.report.cause_page import render, render_list
+from lightning_hangcheck.report.knowledge import causes
+
+EPILOG = """\b
+Examples:
+  hangcheck explain
+  hangcheck explain rank_stalled
+"""
+
+
+@click.command("explain", epilog=EPILOG)
+@click.argument("cause", required=False, metavar="[CAUSE]")
+def explain(cause: str | None) -> int:
+    """Print what a cause means, how it is recognised, and what helps.
+
+    Without CAUSE all of them are listed. A verdict names its cause behind `why`.
+    """
+    if cause is None:
+        click.echo(render_list(), nl=False)
+        return 0
+    slug = cause.strip().lower().replace("-", "_")
+    if slug not in causes():
+        raise BadUsage(f"{cause!r} is no cause that a verdict names", _instead(slug))
+    click.echo(render(cast("Cause", slug)), nl=False)
+    return 0
+
+
+def _instead(slug: str) -> str:
+    near = get_close_matches(slug, get_args(Cause), n=3, cutoff=0.5)
+    known = [name for name in near if name in causes()]
+    return f"did you mean {' or '.join(known)}?" if known else "list them: hangcheck explain"

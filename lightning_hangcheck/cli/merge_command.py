@@ -1,0 +1,47 @@
+"""`hangcheck merge`: one verdict from the run folders of several nodes."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from lightning_hangcheck.cli.showing import as_typed, exit_code_of, show
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.report import terminal
+from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
+from lightning_hangcheck.settings import from_environment
+
+EPILOG = """\b
+Examples:
+  hangcheck merge node0-run node1-run
+  hangcheck merge node*-run --run-dir whole-job
+"""
+
+
+@click.command("merge", epilog=EPILOG)
+@click.argument("folders", nargs=-1, metavar="DIR...")
+@click.option(
+    "--run-dir",
+    metavar="OUT",
+    default=None,
+    help="Run folder [default: a new one below hangcheck_runs]. (HANGCHECK_RUN_DIR)",
+)
+def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
+    """Join what attach or run wrote on several nodes into one verdict.
+
+    Exit code 0 if the job advances, 3 if it hangs or is suspected to, 2 if a folder cannot be used.
+    """
+    if not folders:
+        raise BadUsage(
+            "merge needs the run folders of the nodes",
+            "write for example: hangcheck merge node0-run node1-run",
+        )
+    folder = name_run_folder(run_dir or from_environment(os.environ).run_dir)
+    refuse_used(folder)
+    # imported here so that the other commands need no part of the sidecar
+    from lightning_hangcheck.sidecar.merging_runs import merge_runs
+
+    case, verdict = merge_runs(folders, folder)
+    show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    return exit_code_of(verdict)

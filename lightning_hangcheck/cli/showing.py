@@ -1,0 +1,39 @@
+"""Shows a verdict: coloured on a terminal, plain into a pipe, and as an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
+
+HANG = 3
+ALARMING = ("suspect", "hang", "dead", "crashed")
+
+
+def show(text: str) -> None:
+    """Colour on a terminal, the plain text into a pipe or file."""
+    if not sys.stdout.isatty():
+        click.echo(text, nl=False)
+        return
+    # imported here because a pipe never needs it, and it takes tens of milliseconds
+    from rich.console import Console
+
+    from lightning_hangcheck.report.colour import coloured
+
+    Console(highlight=False).print(coloured(text), end="", soft_wrap=True)
+
+
+def exit_code_of(verdict: Verdict) -> int:
+    """Return 3 for a hang, proven or suspected, else 0."""
+    return HANG if verdict.verdict in ALARMING else 0
+
+
+def as_typed(path: Path) -> str:
+    """Below the working folder the short way to say it, which can be typed as it stands."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

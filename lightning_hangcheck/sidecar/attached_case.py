@@ -1,0 +1,134 @@
+"""From one visit to a job to its case. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.activity import doing
+from lightning_hangcheck.diagnosis.waits import COLLECTIVE
+from lightning_hangcheck.gather.case_building import build_case
+from lightning_hangcheck.model.case import Case, Departure, Limits, RankView, RunFacts
+from lightning_hangcheck.model.code_note import CodeNote
+from lightning_hangcheck.model.evidence import Gap, ProcessLook
+from lightning_hangcheck.sidecar.attached_silence import unknown_sleep, with_silences
+from lightning_hangcheck.sidecar.clock import before
+from lightning_hangcheck.sidecar.job_grouping import FoundJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightning_hangcheck.sidecar.discovery import FoundRank
+
+YOUNG_S = 15.0
+"""Age until which a job may still be starting its ranks."""
+
+
+class Visit(Struct, frozen=True, kw_only=True):
+    """What `hangcheck attach` saw of a job.
+
+    Attributes:
+        job: The ranks that were there when we came.
+        looks: At the processes of each rank.
+        slept: By process id, how long each rank had slept when we came, seconds.
+        departures: Of ranks that ended while we looked.
+        watched_s: From the first look to the last.
+        ages_s: Of the ranks' processes, in the job's order.
+        code: What the source says around the lines on which the ranks stand.
+        left_at: When the last look was over, ISO 8601 UTC.
+        left_ns: The same moment on the monotonic clock.
+    """
+
+    job: FoundJob
+    looks: dict[int, tuple[ProcessLook, ...]]
+    slept: dict[int, float | None]
+    departures: dict[int, Departure]
+    gaps: tuple[Gap, ...]
+    code: tuple[CodeNote, ...]
+    limits: Limits
+    watched_s: float
+    ages_s: tuple[float, ...]
+    command: str
+    host: str
+    left_at: str
+    left_ns: int
+
+
+def attached_case(visit: Visit, run_id: str) -> Case:
+    """Build the case that is judged and saved.
+
+    Args:
+        visit: What was seen.
+        run_id: Name of the run folder.
+    """
+    views = with_silences(
+        [_view(found, visit) for found in visit.job.ranks], visit.watched_s, visit.limits
+    )
+    case = build_case(
+        run=_facts(visit, run_id),
+        ranks=views,
+        gaps=(*visit.gaps, *unknown_sleep(views)),
+        code=visit.code,
+        limits=visit.limits,
+        taken_at=visit.left_at,
+        taken_ns=visit.left_ns,
+    )
+    return _with_absent(case, min(visit.ages_s, default=0.0))
+
+
+def _view(found: FoundRank, visit: Visit) -> RankView:
+    slept = visit.slept.get(found.pid)
+    return RankView(
+        rank=found.rank,
+        local_rank=found.local_rank,
+        host=visit.host,
+        pid=found.pid,
+        slept_for_s=None if slept is None else round(slept, 3),
+        processes=visit.looks.get(found.rank, ()),
+        departure=visit.departures.get(found.rank),
+    )
+
+
+def _facts(visit: Visit, run_id: str) -> RunFacts:
+    ranks = visit.job.ranks
+    local = max((one.local_world_size or 0 for one in ranks), default=0)
+    return RunFacts(
+        run_id=run_id,
+        command=visit.command,
+        started_at=before(visit.left_at, max(visit.ages_s, default=0.0)),
+        world_size=visit.job.world_size,
+        nnodes=max(1, -(-visit.job.world_size // local)) if local else 1,
+        local_world_size=local or None,
+    )
+
+
+def _with_absent(case: Case, age_s: float) -> Case:
+    """Ranks that should be here and are not: gone where others met them, unknown in a young job."""
+    absent = [view.rank for view in case.ranks if view.pid is None]
+    if not absent:
+        return case
+    if _have_met(case.ranks):
+        gone = Departure(order=0, at=case.taken_at)
+        views = tuple(
+            replace(view, departure=gone) if view.pid is None else view for view in case.ranks
+        )
+        return replace(case, ranks=views)
+    if age_s >= YOUNG_S:
+        return case
+    gaps = (
+        Gap(f"rank {rank}", rank, f"it has no process yet; the job is {age_s:.0f} s old")
+        for rank in absent
+    )
+    return replace(
+        case,
+        ranks=tuple(view for view in case.ranks if view.pid is not None),
+        gaps=(*case.gaps, *gaps),
+    )
+
+
+def _have_met(views: Iterable[RankView]) -> bool:
+    """Whether a rank stands in a collective: then the process group had formed, of all ranks."""
+    waits = (doing(view).wait for view in views)
+    return any(wait is not None and wait.kind in COLLECTIVE for wait in waits)

@@ -1,0 +1,191 @@
+"""What `hangcheck attach` does: look three times, a second apart, at a job that runs already."""
+
+from __future__ import annotations
+
+import socket
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.errors import NoJobFound
+from lightning_hangcheck.model.case import Departure
+from lightning_hangcheck.model.evidence import ProcessLook
+from lightning_hangcheck.probes.code_context import code_notes
+from lightning_hangcheck.probes.exits import ExitWatcher
+from lightning_hangcheck.probes.last_run import slept_s
+from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.probes.stat_line import TICKS_PER_SECOND
+from lightning_hangcheck.probes.tree import process_ref
+from lightning_hangcheck.sidecar.attached_case import Visit, attached_case
+from lightning_hangcheck.sidecar.census import Census
+from lightning_hangcheck.sidecar.clock import utc_now
+from lightning_hangcheck.sidecar.job_search import command_of
+from lightning_hangcheck.sidecar.looking import where_ranks_stand
+from lightning_hangcheck.sidecar.progress import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.case import Case, Limits
+    from lightning_hangcheck.model.code_note import CodeNote
+    from lightning_hangcheck.model.evidence import Gap, Sample
+    from lightning_hangcheck.sidecar.job_grouping import FoundJob
+    from lightning_hangcheck.sidecar.looking import Target
+
+LOOKS = 3
+INTERVAL_S = 1.02
+"""Three looks over two seconds tell a loop from a computation; see `diagnosis.patience`."""
+BLIND_INTERVAL_S = 2.1
+"""Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
+ASLEEP_FROM_S = 0.5
+PROBE_LIMIT_S = 3.0
+
+
+class Attached:
+    """One visit to a job. Nothing is left in the job, and nothing of it waits for us.
+
+    Args:
+        job: As `job_search` found it.
+        limits: Patience in force; what is proven is told at once, as nobody watched before.
+    """
+
+    def __init__(self, job: FoundJob, limits: Limits) -> None:
+        self._job = job
+        self._limits = replace(limits, proven_after=0.0)
+        self._exits = ExitWatcher()
+        self._samples: dict[Target, list[Sample]] = {}
+        self._departures: dict[int, Departure] = {}
+        self._gaps: dict[tuple[str, int | None], Gap] = {}
+        self._slept: dict[int, float | None] = {}
+        self._command = command_of(job)
+        self.host = socket.gethostname()
+        self._ages_s = tuple(_age_s(rank.pid) for rank in job.ranks)
+
+    def take_evidence(self, run_id: str) -> Case:
+        """Look at the job: about two seconds, or four on a kernel that forgets who slept.
+
+        Args:
+            run_id: For the case.
+
+        Raises:
+            NoJobFound: Nothing could be seen of any rank; the sentence says why.
+        """
+        began_ns = time.monotonic_ns()
+        try:
+            targets = self._begin()
+            told = any(slept is not None for slept in self._slept.values())
+            interval_s = INTERVAL_S if told else BLIND_INTERVAL_S
+            for number in range(LOOKS):
+                self._wait_until(began_ns + int(number * interval_s * NANOSECONDS))
+                self._look(targets)
+                if number == 0:
+                    self._refuse_blindness()
+                    # takes a third of a second, which passes between two looks anyway
+                    import_module("lightning_hangcheck.diagnosis.judging")
+            self._wait_until(0)
+        finally:
+            self._exits.close()
+        return self._case(run_id, (time.monotonic_ns() - began_ns) / NANOSECONDS)
+
+    def _begin(self) -> list[Target]:
+        now_ns = time.monotonic_ns()
+        targets: list[Target] = []
+        for found in self._job.ranks:
+            self._slept[found.pid] = slept_s(found.pid)
+            self._exits.watch(found.pid)
+            census = Census(found.pid, root_belongs=True)
+            census.take(now_ns)
+            targets += census.targets(found.rank, found.pid, self._job.pids)
+        return targets
+
+    def _look(self, targets: list[Target]) -> None:
+        present = [target for target in targets if target.rank not in self._departures]
+        subjects = [
+            Subject(
+                pid=target.pid,
+                rank=target.rank,
+                python=target.python,
+                asleep=(self._slept.get(target.pid) or 0.0) >= ASLEEP_FROM_S,
+            )
+            for target in present
+        ]
+        taken = sample_all(subjects, PROBE_LIMIT_S)
+        for target, (sample, gaps) in zip(present, taken, strict=True):
+            self._samples.setdefault(target, []).append(sample)
+            self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
+
+    def _wait_until(self, moment_ns: int) -> None:
+        """Wait, and see meanwhile which ranks end."""
+        while True:
+            left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
+            for ended in self._exits.wait(left_s):
+                rank = next(one.rank for one in self._job.ranks if one.pid == ended.pid)
+                self._departures[rank] = Departure(
+                    order=len(self._departures), at=utc_now(), exit_code=ended.exit_code
+                )
+            if left_s <= 0:
+                return
+
+    def _refuse_blindness(self) -> None:
+        """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
+        own = {
+            target: samples for target, samples in self._samples.items() if target.role == "rank"
+        }
+        if any(sample.stack is not None for samples in own.values() for sample in samples):
+            return
+        if any(_stopped(samples) for samples in own.values()):
+            return
+        gap = next((gap for gap in self._gaps.values() if gap.what.startswith("stack of")), None)
+        why, _, remedy = (gap.why if gap is not None else "its processes are gone").partition("; ")
+        raise NoJobFound(
+            f"no stack of the job can be read: {why}",
+            remedy or "look for its processes again: hangcheck attach",
+        )
+
+    def _case(self, run_id: str, watched_s: float) -> Case:
+        looks = {
+            found.rank: tuple(
+                ProcessLook(
+                    pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
+                )
+                for target, samples in self._samples.items()
+                if target.rank == found.rank
+            )
+            for found in self._job.ranks
+        }
+        return attached_case(
+            Visit(
+                job=self._job,
+                looks=looks,
+                slept=self._slept,
+                departures=self._departures,
+                gaps=tuple(self._gaps.values()),
+                code=self._code(),
+                limits=self._limits,
+                watched_s=watched_s,
+                ages_s=self._ages_s,
+                command=self._command,
+                host=self.host,
+                left_at=utc_now(),
+                left_ns=time.monotonic_ns(),
+            ),
+            run_id,
+        )
+
+    def _code(self) -> tuple[CodeNote, ...]:
+        newest = [(target, samples[-1]) for target, samples in self._samples.items()]
+        began_s = time.time() - max(self._ages_s, default=0.0)
+        return code_notes(where_ranks_stand(newest), began_s, PROBE_LIMIT_S)
+
+
+def _stopped(samples: Sequence[Sample]) -> bool:
+    return any(sample.kernel is not None and sample.kernel.state == "T" for sample in samples)
+
+
+def _age_s(pid: int) -> float:
+    """Seconds since a process started, on the clock that its start is counted by (proc(5))."""
+    ref = process_ref(pid)
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return 0.0 if ref is None else max(0.0, now_s - ref.started_ticks / TICKS_PER_SECOND)

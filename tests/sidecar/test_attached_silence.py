@@ -1,0 +1,92 @@
+"""The patience table asked about a job that nobody watched: what sleep tells, and what not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnosis.cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import Limits, RankView
+from lightning_hangcheck.sidecar.attached_silence import unknown_sleep, with_silences
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
+
+LIMITS = Limits(proven_after=0.0)
+WATCHED_S = 2.2
+MOVING = ((MAIN, user("load", 41)), (MAIN, user("parse", 7)), (MAIN, user("store", 9)))
+
+
+def judged(*views: RankView, watched_s: float = WATCHED_S) -> Verdict:
+    return judge(job(*with_silences(views, watched_s, LIMITS), limits=LIMITS))
+
+
+def slept(view: RankView, seconds: float | None) -> RankView:
+    return replace(view, slept_for_s=seconds)
+
+
+def waiting(seconds: float) -> RankView:
+    return slept(rank(0, IN_BARRIER), seconds)
+
+
+def test_a_rank_that_slept_long_and_is_waited_for_hangs() -> None:
+    verdict = judged(waiting(400.0), slept(rank(1, IN_LOAD), 398.0))
+    assert (verdict.verdict, verdict.culprits, verdict.stalled_for_s) == ("hang", (1,), 398.0)
+    assert "its main thread had not run for 7 min when hangcheck came" in {
+        item.text for item in verdict.evidence
+    }
+
+
+def test_one_that_slept_for_seconds_is_only_suspected() -> None:
+    assert judged(waiting(9.0), slept(rank(1, IN_LOAD), 8.0)).verdict == "suspect"
+
+
+def test_where_the_kernel_tells_nothing_what_we_watched_is_all_there_is() -> None:
+    unknown = slept(rank(0, IN_BARRIER), None), slept(rank(1, IN_LOAD), None)
+    verdict = judged(*unknown, watched_s=4.3)
+    assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 4.3)
+
+
+def test_a_wait_of_seconds_is_healthy() -> None:
+    """A download, a tracker's run, a save that flushes to its disk."""
+    assert judged(waiting(3.0), slept(rank(1, IN_LOAD), 2.5)).verdict == "healthy"
+
+
+def test_one_that_polls_hangs_once_others_waited_longer_than_any_limit() -> None:
+    """It wakes now and then, so it may have come to this line just now."""
+    assert judged(waiting(100.0), slept(rank(1, IN_LOAD), 0.4)).verdict == "suspect"
+    verdict = judged(waiting(301.0), slept(rank(1, IN_LOAD), 0.4))
+    assert (verdict.verdict, verdict.stalled_for_s) == ("hang", 301.0)
+
+
+def test_one_that_moves_is_healthy_however_long_the_others_wait_and_slow_after_the_last_limit() -> (
+    None
+):
+    moving = slept(rank(1, *MOVING, cpu=0.9), 0.0)
+    assert judged(waiting(100.0), moving).verdict == "healthy"
+    assert judged(waiting(301.0), moving).verdict == "slow"
+
+
+def test_one_that_writes_bytes_is_healthy() -> None:
+    assert judged(waiting(100.0), slept(rank(1, IN_LOAD, bytes_s=200_000), 0.2)).verdict == (
+        "healthy"
+    )
+
+
+def test_a_long_computation_is_suspected_only_when_others_waited_long() -> None:
+    busy = slept(rank(1, IN_LOAD, cpu=0.9), 0.0)
+    assert judged(waiting(12.0), busy).verdict == "healthy"
+    assert judged(waiting(45.0), busy).verdict == "suspect"
+    assert judged(waiting(400.0), busy).verdict == "hang"
+
+
+def test_a_stopped_rank_is_proven_at_once() -> None:
+    verdict = judged(waiting(3.0), slept(rank(1, IN_LOAD, state="T"), 3.0))
+    assert (verdict.verdict, verdict.cause) == ("hang", "process_stopped")
+
+
+def test_what_the_kernel_did_not_tell_is_a_gap() -> None:
+    gaps = unknown_sleep([waiting(3.0), slept(rank(1, IN_LOAD), None)])
+    assert [gap.rank for gap in gaps] == [1]
