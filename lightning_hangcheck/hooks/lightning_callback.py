@@ -9,6 +9,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.hooks.hook_guard import guard_hooks, switch_off
 from lightning_hangcheck.hooks.lightning_package import lightning_packages
 from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.recorder.recording import current
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class HangCheck:
     def __init__(self) -> None:
         self._enter = current().enter_phase
         keep_sidecar(current())
+        offer_flight_record(current())
 
     def __reduce__(self) -> tuple[Callable[[type], object], tuple[type]]:
         """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
@@ -64,6 +66,7 @@ class HangCheck:
         recorder = current()
         keep_sidecar(recorder)
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
+        offer_flight_record(recorder)
         self._enter = recorder.enter_phase
         self._tell(trainer, "trainer_init")
 

@@ -1,0 +1,62 @@
+"""What torch's flight recorder says of one rank: which collectives it entered, and which ended.
+
+Only what is the same on gloo and NCCL is kept. On gloo (torch 2.13) ``state`` stays ``scheduled``
+and times of start and end are null, so `retired` tells what ended; ``pg_status`` counts sends too,
+so the last operations are taken from the entries; the members of a group are not named.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class CollectiveEntry(Struct, frozen=True, kw_only=True):
+    """One collective operation that a rank entered.
+
+    Attributes:
+        seq: Number within the group: ranks that meet have the same one.
+        op: Name without the backend, for example ``all_reduce``.
+        sizes: Of the input tensors.
+        dtypes: Of the input tensors, as torch names them: ``Float``.
+        retired: It has ended on this rank.
+        created_ns: Clock time at which the rank entered it, nanoseconds since 1970.
+    """
+
+    seq: int
+    op: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    retired: bool = False
+    created_ns: int = 0
+
+
+class CollectiveRecord(Struct, frozen=True, kw_only=True):
+    """One process group as one rank knows it.
+
+    Attributes:
+        group: Name, the same on all ranks; ``0`` is the default group.
+        description: What the program calls it, for example ``default_pg``.
+        ranks: Its members; empty where the backend does not tell.
+        last_enqueued: Number of the newest operation that this rank entered.
+        last_completed: Number of the newest before which all ended on this rank.
+        entries: The newest operations, oldest first.
+    """
+
+    group: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+    last_enqueued: int = 0
+    last_completed: int = 0
+    entries: tuple[CollectiveEntry, ...] = ()
+
+
+class FlightRecord(Struct, frozen=True, kw_only=True):
+    """All process groups of one rank at one moment.
+
+    Attributes:
+        waits: How many threads stand in one of torch's own waits, for example ``TCPStore_get``.
+    """
+
+    taken_ns: int
+    groups: tuple[CollectiveRecord, ...] = ()
+    waits: dict[str, int] = {}

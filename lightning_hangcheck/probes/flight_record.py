@@ -1,0 +1,183 @@
+"""torch's flight record of a rank, asked of the worker server that our hooks start in it.
+
+The server answers from C++ threads, also while another thread keeps the interpreter lock. Only the
+JSON form is asked for: the other one, with call sites, needs that lock and took 3.4 s for 700
+operations (torch 2.13).
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.probes.guard import Looked, guarded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHAT = "flight record"
+ENTRIES_KEPT = 64
+"""Of each group: steps of up to some 30 operations are seen twice."""
+LARGEST_ANSWER = 16 * 1024 * 1024
+"""2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
+HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
+"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group."""
+COUNTER_PREFIX = "pytorch.wait_counter."
+
+
+class _Operation(msgspec.Struct):
+    """An entry as torch writes it (version 2.10 of its format)."""
+
+    process_group: tuple[str, str]
+    collective_seq_id: int
+    profiling_name: str
+    is_p2p: bool
+    retired: bool
+    time_created_ns: int
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+
+
+class _Group(msgspec.Struct):
+    ranks: str = ""
+
+
+class _Trace(msgspec.Struct):
+    entries: tuple[_Operation, ...] = ()
+    pg_config: dict[str, _Group] = {}
+
+
+class _Counter(msgspec.Struct):
+    active_count: int
+
+
+class _NoSuchHandler(http.client.HTTPException):
+    """The server knows no handler of that name."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, time_limit_s: float) -> None:
+        super().__init__("localhost", timeout=time_limit_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightRecord]:
+    """Ask a rank's worker server for what its flight recorder holds.
+
+    About 10 ms for 700 operations.
+
+    Args:
+        path: The server's unix socket; none there means that this rank has no server.
+        rank: Whose, for gaps.
+        time_limit_s: Seconds for each of the three requests.
+    """
+    if not path.exists():
+        why = (
+            "this rank has no worker server: torch is not imported yet or too old (2.5 or later "
+            "has it), or the job was not started by hangcheck run or with the HangCheck callback"
+        )
+        return None, (Gap(WHAT, rank, why),)
+    return guarded(WHAT, rank, lambda: _ask(path, rank, time_limit_s))
+
+
+def _ask(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightRecord]:
+    taken_ns = time.monotonic_ns()
+    try:
+        traces = [_trace(path, handler, time_limit_s) for handler in HANDLERS]
+        counters = msgspec.json.decode(
+            _post(path, "wait_counter_values", time_limit_s), type=dict[str, _Counter]
+        )
+    except (OSError, http.client.HTTPException) as error:
+        return None, (Gap(WHAT, rank, f"torch's worker server gave no answer ({error!r})"),)
+    except msgspec.MsgspecError as error:
+        why = f"this torch writes its flight record in another form ({error})"
+        return None, (Gap(WHAT, rank, why),)
+    waits = {
+        name.removeprefix(COUNTER_PREFIX): counter.active_count
+        for name, counter in counters.items()
+        if counter.active_count > 0
+    }
+    return FlightRecord(taken_ns=taken_ns, groups=_groups(traces), waits=waits), ()
+
+
+def _trace(path: Path, handler: str, time_limit_s: float) -> _Trace:
+    """Ask one of torch's recorders; a torch without CUDA has the first alone."""
+    try:
+        return msgspec.json.decode(_post(path, handler, time_limit_s), type=_Trace)
+    except _NoSuchHandler:
+        if handler == HANDLERS[0]:
+            raise
+        return _Trace()
+
+
+def _post(path: Path, handler: str, time_limit_s: float) -> bytes:
+    connection = _UnixConnection(path, time_limit_s)
+    try:
+        # without this the server keeps a thread of the rank waiting for a second request
+        connection.request("POST", f"/handler/{handler}", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        if answer.status == http.client.NOT_FOUND:
+            raise _NoSuchHandler(f"{handler}: status {answer.status}")
+        if answer.status != http.client.OK:
+            raise http.client.HTTPException(f"{handler}: status {answer.status}")
+        return answer.read(LARGEST_ANSWER)
+    finally:
+        connection.close()
+
+
+def _groups(traces: list[_Trace]) -> tuple[CollectiveRecord, ...]:
+    together: dict[tuple[str, str], list[_Operation]] = {}
+    members: dict[str, _Group] = {}
+    for trace in traces:
+        members.update(trace.pg_config)
+        for operation in trace.entries:
+            if not operation.is_p2p:
+                together.setdefault(operation.process_group, []).append(operation)
+    return tuple(
+        _record(name, description, operations, members.get(name))
+        for (name, description), operations in together.items()
+    )
+
+
+def _record(
+    name: str, description: str, operations: list[_Operation], group: _Group | None
+) -> CollectiveRecord:
+    operations.sort(key=lambda operation: operation.collective_seq_id)
+    newest = operations[-1].collective_seq_id
+    unended = (one.collective_seq_id for one in operations if not one.retired)
+    return CollectiveRecord(
+        group=name,
+        description=description,
+        ranks=_members(group),
+        last_enqueued=newest,
+        last_completed=next(unended, newest + 1) - 1,
+        entries=tuple(
+            CollectiveEntry(
+                seq=one.collective_seq_id,
+                op=one.profiling_name.partition(":")[2] or one.profiling_name,
+                sizes=one.input_sizes,
+                dtypes=one.input_dtypes,
+                retired=one.retired,
+                created_ns=one.time_created_ns,
+            )
+            for one in operations[-ENTRIES_KEPT:]
+        ),
+    )
+
+
+def _members(group: _Group | None) -> tuple[int, ...]:
+    """Read ``"[0, 1]"``; NCCL names a group's members, gloo none."""
+    if group is None or not group.ranks:
+        return ()
+    return msgspec.json.decode(group.ranks, type=tuple[int, ...])

@@ -1,0 +1,198 @@
+"""Scripts that never heard of us: what the injected sitecustomize does to ranks and to others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import until
+
+from lightning_hangcheck.hooks.zero_code import INJECT_FOLDER, injected
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.probes.flight_record import flight_record
+from lightning_hangcheck.recorder.page_reader import PageReader
+from lightning_hangcheck.rundir.session import SESSION_VARIABLE, SessionFacts, open_session
+
+if TYPE_CHECKING:
+    from processes import StartProgram
+
+    from lightning_hangcheck.rundir.session import Session
+
+SHOWN = """
+import json, os, sys
+print(json.dumps({
+    "ours": sorted(name for name in sys.modules if name.startswith("lightning_hangcheck")),
+    "path": sys.path,
+    "pages": len(os.listdir(os.environ["SHOWN_PAGES"])),
+    "hook": sys.excepthook is not sys.__excepthook__,
+}))
+"""
+RANK = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "HANGCHECK_CONSOLE": "off"}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="train.py",
+        started_at="2026-11-20T10:00:00Z",
+        root_pid=os.getpid(),
+        launched=True,
+    )
+    return open_session(tmp_path / "shared" / "key", facts)
+
+
+def _python(
+    session: Session, *arguments: str, search: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    package = str(Path(__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": injected(os.pathsep.join(filter(None, (search, package)))),
+            SESSION_VARIABLE: str(session.path),
+            "SHOWN_PAGES": str(session.pages),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _shown(session: Session, *arguments: str, **environment: str) -> dict[str, object]:
+    ended = _python(session, *(arguments or ("-c", SHOWN)), **environment)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    shown: dict[str, object] = json.loads(ended.stdout)
+    return shown
+
+
+def test_a_rank_records_and_its_path_is_as_it_was(session: Session) -> None:
+    shown = _shown(session, **RANK)
+    assert shown["pages"] == 1
+    assert shown["hook"]
+    assert str(INJECT_FOLDER) not in shown["path"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {**RANK, "HANGCHECK_DISABLE": "1"},
+        {**RANK, "HANGCHECK_RANK_PROCESS": "1:1/1/"},
+    ],
+    ids=["no rank", "disabled", "helper of a rank"],
+)
+def test_no_other_process_imports_or_leaves_anything(
+    session: Session, environment: dict[str, str]
+) -> None:
+    shown = _shown(session, **environment)
+    assert (shown["ours"], shown["pages"], shown["hook"]) == ([], 0, False)
+
+
+def test_what_a_rank_starts_is_no_rank(session: Session) -> None:
+    """Python programs and multiprocessing children inherit the environment, and stay silent."""
+    program = (
+        f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {SHOWN!r}]))"
+    )
+    shown = _shown(session, "-c", program, **RANK)
+    assert (shown["ours"], shown["pages"]) == ([], 1)
+
+
+def test_the_users_own_sitecustomize_still_runs(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.MARK = __file__\n")
+    ended = _python(session, "-c", "print(MARK)", search=str(tmp_path), **RANK)
+    assert ended.stdout.strip() == str(tmp_path / "sitecustomize.py")
+
+
+def test_exit_code_output_and_last_words_are_the_programs_own(session: Session) -> None:
+    raising = "import sys; print('out'); sys.stderr.write('err\\n'); raise SystemExit(7)"
+    ended = _python(session, "-c", raising, **RANK)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "out\n", "err\n")
+    crashing = _python(session, "-c", "raise ValueError('bad sample')", **RANK)
+    plain = subprocess.run(
+        [sys.executable, "-c", "raise ValueError('bad sample')"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (crashing.returncode, crashing.stderr) == (plain.returncode, plain.stderr)
+
+
+def test_python_without_this_package_runs_as_ever(session: Session, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", "import sitecustomize; print('fine')"],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(INJECT_FOLDER),
+            SESSION_VARIABLE: str(session.path),
+            **RANK,
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
+
+
+@pytest.mark.real
+def test_the_pulse_starts_torchs_server_and_ends_the_startup(
+    session: Session, program: StartProgram, tmp_path: Path
+) -> None:
+    running = program(
+        "flight_recorded.py",
+        str(tmp_path / "other"),
+        "3",
+        PYTHONPATH=injected(os.environ.get("PYTHONPATH")),
+        **{SESSION_VARIABLE: str(session.path)},
+        **RANK,
+    )
+    reader = PageReader(session.pages / f"{running.pid}.page")
+
+    def joined() -> bool:
+        beat = reader.read()
+        return isinstance(beat, Beat) and (beat.rank, beat.phase) == (1, None)
+
+    until(joined, "the page to leave the phase startup")
+    reader.close()
+    record, gaps = flight_record(session.torch_servers / str(running.pid), 1, 5.0)
+    assert gaps == ()
+    assert record is not None
+    assert record.groups[0].last_enqueued == 3
+
+
+@pytest.mark.real
+def test_a_rank_with_torchs_server_ends_as_without(session: Session, tmp_path: Path) -> None:
+    """The server is silent, answers to the end, and holds no exit up."""
+    program = Path(__file__).parents[1] / "programs" / "flight_recorded.py"
+    socket_path = str(tmp_path / "torch" / "socket")
+    reader, writer = os.pipe()
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), socket_path, "5", "leave"],
+        env={
+            **os.environ,
+            "HANGCHECK_TEST_ANNOUNCE": str(writer),
+            "PYTHONPATH": injected(os.environ.get("PYTHONPATH")),
+            SESSION_VARIABLE: str(session.path),
+            **RANK,
+        },
+        pass_fds=(writer,),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert os.read(reader, 100) == b"started\n"
+    os.close(reader)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

@@ -1,0 +1,27 @@
+"""Starts torch's worker server through our adapter and makes collectives; its own only peer."""
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from announcing import announce
+
+from lightning_hangcheck.hooks.worker_server import bindings_are_there, start_worker_server
+
+path, count = Path(sys.argv[1]), int(sys.argv[2])
+assert bindings_are_there()
+started = start_worker_server(path)
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+for _ in range(count):
+    dist.all_reduce(torch.ones(4, 2))
+announce("started" if started else "refused")
+if sys.argv[3:] == ["keep-lock"]:
+    ctypes.PyDLL(None).sleep(60)
+if sys.argv[3:] != ["leave"]:
+    time.sleep(60)
+os.write(1, b"done\n")

@@ -1,0 +1,102 @@
+"""Blocks in the system call that it is told, after saying what a test needs to recognise it."""
+
+import fcntl
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+from announcing import announce
+
+
+def lock(kind, path):
+    with Path(path).open("w") as file:
+        announce("trying")
+        {"flock": fcntl.flock, "lockf": fcntl.lockf}[kind](file, fcntl.LOCK_EX)
+        announce("holding")
+        sys.stdin.read()
+
+
+def filelock(kind, path):
+    import filelock
+
+    announce("trying")
+    {"hard": filelock.FileLock, "soft": filelock.SoftFileLock}[kind](path).acquire()
+
+
+def database(path):
+    index = sqlite3.connect(path, timeout=1000, isolation_level=None)
+    announce("opened")
+    index.execute("BEGIN EXCLUSIVE")
+    announce("holding")
+    sys.stdin.read()
+
+
+def sleep_beside(path):
+    with Path(path).open():
+        announce("opened")
+        time.sleep(1000)
+
+
+def open_fifo(path):
+    announce()
+    Path(path).read_bytes()
+
+
+def read_pipe():
+    reader, writer = os.pipe()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], pass_fds=[writer])
+    os.close(writer)
+    announce(child.pid)
+    os.read(reader, 1)
+
+
+def wait_for_child():
+    child = subprocess.Popen(["sleep", "1000"])
+    announce(child.pid)
+    child.wait()
+
+
+def receive(limit=""):
+    server = socket.create_server(("127.0.0.1", 0))
+    announce("{}:{}".format(*server.getsockname()))
+    client = socket.create_connection(server.getsockname())
+    client.settimeout(float(limit) if limit else None)
+    client.recv(1)
+
+
+def download(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+        announce()
+        while answer.read(1000):
+            pass
+
+
+def accept(family):
+    families = {"4": (socket.AF_INET, "127.0.0.1"), "6": (socket.AF_INET6, "::1")}
+    server = socket.create_server((families[family][1], 0), family=families[family][0])
+    announce(server.getsockname()[1])
+    server.accept()
+
+
+def locked_threads(count):
+    locks = [threading.Lock() for _ in range(2)]
+    for one in locks:
+        one.acquire()
+
+    def want(one):
+        with one:
+            pass
+
+    for one in locks[1 : int(count)]:
+        threading.Thread(target=want, args=(one,)).start()
+    announce()
+    want(locks[0])
+
+
+globals()[sys.argv[1]](*sys.argv[2:])
