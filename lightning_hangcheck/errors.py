@@ -40,5 +40,11 @@ class UnreadableRun(HangcheckError):
     """A run folder, or a file in it, cannot be read."""
 
 
+class NoJobFound(HangcheckError):
+    """There is no job to attach to, or it may not be read."""
+
+    exit_code = 4
+
+
 class MeetingFailed(HangcheckError):
     """Ranks that should have met at a named point did not, or the work done there failed."""

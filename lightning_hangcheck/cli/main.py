@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.cli.attach_command import attach
+from lightning_hangcheck.cli.explain_command import explain
+from lightning_hangcheck.cli.merge_command import merge
 from lightning_hangcheck.cli.report_command import report
 from lightning_hangcheck.cli.run_command import run
 from lightning_hangcheck.errors import HangcheckError
@@ -20,6 +23,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells do
 EPILOG = """\b
 Examples:
   hangcheck run -- torchrun --nproc_per_node=2 train.py
+  hangcheck attach --pid 4711
   hangcheck report
 """
 
@@ -31,7 +35,10 @@ def hangcheck() -> None:
 
 
 hangcheck.add_command(run)
+hangcheck.add_command(attach)
+hangcheck.add_command(merge)
 hangcheck.add_command(report)
+hangcheck.add_command(explain)
 
 
 def main() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.report import json_text, terminal, unjudged
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
@@ -34,14 +33,14 @@ def report(run_dir: str | None, *, as_json: bool) -> int:
     each rank's last checkpoint instead. Exit code 2 if the folder cannot be used.
     """
     folder = _find(run_dir)
-    shown_folder = run_dir or _as_typed(folder.path)
+    shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
     if as_json:
         click.echo(_json(saved, shown_folder), nl=False)
     elif saved.verdict is None:
         click.echo(unjudged.render(saved, shown_folder), nl=False)
     else:
-        _show(terminal.render(saved.case, saved.verdict, shown_folder))
+        show(terminal.render(saved.case, saved.verdict, shown_folder))
     return 0
 
 
@@ -55,12 +54,6 @@ def _find(run_dir: str | None) -> RunFolder:
         ) from error
 
 
-def _as_typed(path: Path) -> str:
-    """Below the working folder the short way to say it, which can be typed as it stands."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
 def _json(saved: SavedRun, shown_folder: str) -> str:
     if saved.verdict is None:
         raise UnreadableRun(
@@ -68,16 +61,3 @@ def _json(saved: SavedRun, shown_folder: str) -> str:
             "leave out --json to see each rank's last checkpoint",
         )
     return json_text.render(saved.verdict)
-
-
-def _show(text: str) -> None:
-    """Colour on a terminal, the plain text into a pipe or file."""
-    if not sys.stdout.isatty():
-        click.echo(text, nl=False)
-        return
-    # imported here because a pipe never needs it, and it takes tens of milliseconds
-    from rich.console import Console
-
-    from lightning_hangcheck.report.colour import coloured
-
-    Console(highlight=False).print(coloured(text), end="", soft_wrap=True)

@@ -40,9 +40,11 @@ def run(command: tuple[str, ...], **options: object) -> int:
     if not settings.disable:
         _warn(settings)
     # imported here so that `hangcheck report` needs no part of the sidecar
+    from lightning_hangcheck.hooks.zero_code import injected
     from lightning_hangcheck.sidecar.running import run_command
 
-    return run_command(command, settings)
+    python_path = injected(os.environ.get("PYTHONPATH"))
+    return run_command(command, settings, {"PYTHONPATH": python_path})
 
 
 def _warn(settings: Settings) -> None:

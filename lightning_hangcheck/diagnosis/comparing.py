@@ -33,6 +33,11 @@ TRANSFER_CALLS = frozenset({0, 1, 17, 18, 19, 20, 40, 63, 64, 65, 66, 67, 68, 71
 one that means another call on the other (uname, semget, shmdt) is none that a thread stays in."""
 
 
+DOWNLOAD_RATE = 1024
+"""Bytes a second that count for a thread that waits at a connection: a gigabyte in 12 days. What
+services in the process exchange meanwhile stays below."""
+
+
 class Step(Struct, frozen=True, kw_only=True):
     """What a process did between two samples.
 
@@ -40,7 +45,7 @@ class Step(Struct, frozen=True, kw_only=True):
         seconds: Between the samples.
         cpu_share: Processor time of all its threads, in cores.
         main_share: The same of its main thread; of the process where threads are not known.
-        bytes: Read and written; 0 where not permitted to know.
+        bytes: Read, written, and carried by connections; 0 where not permitted to know.
         moved: It made way: its stack changed while it used the processor, or bytes flowed.
     """
 
@@ -76,13 +81,18 @@ def _flowed(before: ProcessState, after: ProcessState) -> int:
     pairs = (
         (before.read_bytes, after.read_bytes),
         (before.written_bytes, after.written_bytes),
+        (before.network_bytes, after.network_bytes),
     )
     return sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
 
 
 def _transfers(after: ProcessState, flowed: int, seconds: float) -> bool:
     main = after.threads[0] if after.threads else None
-    return main is not None and main.syscall in TRANSFER_CALLS and flowed / seconds > TRANSFER_RATE
+    if main is None:
+        return False
+    if any(target.kind == "socket" for target in main.waits_for):
+        return flowed / seconds > DOWNLOAD_RATE
+    return main.syscall in TRANSFER_CALLS and flowed / seconds > TRANSFER_RATE
 
 
 def _main_moved(earlier: Sample, later: Sample, share: float) -> bool:

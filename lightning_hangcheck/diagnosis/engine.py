@@ -6,18 +6,30 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from lightning_hangcheck.diagnosis.divergence import find_divergence
 from lightning_hangcheck.diagnosis.endings import find_crash, is_over
 from lightning_hangcheck.diagnosis.graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.patience import decide
 from lightning_hangcheck.diagnosis.rules import (
+    checkpoint_io,
+    collective_mismatch,
     dataloader_worker,
+    file_lock,
+    filesystem_wait,
+    gil_held,
     logger_init,
+    memory_pressure,
+    model_load,
+    network_wait,
     process_dead,
     process_stopped,
+    rank_diverged,
     rank_stalled,
     rendezvous,
     slow_progress,
     spinning,
+    thread_deadlock,
+    uneven_work,
     unknown,
 )
 from lightning_hangcheck.diagnosis.rules.finding import Finding, Situation
@@ -31,10 +43,21 @@ if TYPE_CHECKING:
 
 RULES = (
     process_stopped.RULE,
+    uneven_work.RULE,
     process_dead.RULE,
+    collective_mismatch.RULE,
+    rank_diverged.RULE,
     rendezvous.RULE,
     logger_init.RULE,
     dataloader_worker.RULE,
+    file_lock.RULE,
+    thread_deadlock.RULE,
+    gil_held.RULE,
+    network_wait.RULE,
+    memory_pressure.RULE,
+    checkpoint_io.RULE,
+    filesystem_wait.RULE,
+    model_load.RULE,
     rank_stalled.RULE,
     spinning.RULE,
     unknown.RULE,
@@ -78,7 +101,10 @@ def conclude(case: Case) -> Conclusion:
 def _situate(scene: Scene, graph: WaitGraph) -> Situation:
     if graph.between_ranks:
         ends = tuple(scene.ranks[rank] for rank in graph.ends)
-        return Situation(scene=scene, graph=graph, suspects=ends, waited_for=True)
+        divergence = find_divergence(scene)
+        return Situation(
+            scene=scene, graph=graph, suspects=ends, waited_for=True, divergence=divergence
+        )
     return Situation(scene=scene, graph=graph, suspects=_long_silent(scene))
 
 
@@ -102,4 +128,10 @@ def _is_there(need: Need, scene: Scene) -> bool:
     """Whether any rank has evidence of a kind."""
     if need == "stacks":
         return any(reading.doing.frames for reading in scene.ranks.values())
+    if need == "kernel":
+        return any(_kernel_seen(reading) for reading in scene.ranks.values())
     return any(not reading.alive for reading in scene.ranks.values())
+
+
+def _kernel_seen(reading: RankReading) -> bool:
+    return any(one.kernel is not None for look in reading.view.processes for one in look.samples)

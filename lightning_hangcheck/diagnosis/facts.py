@@ -56,6 +56,10 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
             f"{observed.samples} samples over {observed.span_s:.1f} s: {reading.activity}, "
             f"{observed.cpu_share:.2f} of a core, {observed.bytes} bytes read and written",
         )
+    if reading.view.slept_for_s is not None:
+        slept = duration(reading.view.slept_for_s)
+        text = f"its main thread had not run for {slept} when hangcheck came"
+        yield EvidenceItem("sleep", rank, text)
     yield from _kernel(reading)
     yield from _page(reading)
 

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from lightning_hangcheck.diagnosis.edges import collective, dataloader, meeting, rendezvous
+from lightning_hangcheck.diagnosis.edges import (
+    child_process,
+    collective,
+    connection,
+    dataloader,
+    file,
+    meeting,
+    pipe,
+    rendezvous,
+    thread_lock,
+)
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
@@ -21,8 +31,14 @@ BUILDERS: tuple[Callable[[Scene], Iterable[Edge]], ...] = (
     rendezvous.edges,
     meeting.edges,
     dataloader.edges,
+    file.edges,
+    child_process.edges,
+    thread_lock.edges,
 )
 """One for each kind of fact; a new fact adds its builder here."""
+OPEN_BUILDERS: tuple[Callable[[Scene], Iterable[Edge]], ...] = (pipe.edges, connection.edges)
+"""Waits that show who could end them, but not that anything is due: a service sits in them for as
+long as nobody asks it anything."""
 
 
 class WaitGraph(Struct, frozen=True, kw_only=True):
@@ -32,7 +48,8 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         ends: Ranks where the graph ends: they, or their workers, wait for no other rank, or only
             for each other.
         waiters: All other ranks in it.
-        between_ranks: Whether any rank waits for another one, not only for a worker or a store.
+        between_ranks: Whether any rank waits for another one, not only for a worker or a store;
+            waits of `OPEN_BUILDERS` alone don't count.
     """
 
     edges: tuple[Edge, ...] = ()
@@ -40,10 +57,27 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
     waiters: tuple[int, ...] = ()
     between_ranks: bool = False
 
+    def circle(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that wait for each other with this one, directly or through others.
+
+        Returns:
+            None of them where anything that it waits for does not wait for it in turn; it alone
+            where it waits for itself.
+        """
+        node = f"rank:{rank}"
+        waiting = _reachable(((edge.target, edge.source) for edge in self.edges), node)
+        awaited = _reachable(((edge.source, edge.target) for edge in self.edges), node)
+        if not awaited <= waiting:
+            return ()
+        members = {_rank(one) for one in awaited if one.startswith("rank:")}
+        return tuple(sorted(one for one in members if one is not None))
+
 
 def build_graph(scene: Scene) -> WaitGraph:
     """Draw all edges and find the ends: the sinks of the graph's condensation."""
-    edges = tuple(dict.fromkeys(edge for build in BUILDERS for edge in build(scene)))
+    firm = tuple(dict.fromkeys(edge for build in BUILDERS for edge in build(scene)))
+    open_ = (edge for build in OPEN_BUILDERS for edge in build(scene))
+    edges = tuple(dict.fromkeys((*firm, *open_)))
     if not edges:
         return WaitGraph()
     ends = _ends(edges)
@@ -53,7 +87,7 @@ def build_graph(scene: Scene) -> WaitGraph:
         edges=edges,
         ends=tuple(sorted(ends)),
         waiters=tuple(sorted(everyone - ends)),
-        between_ranks=any(None not in pair and pair[0] != pair[1] for pair in pairs),
+        between_ranks=_joins_ranks(firm),
     )
 
 
@@ -81,6 +115,37 @@ def _nearest_ranks(condensed: networkx.DiGraph[Any], component: int) -> set[int]
     return set().union(
         *(_nearest_ranks(condensed, source) for source in condensed.predecessors(component))
     )
+
+
+def _joins_ranks(edges: Iterable[Edge]) -> bool:
+    """Whether a rank waits for another one, directly or through files and processes."""
+    links = []
+    for edge in edges:
+        source, target = _rank(edge.source), _rank(edge.target)
+        if None not in (source, target) and source != target:
+            return True
+        if None in (source, target):
+            links.append((edge.source, edge.target))
+    return any(
+        _rank(node) not in (None, rank)
+        for source, _ in links
+        if (rank := _rank(source)) is not None
+        for node in _reachable(links, source)
+    )
+
+
+def _reachable(links: Iterable[tuple[str, str]], start: str) -> set[str]:
+    """Return the nodes that links lead to from a node, however indirectly."""
+    following: dict[str, list[str]] = {}
+    for source, target in links:
+        following.setdefault(source, []).append(target)
+    found: set[str] = set()
+    pending = [start]
+    while pending:
+        new = set(following.get(pending.pop(), ())) - found
+        found |= new
+        pending.extend(new)
+    return found
 
 
 def _rank(node: str) -> int | None:

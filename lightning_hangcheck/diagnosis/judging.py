@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.collective_table import collectives
 from lightning_hangcheck.diagnosis.departures import failed
 from lightning_hangcheck.diagnosis.engine import Conclusion, conclude
 from lightning_hangcheck.diagnosis.facts import facts_about, waits
@@ -62,6 +63,7 @@ def judge(case: Case) -> Verdict:
         wait_for=conclusion.graph.edges if finding is not None else (),
         ranks=rank_table(scene, culprits, group_of),
         stack_groups=groups,
+        collectives=collectives(scene) if finding is not None else (),
     )
 
 

@@ -28,8 +28,9 @@ def users_place(frames: Sequence[Frame]) -> Frame | None:
 def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
     """Tell where in its life a rank is.
 
-    The rank's own word counts, and without it its frames, the innermost first. Creating the logger
-    overrides both: it is the more specific, and often runs inside a phase of the training loop.
+    The rank's own word counts, and without it its frames, the innermost first; ``startup``, with
+    which every page begins, only where frames don't tell. Creating the logger overrides both: it is
+    the more specific, and often runs inside a phase of the training loop.
 
     Args:
         frames: Of its main thread, outermost first.
@@ -41,9 +42,10 @@ def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
     overriding, innermost = _phases_in(frames)
     if overriding == "logger_init" or _creates_logger(beat):
         return "logger_init"
-    if beat is not None and beat.phase is not None:
-        return beat.phase
-    return overriding or innermost
+    said = beat.phase if beat is not None else None
+    if said not in (None, "startup"):
+        return said
+    return overriding or innermost or said
 
 
 def _phases_in(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:

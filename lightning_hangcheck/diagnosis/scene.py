@@ -6,17 +6,19 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.activity import Doing, Observed, doing, observe
 from lightning_hangcheck.diagnosis.place import phase_of, users_place
+from lightning_hangcheck.diagnosis.targets import steady_targets, works
 from lightning_hangcheck.diagnosis.waits import Wait, find_wait, of_own_process
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
-from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook
+from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
 from lightning_hangcheck.model.slugs import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from lightning_hangcheck.diagnosis.activity import Activity
     from lightning_hangcheck.diagnosis.knowledge.loading import WaitKind
@@ -27,12 +29,13 @@ MOST_LISTED = 4_096
 
 
 class WorkerReading(Struct, frozen=True, kw_only=True):
-    """A process that a rank started with multiprocessing."""
+    """A process that a rank started with multiprocessing; ``targets`` as in `RankReading`."""
 
     look: ProcessLook
     observed: Observed
     place: Frame | None
     wait: Wait | None
+    targets: tuple[WaitTarget, ...] = ()
 
     @property
     def wants_work(self) -> bool:
@@ -46,6 +49,7 @@ class RankReading(Struct, frozen=True, kw_only=True):
     Attributes:
         place: Innermost frame of the user's own code.
         silence_s: Seconds since its last progress; for an idle rank since it was last active.
+        targets: What the kernel shows an idle rank's main thread to wait for, sample after sample.
     """
 
     view: RankView
@@ -54,6 +58,7 @@ class RankReading(Struct, frozen=True, kw_only=True):
     phase: Phase | None = None
     silence_s: float = 0.0
     workers: tuple[WorkerReading, ...] = ()
+    targets: tuple[WaitTarget, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -110,6 +115,10 @@ class Scene(Struct, frozen=True, kw_only=True):
         local = self.case.run.local_world_size
         return local is not None and local >= self.case.run.world_size
 
+    def rank_of(self, pid: int) -> RankReading | None:
+        """Return the rank whose process this is, or None."""
+        return next((one for one in self.ranks.values() if one.view.pid == pid), None)
+
     def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
         """Return the ranks that stand in a wait of these kinds."""
         return tuple(
@@ -129,7 +138,8 @@ def read_scene(case: Case) -> Scene:
         else:
             views[view.rank] = view
     absent = (rank for rank in range(case.run.world_size) if rank not in views)
-    ranks = {rank: _read_rank(views[rank]) for rank in sorted(views)}
+    known = {look.pid for view in views.values() for look in view.processes}
+    ranks = {rank: _read_rank(views[rank], known) for rank in sorted(views)}
     return Scene(
         case=case,
         ranks=ranks,
@@ -138,8 +148,16 @@ def read_scene(case: Case) -> Scene:
     )
 
 
-def _read_rank(view: RankView) -> RankReading:
-    found = doing(view)
+def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
+    """Read a rank. One that is idle while a process outside the job works for it, works.
+
+    Args:
+        view: The rank.
+        known: Processes of the job: whether these work, their own samples tell.
+    """
+    found, targets = doing(view), _targets_of_rank(view)
+    if found.activity == "idle" and _works_outside(view, targets, known):
+        found = replace(found, activity="moving")
     silence = view.idle_for_s if found.activity == "idle" else view.silent_for_s
     return RankReading(
         view=view,
@@ -148,13 +166,30 @@ def _read_rank(view: RankView) -> RankReading:
         phase=phase_of(found.frames, view.beat),
         silence_s=min(max(0.0, silence), LONGEST_SILENCE_S),
         workers=tuple(_read_worker(look) for look in view.processes if look.role == "worker"),
+        targets=targets if found.activity == "idle" else (),
     )
+
+
+def _targets_of_rank(view: RankView) -> tuple[WaitTarget, ...]:
+    own = next((look for look in view.processes if look.role == "rank"), None)
+    return steady_targets(own) if own is not None else ()
+
+
+def _works_outside(view: RankView, targets: Iterable[WaitTarget], known: Collection[int]) -> bool:
+    own = next((look for look in view.processes if look.role == "rank"), None)
+    outside = (one for target in targets for one in target.holders if one.pid not in known)
+    return own is not None and any(works(own, holder) for holder in outside)
 
 
 def _read_worker(look: ProcessLook) -> WorkerReading:
     frames = of_own_process(latest_frames(look))
+    observed = observe(look)
     return WorkerReading(
-        look=look, observed=observe(look), place=users_place(frames), wait=find_wait(frames)
+        look=look,
+        observed=observed,
+        place=users_place(frames),
+        wait=find_wait(frames),
+        targets=steady_targets(look) if observed.activity == "idle" else (),
     )
 
 

@@ -9,7 +9,7 @@ from lightning_hangcheck.model.ranges import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.model.evidence import Frame, Holder
 
 MINUTES_FROM_S = 120.0
 PARTS_OF_A_PATH = 2
@@ -19,6 +19,11 @@ def name_ranks(ranks: Iterable[int]) -> str:
     """Write ``rank 1``, or ``ranks 0,2-7``."""
     every = set(ranks)
     return f"{'rank' if len(every) == 1 else 'ranks'} {format_ranks(every)}"
+
+
+def process_name(process: Holder) -> str:
+    """Write ``pid 4711 (python)``."""
+    return f"pid {process.pid} ({process.program})" if process.program else f"pid {process.pid}"
 
 
 def verb(ranks: Iterable[int], singular: str, plural: str) -> str:

@@ -13,6 +13,10 @@ from lightning_hangcheck.model.ranges import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.model.code_note import CodeNote
+
+ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
+
 
 def build_case(
     *,
@@ -24,6 +28,7 @@ def build_case(
     taken_ns: int,
     ended: bool = False,
     exit_code: int | None = None,
+    code: tuple[CodeNote, ...] = (),
 ) -> Case:
     """Join what was seen of one node into the case that is judged and saved.
 
@@ -40,6 +45,7 @@ def build_case(
         taken_ns: The same moment on the monotonic clock.
         ended: The launched command has ended.
         exit_code: Its exit code, where we are its parent.
+        code: What the source says around the lines on which ranks stand.
     """
     seen = {view.rank: view for view in ranks}
     facts = replace(run, world_size=max(run.world_size, len(seen)))
@@ -60,6 +66,7 @@ def build_case(
         limits=limits,
         ended=ended,
         exit_code=exit_code,
+        code=code,
     )
 
 
@@ -71,5 +78,5 @@ def _unseen_ranks(ranks: set[int]) -> Gap:
     return Gap(
         what=f"ranks {format_ranks(ranks)}",
         rank=None,
-        why="they run on other nodes, or no launcher says where; only this node was looked at",
+        why=ELSEWHERE,
     )

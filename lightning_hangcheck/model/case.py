@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.code_note import CodeNote
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
+from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.slugs import Phase
 
 
@@ -100,8 +102,11 @@ class RankView(Struct, frozen=True, kw_only=True):
             it has none.
         idle_for_s: Seconds since it last used the processor or moved bytes, never more than
             ``silent_for_s``; the silence that counts for an idle rank.
+        slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
+            the kernel's scheduler; None where nobody asked, or it does not tell.
         processes: Its own process first (role ``rank``), then its children.
         departure: Set when its process is gone.
+        flight: Newest flight record; None where torch gave none.
     """
 
     rank: int
@@ -111,10 +116,12 @@ class RankView(Struct, frozen=True, kw_only=True):
     beat: Beat | None = None
     silent_for_s: float = 0.0
     idle_for_s: float = 0.0
+    slept_for_s: float | None = None
     pace: Pace | None = None
     processes: tuple[ProcessLook, ...] = ()
     departure: Departure | None = None
     spent: Spent | None = None
+    flight: FlightRecord | None = None
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -124,6 +131,7 @@ class Case(Struct, frozen=True, kw_only=True):
         taken_ns: Monotonic time of the newest sample, on the sidecar's host.
         ended: The command that was launched has ended.
         exit_code: Its exit code where we are its parent.
+        code: What the source says around the lines on which ranks stand.
     """
 
     schema_version: int = 1
@@ -135,3 +143,4 @@ class Case(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     ended: bool = False
     exit_code: int | None = None
+    code: tuple[CodeNote, ...] = ()

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
+
+TargetKind = Literal[
+    "lock", "file", "fifo", "pipe", "terminal", "socket", "process", "futex", "other"
+]
+
+PAGE_FAULT = "page fault"
 
 
 class Gap(Struct, frozen=True):
@@ -37,12 +45,14 @@ class ThreadStack(Struct, frozen=True, kw_only=True):
         tid: Kernel thread id, None where the source does not tell; the pid in the main thread.
         active: The sampler's own guess that the thread was running, not waiting.
         owns_gil: The thread held the interpreter lock when sampled.
+        takes_lock: The line of its innermost frame takes a lock: ``with lock:`` or ``.acquire(``.
     """
 
     tid: int | None
     name: str = ""
     active: bool = False
     owns_gil: bool = False
+    takes_lock: bool = False
     frames: tuple[Frame, ...] = ()
 
 
@@ -52,6 +62,42 @@ class ProcessStack(Struct, frozen=True, kw_only=True):
     pid: int
     source: str
     threads: tuple[ThreadStack, ...] = ()
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """A process that could end somebody's wait.
+
+    Attributes:
+        program: Its name, as /proc/PID/comm has it.
+        cpu_s: User plus system time so far, seconds: tells whether a process outside the job works.
+        moved_bytes: Read and written so far, likewise; 0 where not permitted.
+    """
+
+    pid: int
+    program: str = ""
+    cpu_s: float = 0.0
+    moved_bytes: int = 0
+
+
+class WaitTarget(Struct, frozen=True, kw_only=True):
+    """What a system call waits for.
+
+    Attributes:
+        call: The call's name; ``filelock`` where that library polls for a lock instead, ``sleep``
+            where native code sleeps with a file open that another process keeps locked; ``page
+            fault`` where no call but the kernel reads a page of a file that the process has mapped.
+        kind: ``lock`` a lock on a file; ``process`` the end of a child; ``futex`` a word of memory
+            in this process, without a time limit; the others what the descriptor is.
+        name: Path of a file; ``ADDR:PORT`` of a socket's remote end; ``pipe:[INODE]``; the pid of a
+            child; the address of a futex. Empty where it could not be read.
+        holders: Processes that could end the wait, as far as known: who holds the lock, has the
+            other end of the pipe or socket, or is the child.
+    """
+
+    call: str
+    kind: TargetKind
+    name: str = ""
+    holders: tuple[Holder, ...] = ()
 
 
 class ThreadState(Struct, frozen=True, kw_only=True):
@@ -64,6 +110,7 @@ class ThreadState(Struct, frozen=True, kw_only=True):
         wchan: Kernel function it sleeps in; empty when running or not shown.
         syscall: Number of the system call it is in, None when running, or not permitted.
         arguments: First six arguments of that call.
+        waits_for: What that call waits for; several for a call that waits for any of them.
     """
 
     tid: int
@@ -72,6 +119,19 @@ class ThreadState(Struct, frozen=True, kw_only=True):
     wchan: str = ""
     syscall: int | None = None
     arguments: tuple[int, ...] = ()
+    waits_for: tuple[WaitTarget, ...] = ()
+
+
+class MemoryUse(Struct, frozen=True):
+    """Memory in use, without cached files that nobody used lately, and the limit that holds.
+
+    Attributes:
+        scope: Whose limit: ``machine`` or ``control group``.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+    scope: str
 
 
 class ProcessState(Struct, frozen=True, kw_only=True):
@@ -81,7 +141,11 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         started_ticks: Field 22 of /proc/PID/stat: with the pid it names a process for ever.
         read_bytes: Bytes that passed through read-like calls so far (rchar); None if not permitted.
         written_bytes: Likewise for writing (wchar).
+        network_bytes: Bytes that its TCP connections received and had acknowledged so far; None
+            where the kernel does not tell. Downloads do not show in ``read_bytes``.
         rss_bytes: Resident memory.
+        major_faults: Pages so far that had to be read from disk.
+        memory: Of the tightest limit that holds for it, None where that cannot be read.
         threads: Main thread first; at most 256, the rest counted in ``threads_left_out``.
     """
 
@@ -91,8 +155,11 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     started_ticks: int
     cpu_s: float
     rss_bytes: int = 0
+    major_faults: int = 0
+    memory: MemoryUse | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
+    network_bytes: int | None = None
     threads: tuple[ThreadState, ...] = ()
     threads_left_out: int = 0
 

@@ -6,12 +6,20 @@ import os
 import time
 from typing import NamedTuple
 
-from lightning_hangcheck.model.evidence import Gap, ProcessState, ThreadState
+from lightning_hangcheck.model.evidence import (
+    PAGE_FAULT,
+    Gap,
+    ProcessState,
+    ThreadState,
+    WaitTarget,
+)
 from lightning_hangcheck.probes.guard import Looked, guarded
+from lightning_hangcheck.probes.memory_use import memory_use
 from lightning_hangcheck.probes.permission import Refusal, why_refused
 from lightning_hangcheck.probes.proc_file import GONE, read_proc
 from lightning_hangcheck.probes.stat_line import StatLine, read_stat
 from lightning_hangcheck.probes.vitals import io_bytes
+from lightning_hangcheck.probes.waiting import waits_for
 
 # A rank with CUDA, NCCL and data loading has 50 to 200 threads; more say nothing new.
 MOST_THREADS = 256
@@ -92,6 +100,8 @@ def _process_state(
         started_ticks=line.started_ticks,
         cpu_s=line.cpu_s,
         rss_bytes=line.rss_bytes,
+        major_faults=line.major_faults,
+        memory=memory_use(pid),
         read_bytes=read_bytes,
         written_bytes=written_bytes,
         threads=tuple(threads),
@@ -116,16 +126,25 @@ def _look_at_threads(
 def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
     folder = f"/proc/{pid}/task/{tid}"
     line = read_stat(pid, tid)
-    wchan = read_proc(f"{folder}/wchan").decode(errors="replace")
+    wchan = read_proc(f"{folder}/wchan").decode(errors="replace").removeprefix("0")
     call = _read_call(f"{folder}/syscall") if calls_shown else NO_CALL
     return ThreadState(
         tid=tid,
         state=line.state,
         cpu_s=line.cpu_s,
-        wchan="" if wchan == "0" else wchan,
+        wchan=wchan,
         syscall=call.number,
         arguments=call.arguments,
+        waits_for=_targets(pid, line.state, call, wchan),
     )
+
+
+def _targets(pid: int, state: str, call: _Call, wchan: str) -> tuple[WaitTarget, ...]:
+    """What a thread waits for. Uninterruptible and in no call, it waits for a page from disk."""
+    if call.number is not None:
+        return waits_for(pid, call.number, call.arguments, wchan)
+    in_fault = state == "D" and wchan != ""
+    return (WaitTarget(call=PAGE_FAULT, kind="file"),) if in_fault else ()
 
 
 def _read_call(path: str) -> _Call:

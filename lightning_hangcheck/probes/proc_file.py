@@ -29,3 +29,21 @@ def read_proc(path: str) -> bytes:
         return data
     finally:
         os.close(descriptor)
+
+
+def read_table(path: str) -> list[list[str]]:
+    """Read a table of /proc, a line a row, by its words.
+
+    The kernel hands a table out in pieces that end with a line, so a short piece is not the last.
+
+    Raises:
+        OSError: As `read_proc`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = []
+        while piece := os.read(descriptor, 65536):
+            pieces.append(piece)
+    finally:
+        os.close(descriptor)
+    return [line.split() for line in b"".join(pieces).decode(errors="replace").splitlines()]

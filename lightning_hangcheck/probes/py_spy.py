@@ -13,6 +13,7 @@ from pathlib import Path
 # Rust programs print a backtrace below each error where the user asked for one.
 QUIET = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
 LAST_GRACE_S = 1.0
+LONG_VALUES = "-lllll"  # local variables, cut at 128 characters doubled by each further l (0.4.3)
 
 
 class PySpyFailed(Exception):
@@ -32,7 +33,14 @@ def find_py_spy() -> Path | None:
     return Path(on_path) if on_path else None
 
 
-def dump(program: Path, pid: int, time_limit_s: float, *, nonblocking: bool) -> bytes:
+def dump(
+    program: Path,
+    pid: int,
+    time_limit_s: float,
+    *,
+    nonblocking: bool,
+    local_variables: bool = False,
+) -> bytes:
     """Run ``py-spy dump --json``.
 
     A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
@@ -43,6 +51,7 @@ def dump(program: Path, pid: int, time_limit_s: float, *, nonblocking: bool) -> 
         pid: The process to read.
         time_limit_s: Seconds until it is killed.
         nonblocking: Read without pausing the process.
+        local_variables: Of every frame too, as short text.
 
     Returns:
         Its JSON.
@@ -52,7 +61,9 @@ def dump(program: Path, pid: int, time_limit_s: float, *, nonblocking: bool) -> 
         PySpyLate: It took longer.
     """
     command = [str(program), "dump", "--json", "--pid", str(pid)]
-    process = _start([*command, "--nonblocking"] if nonblocking else command)
+    command += ["--nonblocking"] if nonblocking else []
+    command += [LONG_VALUES] if local_variables else []
+    process = _start(command)
     try:
         output, complaint = process.communicate(timeout=time_limit_s)
     except subprocess.TimeoutExpired as error:

@@ -6,6 +6,7 @@ import msgspec
 
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
 from lightning_hangcheck.probes.guard import Looked, guarded
+from lightning_hangcheck.probes.lock_lines import takes_lock
 from lightning_hangcheck.probes.permission import why_filtered, why_refused
 from lightning_hangcheck.probes.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
 from lightning_hangcheck.probes.vitals import vitals
@@ -108,11 +109,13 @@ def _is_main(pid: int, thread: _DumpedThread) -> bool:
 
 
 def _thread_stack(thread: _DumpedThread) -> ThreadStack:
+    innermost = thread.frames[0] if thread.frames else None
     return ThreadStack(
         tid=thread.os_thread_id,
         name=thread.thread_name or "",
         active=thread.active,
         owns_gil=thread.owns_gil,
+        takes_lock=innermost is not None and takes_lock(innermost.filename, innermost.line),
         frames=tuple(
             Frame(frame.name, frame.filename, frame.line) for frame in reversed(thread.frames)
         ),

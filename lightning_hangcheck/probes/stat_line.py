@@ -17,6 +17,7 @@ class StatLine(NamedTuple):
     Attributes:
         state: Field 3.
         parent_pid: Field 4.
+        major_faults: Field 12.
         cpu_s: Fields 14 and 15, user and system time of all its threads (of the one thread, in a
             thread's file), at the kernel's tick.
         started_ticks: Field 22.
@@ -27,6 +28,7 @@ class StatLine(NamedTuple):
 
     state: str
     parent_pid: int
+    major_faults: int
     cpu_s: float
     started_ticks: int
     rss_bytes: int
@@ -44,6 +46,7 @@ def parse_stat(line: bytes) -> StatLine:
     return StatLine(
         state=fields[0].decode("ascii"),
         parent_pid=int(fields[1]),
+        major_faults=int(fields[9]),
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
         started_ticks=int(fields[19]),
         rss_bytes=int(fields[21]) * PAGE_BYTES,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lightning_hangcheck.recorder.page_writer import PageWriter
     from lightning_hangcheck.recorder.sidecar_watch import SidecarWatch
 
@@ -15,11 +17,18 @@ INTERVAL_S = 0.5
 
 
 class Pulse:
-    """Writes the clock to the page twice a second and looks after the sidecar."""
+    """Writes the clock to the page twice a second and looks after the sidecar.
 
-    def __init__(self, page: PageWriter, watch: SidecarWatch) -> None:
+    Args:
+        page: Of this process.
+        watch: Looks after the sidecar.
+        errand: What else is to be done at each pulse.
+    """
+
+    def __init__(self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None]) -> None:
         self._page = page
         self._watch = watch
+        self._errand = errand
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hangcheck-pulse", daemon=True)
         self._thread.start()
@@ -32,7 +41,11 @@ class Pulse:
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_S):
             self._page.pulse()
-            try:
-                self._watch.look()
-            except Exception as error:  # noqa: BLE001 - it runs the hooks' callback; the pulse must go on
-                log.once("sidecar-watch", f"the sidecar is no longer looked after: {error!r}")
+            self._do("the sidecar is no longer looked after", self._watch.look)
+            self._do("torch's flight record is not offered", self._errand)
+
+    def _do(self, otherwise: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it runs the hooks' callback; the pulse must go on
+            log.once(otherwise, f"{otherwise}: {error!r}")

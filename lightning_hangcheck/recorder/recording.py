@@ -74,6 +74,7 @@ class Recorder:
         session: Where the ranks of this node meet; None while there is none.
         heart: What `beat` calls.
         on_sidecar_lost: Called in the pulse thread when the sidecar was killed.
+        on_pulse: Called in the pulse thread twice a second.
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
@@ -82,6 +83,7 @@ class Recorder:
         self.session: Session | None = None
         self.heart = Heart(self.start)
         self.on_sidecar_lost: Callable[[], None] | None = None
+        self.on_pulse: Callable[[], None] | None = None
         self._environment = environment
         self._page = PageWriter.unseen()
         self._voice: Voice | None = None
@@ -151,6 +153,12 @@ class Recorder:
             self._page.enter_phase(phase, epoch, step, batch)
         except (KeyError, TypeError, struct.error) as error:
             log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
+
+    @_harmless
+    def leave_startup(self) -> None:
+        """Say that this rank no longer starts up, unless it has said where it is."""
+        if self._page.phase == "startup":
+            self._page.show_phase(None)
 
     @_harmless
     def checkpoint(self, name: str, number: int | None = None) -> None:
@@ -235,7 +243,7 @@ class Recorder:
         self._hooks.install()
         if self.session is not None:
             watch = SidecarWatch(self.session.sidecar_file, self._say_sidecar_lost)
-            self._pulse = Pulse(self._page, watch)
+            self._pulse = Pulse(self._page, watch, self._run_errand)
 
     def _create_page(self) -> PageWriter:
         page = PageWriter.unseen()
@@ -247,6 +255,10 @@ class Recorder:
         page.identify(self.identity.rank, self.identity.world_size, self.identity.local_rank)
         page.show_phase("startup")
         return page
+
+    def _run_errand(self) -> None:
+        if self.on_pulse is not None:
+            self.on_pulse()
 
     def _say_sidecar_lost(self, pid: int) -> None:
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lightning_hangcheck.diagnosis.knowledge.loading import CauseKnowledge
     from lightning_hangcheck.model.slugs import Cause
 
 
@@ -18,6 +21,13 @@ def explanation(cause: Cause) -> str:
 
     known = causes_file().cause.get(cause)
     return known.explanation if known else ""
+
+
+def causes() -> Mapping[Cause, CauseKnowledge]:
+    """Return what is known of every cause that a rule gives, in the knowledge file's order."""
+    from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
+
+    return causes_file().cause
 
 
 def is_users(file: str) -> bool:

@@ -13,6 +13,7 @@ from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
 from lightning_hangcheck.recorder.journal_reader import read_journal
 from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.saved_evidence import CASE_FILE, newest_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +43,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: run.json, None where it was not written yet.
-        verdict: The newest, None before the first.
+        verdict: The newest, or what the newest evidence comes to; None before the first.
         case: What that verdict was made from, None where it was not kept.
         journals: By rank; read only while there is no verdict.
     """
@@ -57,6 +58,8 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
 def read_saved_run(folder: RunFolder) -> SavedRun:
     """Read a run, whether it still goes on or not.
 
+    Evidence without a verdict (a disk that was full, a folder copied in part) is judged again.
+
     Raises:
         UnreadableRun: The folder holds no run, or a file of it is torn, not permitted, or of a
             newer schema version.
@@ -65,6 +68,9 @@ def read_saved_run(folder: RunFolder) -> SavedRun:
         verdict = _read(folder.verdict_file, Verdict)
         if verdict is not None:
             return SavedRun(verdict=verdict, case=_case_of(folder, verdict))
+        case, torn = newest_case(folder)
+        if case is not None:
+            return SavedRun(verdict=_judged(case), case=case)
         record = _read(folder.run_file, RunRecord)
         paths = sorted((folder.path / "ranks").glob("*.jsonl"), key=_by_rank)
     except OSError as error:
@@ -80,8 +86,15 @@ def read_saved_run(folder: RunFolder) -> SavedRun:
     return SavedRun(
         record=record,
         journals=tuple(_end(name, entries) for name, entries, _ in read),
-        gaps=tuple(gap for _, _, gaps in read for gap in gaps),
+        gaps=(*torn, *(gap for _, _, gaps in read for gap in gaps)),
     )
+
+
+def _judged(case: Case) -> Verdict:
+    """Judge saved evidence again: it gives the verdict that was, on any machine."""
+    from lightning_hangcheck.diagnosis import judge
+
+    return judge(case)
 
 
 def _read(path: Path, kind: type[Fact]) -> Fact | None:
@@ -97,7 +110,7 @@ def _case_of(folder: RunFolder, verdict: Verdict) -> Case | None:
     number = max(folder.verdict_numbers(), default=0)
     if _read(folder.numbered_verdict(number), Verdict) != verdict:
         return None
-    return _read(folder.evidence(number) / "case.json", Case)
+    return _read(folder.evidence(number) / CASE_FILE, Case)
 
 
 def _by_rank(path: Path) -> tuple[int, str]:

@@ -58,6 +58,21 @@ class RunFolder(Struct, frozen=True):
         found = (re.fullmatch(r"(\d+)\.json", path.name) for path in self._verdict_files())
         return sorted(int(match[1]) for match in found if match)
 
+    def evidence_numbers(self) -> list[int]:
+        """Numbers of the verdicts whose evidence was begun, ascending.
+
+        Raises:
+            UnreadableRun: The folder may not be read.
+        """
+        folder = self.path / "evidence"
+        try:
+            names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        except OSError as error:
+            raise UnreadableRun(
+                f"{folder} cannot be read ({error.strerror})", "read it as the user who made it"
+            ) from error
+        return sorted(int(name) for name in names if name.isdecimal())
+
     def _verdict_files(self) -> Iterator[Path]:
         folder = self.path / "verdicts"
         return folder.iterdir() if folder.is_dir() else iter(())
@@ -92,6 +107,25 @@ def prepare_run_folder(folder: RunFolder) -> None:
         ) from error
 
 
+def refuse_used(folder: RunFolder) -> None:
+    """Refuse a folder that holds a run, before any work is done for it.
+
+    Raises:
+        UsedRunFolder: It does, as far as we may see.
+    """
+    try:
+        folder.run_file.stat()
+    except OSError:
+        return
+    raise _used(folder)
+
+
+def _used(folder: RunFolder) -> UsedRunFolder:
+    return UsedRunFolder(
+        f"run folder {folder.path} already holds a run", "name another folder, or remove it"
+    )
+
+
 def claim_run_folder(folder: RunFolder, record: bytes) -> None:
     """Make the folder this run's own by writing run.json; of two runs that try, one wins.
 
@@ -106,9 +140,7 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
     try:
         descriptor = os.open(folder.run_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except FileExistsError as error:
-        raise UsedRunFolder(
-            f"run folder {folder.path} already holds a run", "name another folder, or remove it"
-        ) from error
+        raise _used(folder) from error
     with os.fdopen(descriptor, "wb") as file:
         file.write(record)
 

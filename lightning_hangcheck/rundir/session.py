@@ -5,6 +5,7 @@
         pages/<pid>.page one page a process that records
         sidecar.json     the process id of this node's sidecar
         meet/<name>/     meeting points of the guards
+        torch/<pid>      socket of torch's worker server in that rank
 
 `hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
 agree on a key that the launcher gives them all; a process that was started plainly opens a session
@@ -86,6 +87,11 @@ class Session(Struct, frozen=True):
     def meetings(self) -> Path:
         """Folder of the guards' meeting points."""
         return self.path / "meet"
+
+    @property
+    def torch_servers(self) -> Path:
+        """Folder of the sockets on which ranks answer for torch's flight recorder."""
+        return self.path / "torch"
 
     def leave(self, pid: int) -> None:
         """Take a process's page away; the last one of a job without a sidecar frees the session.

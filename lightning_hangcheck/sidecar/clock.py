@@ -15,6 +15,6 @@ def utc(moment: datetime) -> str:
     return f"{moment.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
 
 
-def utc_before(seconds: float) -> str:
-    """Return the moment so many seconds ago."""
-    return utc(datetime.now(timezone.utc) - timedelta(seconds=seconds))
+def before(moment: str, seconds: float) -> str:
+    """Return the moment so many seconds before another one that `utc` wrote."""
+    return utc(datetime.fromisoformat(moment.replace("Z", "+00:00")) - timedelta(seconds=seconds))

@@ -63,8 +63,11 @@ def find_ranks(
         The ranks, ascending, each once.
     """
     tree = {process.pid: process for process in processes}
+    agents = agents_in(tree)
     found: dict[int, FoundRank] = {}
     for process in _topmost_first(tree):
+        if process.pid in agents:
+            continue
         rank = _rank_by_environment(process, found, tree)
         if rank is not None:
             found[rank.rank] = rank
@@ -84,6 +87,24 @@ def find_ranks(
         if beat.rank is not None and pid in tree:
             found[beat.rank] = _rank_by_page(beat, tree[pid])
     return tuple(sorted(found.values(), key=lambda rank: rank.rank))
+
+
+def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
+    """Find the SLURM tasks that are torchrun or another launcher: those below them are the ranks.
+
+    Args:
+        tree: Processes by their id.
+    """
+    found = set()
+    for process in tree.values():
+        if process.identity.launcher not in ("torchrun", "environment"):
+            continue
+        parent = tree.get(process.parent_pid)
+        while parent is not None and parent.pid not in found:
+            if parent.identity.launcher == "slurm":
+                found.add(parent.pid)
+            parent = tree.get(parent.parent_pid)
+    return frozenset(found)
 
 
 def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.evidence import Gap, Sample
-from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.model.code_note import CodeNote
+from lightning_hangcheck.model.evidence import Frame, Gap, Sample
+from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.probes.code_context import code_notes
+from lightning_hangcheck.probes.flight_record import flight_record
+from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
+from lightning_hangcheck.probes.vitals import vitals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 Role = Literal["rank", "worker", "child"]
+FLIGHT_LIMIT_S = 2.0
+"""An answer takes 10 to 25 ms; a look must not wait long for a server that gives none."""
 MOST_CHILDREN = 16
 """Children looked at per rank; a DataLoader with more workers shows the same stack in each."""
 
@@ -33,17 +42,31 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class Look(Struct, frozen=True):
-    """What one look brought."""
+    """What one look brought.
+
+    Attributes:
+        flights: Flight records by rank, of those that have one.
+        code: What the source says around the lines on which the ranks stand.
+    """
 
     samples: tuple[tuple[Target, Sample], ...]
     gaps: tuple[Gap, ...]
+    flights: dict[int, FlightRecord] = {}
+    code: tuple[CodeNote, ...] = ()
 
 
 class Looker:
-    """Takes one look at a time in a thread of its own."""
+    """Takes one look at a time in a thread of its own.
 
-    def __init__(self, time_limit_s: float) -> None:
+    Args:
+        time_limit_s: Seconds for one probe of one process.
+        torch_servers: Folder of the sockets on which ranks answer for torch's flight recorder.
+    """
+
+    def __init__(self, time_limit_s: float, torch_servers: Path) -> None:
         self._time_limit_s = time_limit_s
+        self._torch_servers = torch_servers
+        self._began_s = time.time()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look")
         self._pending: Future[Look] | None = None
 
@@ -54,7 +77,7 @@ class Looker:
 
     def begin(self, targets: Sequence[Target]) -> None:
         """Begin a look; its result comes from `finished`."""
-        self._pending = self._thread.submit(_look, tuple(targets), self._time_limit_s)
+        self._pending = self._thread.submit(self._look, tuple(targets))
 
     def finished(self) -> Look | None:
         """Return the look that was under way once it is done, else None."""
@@ -77,11 +100,60 @@ class Looker:
         """Give up the look under way: its probes end by their own time limits."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _look(self, targets: tuple[Target, ...]) -> Look:
+        with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
+            asked = beside.submit(_flights, targets, self._torch_servers, self._time_limit_s)
+            subjects = [Subject(pid=one.pid, rank=one.rank, python=one.python) for one in targets]
+            taken = sample_all(subjects, self._time_limit_s)
+            flights, gaps = asked.result()
+        samples = tuple(
+            (target, sample) for target, (sample, _) in zip(targets, taken, strict=True)
+        )
+        return Look(
+            samples=samples,
+            gaps=(*(gap for _, found in taken for gap in found), *gaps),
+            flights=flights,
+            code=code_notes(where_ranks_stand(samples), self._began_s, self._time_limit_s),
+        )
 
-def _look(targets: tuple[Target, ...], time_limit_s: float) -> Look:
-    taken = sample_all(
-        [Subject(pid=target.pid, rank=target.rank, python=target.python) for target in targets],
-        time_limit_s,
-    )
-    samples = tuple((target, sample) for target, (sample, _) in zip(targets, taken, strict=True))
-    return Look(samples, tuple(gap for _, gaps in taken for gap in gaps))
+
+def _flights(
+    targets: Sequence[Target], servers: Path, time_limit_s: float
+) -> tuple[dict[int, FlightRecord], list[Gap]]:
+    """Ask all ranks at once. Where not one has a server, the judgement says what it misses."""
+    ranks = [target for target in targets if target.role == "rank"]
+    if not any((servers / str(target.pid)).exists() for target in ranks):
+        return {}, []
+    stopped = [target for target in ranks if _is_stopped(target.pid)]
+    ranks = [target for target in ranks if target not in stopped]
+    time_limit_s = min(time_limit_s, FLIGHT_LIMIT_S)
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flight") as pool:
+        answers = pool.map(
+            lambda target: flight_record(servers / str(target.pid), target.rank, time_limit_s),
+            ranks,
+        )
+        flights: dict[int, FlightRecord] = {}
+        gaps = [
+            Gap("flight record", one.rank, "its process is stopped, so its server does not answer")
+            for one in stopped
+        ]
+        for target, (flight, missing) in zip(ranks, answers, strict=True):
+            gaps += missing
+            if flight is not None:
+                flights[target.rank] = flight
+    return flights, gaps
+
+
+def _is_stopped(pid: int) -> bool:
+    seen = vitals(pid)
+    return seen is not None and seen.state in ("T", "t")
+
+
+def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
+    """Return the frames of all ranks' main threads."""
+    return [
+        frame
+        for target, sample in samples
+        if target.role == "rank" and sample.stack is not None and sample.stack.threads
+        for frame in sample.stack.threads[0].frames
+    ]

@@ -13,6 +13,7 @@ from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report.stacks_text import render_stacks
 from lightning_hangcheck.report.terminal import render, render_line
 from lightning_hangcheck.rundir.atomic import make_private_folder, write_atomically
+from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,7 @@ class Publisher:
             _print(render(case, verdict, str(self._folder.path)))
         self._number += 1
         number = self._number
-        self._work.put(lambda: self._save(number, case, verdict))
+        self._work.put(lambda: save_verdict(self._folder, number, case, verdict))
 
     def save(self, job: Callable[[], None]) -> None:
         """Have other work on the run folder done after what was asked for before."""
@@ -54,15 +55,6 @@ class Publisher:
         if self._thread.is_alive():
             log.once("disk", f"the run folder {self._folder.path} does not answer; giving it up")
 
-    def _save(self, number: int, case: Case, verdict: Verdict) -> None:
-        evidence = self._folder.evidence(number)
-        make_private_folder(evidence)
-        write_atomically(evidence / "case.json", encode_pretty(case))
-        write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
-        make_private_folder(self._folder.numbered_verdict(number).parent)
-        write_atomically(self._folder.numbered_verdict(number), encode_pretty(verdict))
-        write_atomically(self._folder.verdict_file, encode_pretty(verdict))
-
     def _write(self) -> None:
         while (job := self._work.get()) is not None:
             try:
@@ -73,6 +65,27 @@ class Publisher:
                     f"the run folder {self._folder.path} cannot be written ({error}): "
                     "verdicts are printed but not saved; free space, or name another --run-dir",
                 )
+
+
+def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
+    """Save a verdict with the evidence that it rests on; the evidence comes first.
+
+    Args:
+        folder: Of the run.
+        number: Of the verdict, from 1.
+        case: What was judged.
+        verdict: What it came to.
+
+    Raises:
+        OSError: The folder is gone, full or not ours.
+    """
+    evidence = folder.evidence(number)
+    make_private_folder(evidence)
+    write_atomically(evidence / CASE_FILE, encode_pretty(case))
+    write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
+    make_private_folder(folder.numbered_verdict(number).parent)
+    write_atomically(folder.numbered_verdict(number), encode_pretty(verdict))
+    write_atomically(folder.verdict_file, encode_pretty(verdict))
 
 
 def _print(text: str) -> None:

@@ -90,6 +90,7 @@ class Roster:
         """Hand each rank the samples that were taken for it."""
         for rank in self.alive:
             rank.add_samples([pair for pair in look.samples if pair[0].rank == rank.found.rank])
+            rank.read_flight(look.flights.get(rank.found.rank))
 
     def views(self, now_ns: int) -> tuple[RankView, ...]:
         """Return all ranks as rules may see them."""

@@ -16,8 +16,8 @@ from lightning_hangcheck.sidecar.clock import utc_now
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.sidecar.discovery import FoundRank
     from lightning_hangcheck.sidecar.roster import Roster
-    from lightning_hangcheck.sidecar.watched_rank import WatchedRank
 
 DISTRIBUTIONS = (
     "lightning-hangcheck",
@@ -41,7 +41,7 @@ class RunRecorder:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._records: dict[int, RankRecord] = {}
-        self._versions = _versions()
+        self._versions = versions()
         self._written: RunRecord | None = None
 
     def update(self, roster: Roster) -> RunRecord | None:
@@ -49,7 +49,7 @@ class RunRecorder:
         for rank, watched in roster.ranks.items():
             known = self._records.get(rank)
             if known is None or known.pid != watched.found.pid:
-                self._records[rank] = _rank_record(watched, roster.host)
+                self._records[rank] = rank_record(watched.found, roster.host)
         record = self._record(roster)
         if record == self._written:
             return None
@@ -86,23 +86,30 @@ class RunRecorder:
         )
 
 
-def _rank_record(watched: WatchedRank, host: str) -> RankRecord:
-    environment = read_environment(watched.found.pid)
+def rank_record(found: FoundRank, host: str) -> RankRecord:
+    """Describe one rank as it was started, its environment redacted.
+
+    Args:
+        found: Whose process may be gone by now: then it has no environment any more.
+        host: Where it runs.
+    """
+    environment = read_environment(found.pid)
     shown = {
         name: value
         for name, value in ({} if isinstance(environment, Gap) else environment).items()
         if name.startswith(READ_BY_TRAINING)
     }
     return RankRecord(
-        rank=watched.found.rank,
-        local_rank=watched.found.local_rank,
+        rank=found.rank,
+        local_rank=found.local_rank,
         host=host,
-        pid=watched.found.pid,
+        pid=found.pid,
         environment=redact_environment(shown),
     )
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of what is installed beside this package."""
     found = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
         try:

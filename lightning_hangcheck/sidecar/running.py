@@ -37,19 +37,22 @@ from lightning_hangcheck.sidecar.signals import ENDING, PASSED_ON, hold, next_si
 from lightning_hangcheck.sidecar.tie import Tie
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ABORTED = 75
 POLL_S = 0.2
 DISK_LIMIT_S = 5.0
 
 
-def run_command(command: Sequence[str], settings: Settings) -> int:
+def run_command(
+    command: Sequence[str], settings: Settings, extra_environment: Mapping[str, str]
+) -> int:
     """Run a launcher unchanged, watched from outside.
 
     Args:
         command: Program and arguments.
         settings: In force; handed on to the ranks through their environment.
+        extra_environment: What the command's environment gets besides, unless all is disabled.
 
     Returns:
         The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
@@ -64,7 +67,7 @@ def run_command(command: Sequence[str], settings: Settings) -> int:
     session = _open_session(command, settings)
     mask = hold([*PASSED_ON, signal.SIGCHLD])
     try:
-        return _Run(command, settings, session, mask).until_ended()
+        return _Run(command, settings, session, extra_environment, mask).until_ended()
     finally:
         restore(mask)
         if session is not None:
@@ -77,10 +80,12 @@ class _Run:
         command: Sequence[str],
         settings: Settings,
         session: Session | None,
+        extra_environment: Mapping[str, str],
         mask: set[signal.Signals | int],
     ) -> None:
         environment = {**os.environ, **to_environment(settings)}
         if session is not None:
+            environment.update(extra_environment)
             environment[SESSION_VARIABLE] = str(session.path)
         self._settings = settings
         self._job = Job(command, environment, mask)

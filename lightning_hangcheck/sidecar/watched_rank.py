@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Departure
     from lightning_hangcheck.model.evidence import Sample
+    from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.sidecar.discovery import FoundRank
     from lightning_hangcheck.sidecar.looking import Target
 
@@ -34,6 +35,7 @@ class WatchedRank:
         self.beat: Beat | None = None
         self.departure: Departure | None = None
         self.state = ""
+        self.flight: FlightRecord | None = None
         self._samples: dict[Target, deque[Sample]] = {}
 
     def read(self, beat: Beat, now_ns: int, now_at: str) -> None:
@@ -41,6 +43,17 @@ class WatchedRank:
         self.beat = beat
         self.progress.read_beat(beat, now_ns)
         self.spending.read(beat, now_ns, now_at)
+
+    def read_flight(self, flight: FlightRecord | None) -> None:
+        """Take a flight record; a collective since the last one is movement, however short it was.
+
+        A rank that only sleeps between its collectives would else look as if it slept all along.
+        """
+        before, self.flight = self.flight, flight
+        if flight is None or before is None or before.taken_ns < self.progress.last_progress_ns:
+            return
+        if _operations(flight) != _operations(before):
+            self.progress.saw_movement(flight.taken_ns)
 
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
         """Add what a look saw of this rank's processes; children that are gone are forgotten."""
@@ -70,6 +83,7 @@ class WatchedRank:
             ),
             departure=self._departure_with_words(),
             spent=self.spending.spent() if self.beat is not None else None,
+            flight=self.flight,
         )
 
     def _departure_with_words(self) -> Departure | None:
@@ -83,3 +97,7 @@ class WatchedRank:
         for samples in self._samples.values():
             while len(samples) > 1 and samples[0].taken_ns < moment_ns:
                 samples.popleft()
+
+
+def _operations(flight: FlightRecord) -> dict[str, tuple[int, int]]:
+    return {group.group: (group.last_enqueued, group.last_completed) for group in flight.groups}

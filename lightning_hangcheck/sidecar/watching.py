@@ -6,10 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.gather.case_building import build_case
-from lightning_hangcheck.model.case import Case, Limits, RunFacts
+from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.probes.vitals import vitals
 from lightning_hangcheck.sidecar.alarm import Alarm
 from lightning_hangcheck.sidecar.clock import utc_now
+from lightning_hangcheck.sidecar.limits import limits_of
 from lightning_hangcheck.sidecar.looking import Look, Looker
 from lightning_hangcheck.sidecar.progress import NANOSECONDS
 from lightning_hangcheck.sidecar.roster import Roster
@@ -18,6 +19,7 @@ from lightning_hangcheck.sidecar.schedule import Schedule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lightning_hangcheck.model.code_note import CodeNote
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.session import Session
@@ -57,7 +59,8 @@ class Watcher:
         self._raised_ns = 0
         self._look_begun_ns = 0
         self._gaps: tuple[Gap, ...] = ()
-        self._looker = Looker(settings.probe_timeout)
+        self._code: tuple[CodeNote, ...] = ()
+        self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._schedule = Schedule(settings.look_after)
 
     def tick(self) -> None:
@@ -91,7 +94,7 @@ class Watcher:
         from lightning_hangcheck.diagnosis import judge
         from lightning_hangcheck.diagnosis.activity import activity_of
 
-        self._gaps = look.gaps
+        self._gaps, self._code = look.gaps, look.code
         self.roster.add(look)
         for rank in self.roster.alive:
             activity = activity_of(rank.view("", now_ns))
@@ -163,7 +166,8 @@ class Watcher:
             run=self._run_facts(),
             ranks=self.roster.views(now_ns),
             gaps=self._gaps,
-            limits=_limits(self._settings),
+            code=self._code,
+            limits=limits_of(self._settings),
             taken_at=utc_now(),
             taken_ns=now_ns,
             ended=ended,
@@ -183,13 +187,3 @@ class Watcher:
             nnodes=max(1, -(-world_size // max(local))) if local else 1,
             local_world_size=max(local, default=None),
         )
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        proven_after=settings.proven_after,
-        idle_after=settings.idle_after,
-        busy_floor=settings.busy_floor,
-        busy_factor=settings.busy_factor,
-        stall_timeout=settings.stall_timeout,
-    )

@@ -9,12 +9,14 @@ import msgspec
 from lightning_hangcheck.model.case import Case, Departure, RankView, RunFacts
 from lightning_hangcheck.model.evidence import (
     Frame,
+    Holder,
     ProcessLook,
     ProcessStack,
     ProcessState,
     Sample,
     ThreadStack,
     ThreadState,
+    WaitTarget,
 )
 
 SECOND = 1_000_000_000
@@ -161,6 +163,12 @@ def rank(
         processes=processes,
         **own,
     )
+
+
+def waiting_for(kind: Any, call: str, name: str, *pids: int, cpu_s: float = 0.0) -> dict[str, Any]:
+    """Fields of a main thread that waits for something that these processes hold."""
+    holders = tuple(Holder(pid=pid, program="python", cpu_s=cpu_s) for pid in pids)
+    return {"waits_for": (WaitTarget(call=call, kind=kind, name=name, holders=holders),)}
 
 
 def worker(index: int, *stacks: Frames, **fields: Any) -> ProcessLook:

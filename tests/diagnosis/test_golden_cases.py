@@ -1,4 +1,4 @@
-"""Real hangs, recorded once with py-spy and /proc on two gloo ranks (torch 2.13, lightning 2.6.6).
+"""Real hangs, recorded once on two gloo ranks (torch 2.13, lightning 2.6.6).
 
 Machine paths are replaced, everything else is as it was taken.
 """
@@ -15,18 +15,24 @@ from lightning_hangcheck.model.case import Case
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPECTED = {
-    "l_allgather_global_zero": ("hang", (0, 1), "unknown", "X.on_validation_epoch_end"),
-    "l_barrier_in_prepare_data": ("hang", (0, 1), "unknown", "D.prepare_data"),
+    "barrier_in_prepare_data": ("hang", (0,), "rank_diverged", "Samples.prepare_data"),
+    "checkpoint_callback_on_rank_0": ("hang", (0,), "rank_diverged", "trainer.is_global_zero"),
+    "groups_in_different_order": ("hang", (1,), "collective_mismatch", "all_reduce of group 2"),
+    "l_allgather_global_zero": ("hang", (0,), "rank_diverged", "X.on_validation_epoch_end"),
+    "l_barrier_in_prepare_data": ("hang", (0,), "rank_diverged", "D.prepare_data"),
+    "l_stopiteration_break_rank": ("hang", (1,), "rank_diverged", "last agreed #26"),
     "l_wandb_stall": ("hang", (0,), "logger_init", "rank 1 waits for it in barrier"),
     "p_busy_loop": ("suspect", (1,), "spinning", "p_busy_loop (user/train.py:81)"),
-    "p_ddp_uneven": ("hang", (0, 1), "unknown", "rank 0 in backward"),
+    "p_ddp_uneven": ("hang", (0, 1), "rank_diverged", "rank 0 waits in backward"),
     "p_input_prompt": ("hang", (0,), "rank_stalled", "p_input_prompt (user/train.py:133)"),
     "p_loader_worker_hang": ("hang", (1,), "dataloader_worker", "HangDS.__getitem__"),
     "p_missing_rank": ("hang", (0, 1), "rendezvous", "process group to form"),
-    "p_new_group_subset": ("hang", (0, 1), "unknown", "rank 0 in new_group"),
+    "p_new_group_subset": ("hang", (0, 1), "rank_diverged", "rank 0 waits in new_group"),
     "p_sigstop": ("hang", (1,), "process_stopped", "p_sigstop (user/train.py:74)"),
     "p_straggler": ("healthy", (), None, "all 2 ranks advance"),
     "p_wrong_port": ("hang", (0, 1), "rendezvous", "MASTER_ADDR:MASTER_PORT"),
+    "receive_without_send": ("hang", (0,), "rank_diverged", "waits in recv"),
+    "uneven_validation_batches": ("hang", (1,), "uneven_work", "last agreed #63"),
 }
 
 

@@ -25,6 +25,9 @@ REMEDIES = [
 ]
 ASPECTS = {
     "rendezvous": {"peers", "store"},
+    "rank_stalled": {None, "child", "input"},
+    "file_lock": {"held", "stale"},
+    "filesystem_wait": {"file", "fifo"},
     "process_dead": {"killed", "raised", "silent", "left", "outside"},
 }
 

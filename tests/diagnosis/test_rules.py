@@ -189,17 +189,24 @@ def test_a_rank_that_comes_late_to_the_rendezvous_is_no_alarm() -> None:
     assert judge(job(rank(0, IN_INIT, silent=20.0), imports)).verdict == "healthy"
 
 
-def test_ranks_that_wait_for_each_other_are_unknown_and_said_so() -> None:
+def test_rank_0_that_keeps_the_store_waits_for_the_ranks_that_are_still_on_their_way() -> None:
+    imports = rank(1, IN_LOAD, (MAIN, user("<module>", 2)), cpu=0.9, silent=40.0)
+    assert judge(job(rank(0, IN_CONNECT, silent=40.0), imports)).verdict == "healthy"
+    stuck = judge(job(rank(0, IN_CONNECT, silent=40.0), rank(1, IN_LOAD, silent=40.0)))
+    assert (stuck.verdict, stuck.culprits, stuck.victims) == ("hang", (1,), (0,))
+
+
+def test_ranks_that_wait_for_each_other_have_parted_and_a_record_is_missed() -> None:
     verdict = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER)))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "unknown")
-    assert verdict.confidence <= 0.2
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "rank_diverged")
+    assert verdict.confidence <= 0.4
     assert "flight record" in [gap.what for gap in verdict.gaps]
-    assert "rank 0 in all_reduce called in step (demo/train.py:90)" in verdict.summary
+    assert "rank 0 waits in all_reduce called in step (demo/train.py:90)" in verdict.summary
 
 
 def test_one_rank_against_a_majority_is_named() -> None:
     case = job(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER), rank(2, IN_ALL_REDUCE))
-    assert _told(case) == ("hang", (1,), (0, 2), "unknown")
+    assert _told(case) == ("hang", (1,), (0, 2), "rank_diverged")
 
 
 def test_all_ranks_in_one_collective_may_be_at_work_for_long() -> None:

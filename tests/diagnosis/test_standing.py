@@ -115,6 +115,12 @@ def test_this_package_knows_its_own_frames() -> None:
         ((Frame("Trainer.save_checkpoint", f"{PL}/trainer/trainer.py", 1),), "checkpoint_save"),
         ((Frame("_shutdown", f"{STDLIB}/threading.py", 1),), "teardown"),
         ((torch("Adam.step", "optim/adam.py"),), "optimizer_step"),
+        ((torch("get_state_dict", "distributed/checkpoint/state_dict.py"),), "checkpoint_save"),
+        (
+            (torch("Optimizer.wrapper", "optim/optimizer.py"), user("OwnSGD.step", 9)),
+            "optimizer_step",
+        ),
+        ((Frame("_call_teardown_hook", f"{PL}/trainer/call.py", 1), user("t", 4)), "teardown"),
     ],
 )
 def test_frames_tell_the_phase(frames: tuple[Frame, ...], phase: str | None) -> None:

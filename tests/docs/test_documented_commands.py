@@ -58,9 +58,9 @@ def test_documented_hangcheck_commands_parse(page: str, words: list[str]) -> Non
     assert words[0] != "run" or context.params["command"], f"{page}: run without a command"
 
 
-def test_documentation_shows_both_commands() -> None:
+def test_documentation_shows_every_command() -> None:
     """Guards the test above against finding nothing to test."""
-    assert {words[0] for _, words in HANGCHECK} >= {"run", "report"}
+    assert {words[0] for _, words in HANGCHECK} >= set(hangcheck.commands)
 
 
 @pytest.mark.parametrize(("page", "script"), SCRIPTS)

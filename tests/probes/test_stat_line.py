@@ -30,6 +30,7 @@ def test_any_process_name_leaves_the_fields_behind_it_whole(name: str) -> None:
     assert parse_stat(line) == StatLine(
         state="Z",
         parent_pid=55,
+        major_faults=1,
         cpu_s=157 / TICKS_PER_SECOND,
         started_ticks=111803,
         rss_bytes=3305 * PAGE_BYTES,

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.scene import Scene
 
 STORE = "host:store"
-"""The store's address is not known yet: that needs the socket, which no probe reads so far."""
+"""A rank that finds no store sleeps between its attempts: no socket shows the address then."""
 
 
 def edges(scene: Scene) -> Iterator[Edge]:
     """Draw who waits in the rendezvous for whom.
 
     Rank 0 keeps the store unless the launcher does, so a rank that finds no store waits for rank 0
-    while that one has not come to the rendezvous.
+    while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
+    others have come: while one of them is still on its way, that is whom it waits for.
     """
     waiting = scene.waiting_in({"rendezvous_peers"})
     arrived = {reading.rank for reading in waiting}
@@ -29,6 +30,10 @@ def edges(scene: Scene) -> Iterator[Edge]:
     connecting = scene.waiting_in({"rendezvous_connect"})
     keeper = scene.ranks.get(0)
     comes_late = keeper is not None and keeper.activity != "waiting"
+    coming = [one for one in scene.ranks.values() if one.activity != "waiting"]
     for reading in connecting:
+        if reading.rank == 0 and coming:
+            yield from each_to_each([reading], coming)
+            continue
         target = keeper.node if comes_late and keeper is not None else STORE
         yield Edge(reading.node, target, through(reading))

@@ -36,6 +36,9 @@ class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     under: str | None = None
     wins: bool = False
     starts_process: bool = False
+    parked: str | None = None
+    one_rank: bool = False
+    loop: str | None = None
 
 
 class FramesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,10 +58,15 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a cause means, in one sentence, and what helps, most likely first."""
+    """What a cause means, in one sentence, and what helps, most likely first.
+
+    Attributes:
+        recognised: What must be seen before a verdict names it, for the cause's page.
+    """
 
     title: str
     explanation: str
+    recognised: str = ""
     remedies: tuple[RemedyKnowledge, ...]
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.edges.dataloader import owing_workers
 from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.targets import in_words
 from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.verdict import EvidenceItem
 
@@ -89,6 +90,7 @@ def _describe(worker: WorkerReading) -> str:
     return (
         f"worker {worker.look.index} (pid {worker.look.pid}) is {worker.observed.activity}{place}"
         f"{f', kernel waits in {channel}' if channel else ''}"
+        f"{''.join(f', {in_words(target)}' for target in worker.targets[:1])}"
     )
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from lightning_hangcheck.diagnosis.divergence import Divergence
 from lightning_hangcheck.diagnosis.graph import WaitGraph
 from lightning_hangcheck.diagnosis.scene import RankReading, Scene
+from lightning_hangcheck.diagnosis.targets import endless
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.slugs import Cause, Phase
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.activity import Activity
 
 Certainty = Literal["proven", "idle", "busy", "other", "moving"]
-Need = Literal["stacks", "departures"]
+Need = Literal["stacks", "departures", "kernel"]
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -30,16 +32,39 @@ class Situation(Struct, frozen=True, kw_only=True):
         suspects: Ranks where the wait-for graph ends. Where nobody is seen to wait, ranks that have
             been silent for the whole stall timeout.
         waited_for: Whether other ranks wait for the suspects.
+        divergence: Where the ranks' ways part, if they do.
     """
 
     scene: Scene
     graph: WaitGraph
     suspects: tuple[RankReading, ...] = ()
     waited_for: bool = False
+    divergence: Divergence | None = None
 
     def suspects_that_are(self, *activities: Activity) -> tuple[RankReading, ...]:
         """Return the suspects with one of these activities."""
         return tuple(one for one in self.suspects if one.activity in activities)
+
+    def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
+        """Return the ranks of the circle that a suspect is in, if none of them can leave it.
+
+        Suspects stand where the graph ends: a circle there leads to nobody else, so it is proven
+        that nobody ends it where each member waits without a time limit, and none moves meanwhile.
+
+        Returns:
+            None where there is no such circle.
+        """
+        members = self.circle(reading)
+        still = all(
+            (one.activity == "waiting" and one.doing.observed.activity != "moving")
+            or (one.activity == "idle" and endless(one.targets))
+            for one in members
+        )
+        return members if still and self.waited_for else ()
+
+    def circle(self, reading: RankReading) -> tuple[RankReading, ...]:
+        """Return the ranks that wait for each other with this one; see `WaitGraph.circle`."""
+        return tuple(self.scene.ranks[rank] for rank in self.graph.circle(reading.rank))
 
     def certainty(self, activity: Activity) -> Certainty:
         """Return what an activity proves: nothing, where nobody is seen to wait for the rank."""

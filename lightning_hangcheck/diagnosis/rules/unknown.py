@@ -31,7 +31,9 @@ def find(situation: Situation) -> Finding | None:
     if everybody:
         moving = any(reading.doing.observed.activity == "moving" for reading in waiting)
         return None if moving else _all_wait(situation, waiting)
-    unseen = situation.suspects_that_are("unseen", "waiting")
+    unseen = situation.suspects_that_are("unseen")
+    if not unseen and all(one.activity == "waiting" for one in situation.suspects):
+        unseen = situation.suspects
     return _unseen(situation, unseen) if unseen else None
 
 
@@ -51,7 +53,7 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         silence_s=silence,
         pace=None,
         culprits=() if elsewhere else finding.culprits,
-        gaps=(NO_RECORD,),
+        gaps=() if all(one.view.flight is not None for one in waiting) else (NO_RECORD,),
     )
 
 

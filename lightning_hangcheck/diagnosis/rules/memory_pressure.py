@@ -1,0 +1,85 @@
+"""memory_pressure: memory is full, and a rank waits for its own pages to come back from disk."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.scene import RankReading
+from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.model.evidence import MemoryUse
+from lightning_hangcheck.model.verdict import EvidenceItem
+
+NANOSECONDS = 1_000_000_000
+GIB = 1 << 30
+FULL = 0.95
+"""Share of the limit from which the kernel takes pages away from the processes themselves."""
+FAULTS_A_SECOND = 50
+"""Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
+memory needs none."""
+
+
+class _Thrashing(Struct, frozen=True):
+    """A rank whose pages come back from disk."""
+
+    reading: RankReading
+    faults_a_second: float
+    memory: MemoryUse
+
+    @property
+    def words(self) -> str:
+        """What was measured."""
+        share = 100 * self.memory.used_bytes / max(1, self.memory.limit_bytes)
+        return (
+            f"{share:.0f} % of the {self.memory.scope}'s {self.memory.limit_bytes / GIB:.1f} GiB "
+            f"are in use, and {self.faults_a_second:.0f} pages a second come back from disk"
+        )
+
+
+def find(situation: Situation) -> Finding | None:
+    """Blame the suspects that read pages back while memory is full."""
+    found = [
+        one
+        for reading in situation.suspects_that_are("idle", "busy")
+        if (one := _measure(reading)) is not None
+    ]
+    if not found:
+        return None
+    readings, first = [one.reading for one in found], found[0]
+    who = [reading.rank for reading in readings]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"not advanced for {duration(first.reading.silence_s)}",
+        f"{within(first.reading.place)}:",
+        first.words,
+    )
+    finding = blame(
+        readings,
+        "memory_pressure",
+        situation.certainty(first.reading.activity),
+        0.8 if situation.waited_for else 0.5,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    evidence = tuple(EvidenceItem("kernel", one.reading.rank, one.words) for one in found[:4])
+    return replace(finding, evidence=evidence)
+
+
+def _measure(reading: RankReading) -> _Thrashing | None:
+    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
+    if len(samples) < 2:
+        return None
+    before, after = samples[-2], samples[-1]
+    if before.kernel is None or after.kernel is None or after.kernel.memory is None:
+        return None
+    seconds = (after.taken_ns - before.taken_ns) / NANOSECONDS
+    rate = (after.kernel.major_faults - before.kernel.major_faults) / max(seconds, 0.001)
+    memory = after.kernel.memory
+    full = memory.used_bytes >= FULL * memory.limit_bytes
+    return _Thrashing(reading, rate, memory) if full and rate >= FAULTS_A_SECOND else None
+
+
+RULE = Rule(cause="memory_pressure", needs=("kernel",), find=find)

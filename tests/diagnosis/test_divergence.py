@@ -1,0 +1,321 @@
+"""Where ranks' ways part, who departed, and why: from flight records, frames and source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import (
+    C10D,
+    IN_ALL_REDUCE,
+    IN_BACKWARD,
+    IN_BARRIER,
+    IN_LOAD,
+    MAIN,
+    SITE,
+    gone,
+    job,
+    rank,
+    torch,
+    user,
+)
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.code_note import CodeNote
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+
+if TYPE_CHECKING:
+    from cases import Frames
+
+    from lightning_hangcheck.model.case import RankView
+
+TRAIN = "/home/ada/demo/train.py"
+IN_LOOP = (MAIN, user("train", 20), torch("all_reduce"))
+AFTER_LOOP = (MAIN, user("train", 30), torch("barrier"))
+IN_NEW_GROUP = (MAIN, user("setup", 12), torch("new_group"), torch("_store_based_barrier"))
+FIT = (MAIN, Frame("_FitLoop.advance", f"{SITE}/lightning/pytorch/loops/fit_loop.py", 500))
+EPOCH = f"{SITE}/lightning/pytorch/loops/training_epoch_loop.py"
+EVALUATION = f"{SITE}/lightning/pytorch/loops/evaluation_loop.py"
+STEP = (*FIT, Frame("_TrainingEpochLoop.advance", EPOCH, 300))
+PARKED = (
+    *STEP,
+    Frame("_TrainingEpochLoop._broadcast_sigterm_tensor", EPOCH, 265),
+    torch("broadcast"),
+)
+EPOCH_END = (*FIT, Frame("_TrainingEpochLoop.on_advance_end", EPOCH, 400), torch("barrier"))
+IN_HOOK = (*FIT, user("Model.on_train_epoch_end", 44), torch("barrier"))
+RANK_ZERO_ONLY = Frame(
+    "rank_zero_only.<locals>.wrapped_fn", f"{SITE}/lightning_utilities/core/rank_zero.py", 41
+)
+
+
+def flying(view: RankView, *ops: str, group: str = "0", open_ops: int = 1) -> RankView:
+    """Give a rank a record of these operations; ``"all_reduce 4"`` has a size; the last is open."""
+    entries = []
+    for number, text in enumerate(ops, start=1):
+        op, _, size = text.partition(" ")
+        entries.append(
+            CollectiveEntry(
+                seq=number,
+                op=op,
+                sizes=((int(size),),) if size else (),
+                dtypes=("Float",) if size else (),
+                retired=number <= len(ops) - open_ops,
+                created_ns=number,
+            )
+        )
+    record = CollectiveRecord(
+        group=group,
+        description="default_pg" if group == "0" else "undefined",
+        last_enqueued=len(ops),
+        last_completed=len(ops) - open_ops,
+        entries=tuple(entries),
+    )
+    before = view.flight.groups if view.flight is not None else ()
+    return replace(view, flight=FlightRecord(taken_ns=1, groups=(*before, record)))
+
+
+def test_the_rank_that_leaves_the_sequence_of_earlier_steps_is_the_culprit() -> None:
+    """Each step was broadcast, all_reduce: a rank that shows broadcast again skipped something."""
+    steps = ("broadcast 1", "all_reduce 10") * 4
+    case = job(
+        flying(rank(0, (*STEP, *IN_BACKWARD), silent=11.0), *steps, "broadcast 1", "all_reduce 10"),
+        flying(rank(1, PARKED, silent=11.0), *steps, "broadcast 1", "broadcast 1"),
+    )
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+    assert (verdict.cause, verdict.confidence) == ("rank_diverged", 0.95)
+    assert "last agreed #9 of the default group" in verdict.summary
+    assert "Lightning's check for SIGTERM" in verdict.summary
+    (state,) = [one for one in verdict.collectives if one.seq == 10]
+    assert state.ops == {"all_reduce [10] Float": "0", "broadcast [1] Float": "1"}
+    assert (state.group, state.ranks) == ("0", "0-1")
+    assert [(edge.source, edge.target) for edge in verdict.wait_for] == [("rank:0", "rank:1")]
+
+
+def test_a_mismatch_is_proven_and_so_called_early() -> None:
+    def at(seconds: float) -> str:
+        ways = (("barrier", IN_BARRIER), ("all_reduce 4", IN_ALL_REDUCE))
+        return judge(
+            job(*(flying(rank(n, way, silent=seconds), op) for n, (op, way) in enumerate(ways)))
+        ).verdict
+
+    assert [at(1.0), at(4.0), at(10.0)] == ["healthy", "suspect", "hang"]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        rank(1, IN_LOAD, silent=11.0),  # has not come yet
+        rank(1, IN_LOAD, (MAIN, user("load", 43)), cpu=0.9, silent=11.0),  # works
+    ],
+)
+def test_a_rank_that_is_only_late_has_not_parted(late: RankView) -> None:
+    ahead = flying(rank(0, IN_ALL_REDUCE, silent=11.0), "all_reduce 4", "all_reduce 4")
+    verdict = judge(job(ahead, flying(late, "all_reduce 4", open_ops=0)))
+    assert verdict.cause not in ("rank_diverged", "collective_mismatch", "uneven_work")
+
+
+def test_ranks_in_the_same_operation_have_not_parted() -> None:
+    same = [flying(rank(n, IN_ALL_REDUCE, silent=60.0), "all_reduce 4") for n in range(2)]
+    assert judge(job(*same)).verdict == "healthy"
+
+
+def test_records_taken_a_moment_apart_show_no_mismatch() -> None:
+    """One was read before the operation ended, the other after, when it was in the next already."""
+    case = job(
+        flying(rank(0, IN_ALL_REDUCE, silent=20.0), "barrier", "all_reduce 4"),
+        flying(rank(1, IN_ALL_REDUCE, silent=20.0), "barrier", "all_reduce 4", "all_reduce 4"),
+    )
+    assert judge(case).cause not in ("rank_diverged", "collective_mismatch", "uneven_work")
+
+
+def test_the_same_line_with_other_shapes_is_a_mismatch_of_all() -> None:
+    case = job(
+        flying(rank(0, IN_ALL_REDUCE), "all_reduce 4"),
+        flying(rank(1, IN_ALL_REDUCE), "all_reduce 1000"),
+    )
+    verdict = judge(case)
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (0, 1))
+    assert verdict.confidence == 0.6
+
+
+def test_what_a_gather_takes_may_differ_in_size() -> None:
+    case = job(flying(rank(0, IN_BARRIER), "gather 4"), flying(rank(1, IN_BARRIER), "gather 1000"))
+    assert judge(case).cause != "collective_mismatch"
+
+
+def test_one_against_a_majority_departed() -> None:
+    ways = [("all_reduce 4", IN_LOOP)] * 3
+    ways.insert(1, ("barrier", AFTER_LOOP))
+    verdict = judge(job(*(flying(rank(n, way), op) for n, (op, way) in enumerate(ways))))
+    assert (verdict.culprits, verdict.victims) == ((1,), (0, 2, 3))
+    assert "most ranks do otherwise" in " ".join(item.text for item in verdict.evidence)
+
+
+def _note(line: int, **fields: object) -> CodeNote:
+    return CodeNote(file=TRAIN, line=line, **fields)  # type: ignore[arg-type]
+
+
+def test_code_under_a_test_of_the_rank_departed() -> None:
+    note = _note(44, condition="self.trainer.is_global_zero", condition_line=43)
+    case = job(
+        flying(rank(0, IN_HOOK), "barrier"), flying(rank(1, PARKED), "broadcast 1"), code=(note,)
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
+    assert "under if self.trainer.is_global_zero" in verdict.summary
+    assert ("code", 0) in [(item.kind, item.rank) for item in verdict.evidence]
+
+
+def test_a_test_of_the_rank_tells_before_the_sequence() -> None:
+    """An evaluation on rank 0 broadcasts buffers as each step does; it is rank 0 that departed."""
+    steps = ("broadcast 8", "all_reduce 28") * 4
+    note = _note(44, condition="rank == 0", condition_line=43)
+    case = job(
+        flying(rank(0, IN_HOOK), *steps, "broadcast 8"),
+        flying(rank(1, AFTER_LOOP), *steps, "barrier"),
+        code=(note,),
+    )
+    assert judge(case).culprits == (0,)
+
+
+def test_both_branches_of_one_test_tell_nothing() -> None:
+    notes = [_note(line, condition="rank == 0", condition_line=80) for line in (88, 90)]
+    case = job(
+        flying(rank(0, IN_BARRIER), "barrier"),
+        flying(rank(1, IN_ALL_REDUCE), "all_reduce 4"),
+        code=tuple(notes),
+    )
+    assert judge(case).culprits == (0, 1)
+
+
+def test_what_runs_under_rank_zero_only_departed() -> None:
+    hook = (*FIT, RANK_ZERO_ONLY, user("Model.on_train_epoch_end", 44), torch("barrier"))
+    verdict = judge(job(flying(rank(0, hook), "barrier"), flying(rank(1, PARKED), "broadcast 1")))
+    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
+    assert "@rank_zero_only" in verdict.summary
+
+
+def test_a_rank_behind_the_loop_that_others_are_in_ran_out_of_work() -> None:
+    notes = (_note(20, loops=((18, 22),)), _note(30))
+    case = job(
+        flying(rank(0, IN_LOOP), "all_reduce 4", "all_reduce 4", "all_reduce 4"),
+        flying(rank(1, AFTER_LOOP), "all_reduce 4", "all_reduce 4", "barrier"),
+        code=notes,
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((1,), "uneven_work")
+
+
+@pytest.mark.parametrize(
+    ("way", "cause"),
+    [
+        ((*FIT, Frame("_EvaluationLoop.run", EVALUATION, 140), torch("barrier")), "uneven_work"),
+        (EPOCH_END, "rank_diverged"),  # a value that only this rank logs leads here too
+    ],
+)
+def test_a_rank_in_another_loop_of_lightning_ran_out_of_work(way: Frames, cause: str) -> None:
+    steps = ("broadcast 1", "all_reduce 10") * 3
+    case = job(
+        flying(rank(0, PARKED), *steps, "broadcast 1"), flying(rank(1, way), *steps, "barrier")
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((1,), cause)
+
+
+@pytest.mark.parametrize(
+    ("ops", "cause"),
+    [(("recv",) * 3, "collective_mismatch"), (("send", "recv", "recv"), None)],
+)
+def test_ranks_that_all_receive_wait_for_a_sender_that_is_none(
+    ops: tuple[str, ...], cause: str | None
+) -> None:
+    """With a sender among them, a long transfer looks the same."""
+    ways = [(MAIN, user("pass_on", 9), torch(op)) for op in ops]
+    assert judge(job(*(rank(n, way) for n, way in enumerate(ways)))).cause == cause
+
+
+def test_a_rank_that_ended_well_after_fewer_steps_ran_out_of_work() -> None:
+    beat = Beat(pid=101, rank=1, beats=40, step=30, ending="finished")
+    left = replace(gone(1, 0), beat=beat)
+    waits = rank(0, IN_ALL_REDUCE, beat=Beat(pid=100, rank=0, beats=40, step=31))
+    verdict = judge(job(waits, left))
+    assert (verdict.culprits, verdict.cause) == ((1,), "uneven_work")
+    same_step = replace(left, beat=replace(beat, step=31))
+    assert judge(job(waits, same_step)).cause == "process_dead"
+
+
+def test_a_collective_that_no_step_had_departed() -> None:
+    case = job(
+        flying(rank(0, IN_BARRIER), "all_reduce 4", "all_reduce 4", "barrier"),
+        flying(rank(1, IN_ALL_REDUCE), "all_reduce 4", "all_reduce 4", "all_reduce 4"),
+    )
+    assert judge(case).culprits == (0,)
+
+
+def test_parting_long_before_the_wait_is_found() -> None:
+    """An extra broadcast that ended at once, because its root waits for nobody, shifts the rest."""
+    case = job(
+        flying(rank(0, IN_LOOP), "all_reduce 4", "broadcast 1", "all_reduce 4", "all_reduce 4"),
+        flying(rank(1, IN_LOOP), "all_reduce 4", "all_reduce 4", open_ops=1),
+    )
+    verdict = judge(case)
+    assert verdict.culprits == (0,)
+    assert "last agreed #1 of the default group" in verdict.summary
+
+
+def test_a_rank_in_a_store_barrier_that_is_not_recorded_has_parted() -> None:
+    note = _note(12, condition="rank == 0", condition_line=11)
+    case = job(
+        flying(rank(0, IN_NEW_GROUP), "all_reduce 1", open_ops=0),
+        flying(rank(1, IN_BARRIER), "all_reduce 1", "barrier"),
+        code=(note,),
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
+
+
+def test_two_pairs_of_ranks_in_their_own_groups_may_be_at_work() -> None:
+    """Each waits with its partner: a long transfer looks the same."""
+    ranks = [
+        flying(rank(n, IN_ALL_REDUCE, silent=200.0), "all_reduce 4", group="1" if n < 2 else "2")
+        for n in range(4)
+    ]
+    assert judge(job(*ranks)).cause not in ("rank_diverged", "collective_mismatch")
+
+
+def test_only_members_of_the_group_are_waited_for() -> None:
+    """NCCL names them; of gloo's, those that entered the operation are known to have come."""
+    waits = flying(rank(0, IN_ALL_REDUCE), "all_reduce 4", group="1")
+    (record,) = waits.flight.groups  # type: ignore[union-attr]
+    named = replace(waits, flight=FlightRecord(taken_ns=1, groups=(replace(record, ranks=(0, 2)),)))
+    verdict = judge(job(named, rank(1, IN_LOAD), rank(2, IN_LOAD)))
+    assert (verdict.culprits, verdict.cause) == ((2,), "rank_stalled")
+    assert [(edge.source, edge.target) for edge in verdict.wait_for] == [("rank:0", "rank:2")]
+    (state,) = verdict.collectives
+    assert (state.group, state.ranks, state.ops) == ("1", "0,2", {"all_reduce [4] Float": "0"})
+    came = flying(rank(1, IN_LOAD), "all_reduce 4", group="1")
+    assert judge(job(waits, came, rank(2, IN_LOAD))).culprits == (2,)
+
+
+def test_groups_in_another_order_are_a_mismatch() -> None:
+    one = flying(rank(0, IN_ALL_REDUCE), "all_reduce 4", group="1")
+    other = flying(rank(1, IN_ALL_REDUCE), "all_reduce 4", group="2")
+    verdict = judge(job(one, other))
+    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (0, 1))
+    assert {state.group for state in verdict.collectives} == {"1", "2"}
+
+
+@pytest.mark.parametrize("way", [IN_HOOK, (MAIN, user("save", 7), Frame("barrier", C10D, 1))])
+def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
+    """A rank in the user's hook against one that Lightning parked at its next step."""
+    verdict = judge(job(rank(0, way), rank(1, PARKED)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0,), "rank_diverged")
+    assert verdict.confidence == 0.6
+    assert "flight record" in [gap.what for gap in verdict.gaps]
+    early = judge(job(rank(0, way, silent=11.0), rank(1, PARKED, silent=11.0)))
+    assert early.verdict == "suspect"

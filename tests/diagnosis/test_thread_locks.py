@@ -1,0 +1,177 @@
+"""Locks within a process, the interpreter's own, and full memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BARRIER,
+    IN_LOAD,
+    MAIN,
+    NOW_NS,
+    SECOND,
+    STDLIB,
+    job,
+    rank,
+    torch,
+    user,
+)
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    MemoryUse,
+    ThreadStack,
+    ThreadState,
+    WaitTarget,
+)
+from lightning_hangcheck.model.verdict import Edge
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case, RankView
+
+WAITS = rank(0, IN_BARRIER)
+IN_QUEUE = (MAIN, user("load", 41), Frame("Queue.get", f"{STDLIB}/queue.py", 171))
+FUTEX = (WaitTarget(call="futex", kind="futex", name="0x7f00"),)
+
+
+def told(case: Case) -> tuple[Any, ...]:
+    verdict = judge(case)
+    return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause
+
+
+def with_threads(
+    view: RankView, *others: ThreadStack, takes_lock: bool = True, futex: bool = True
+) -> RankView:
+    """The rank with these further threads, all of them in endless futexes or none."""
+    own = view.processes[0]
+    waits = {"waits_for": FUTEX} if futex else {}
+    samples = []
+    for one in own.samples:
+        assert one.kernel is not None
+        assert one.stack is not None
+        main = msgspec.structs.replace(one.stack.threads[0], takes_lock=takes_lock)
+        states = [ThreadState(tid=own.pid, state="S", cpu_s=0.0, **waits)]
+        states += [ThreadState(tid=t.tid or 0, state="S", cpu_s=0.0, **waits) for t in others]
+        samples.append(
+            msgspec.structs.replace(
+                one,
+                kernel=msgspec.structs.replace(one.kernel, threads=tuple(states)),
+                stack=msgspec.structs.replace(one.stack, threads=(main, *others)),
+            )
+        )
+    return msgspec.structs.replace(
+        view, processes=(msgspec.structs.replace(own, samples=tuple(samples)),)
+    )
+
+
+IN_LIBRARY = ThreadStack(tid=204, frames=(torch("run", "utils/data/x.py"),))
+LOCKED = ThreadStack(tid=201, name="pusher", takes_lock=True, frames=(user("push", 7),))
+QUEUED = ThreadStack(tid=202, frames=(user("pull", 9), IN_QUEUE[-1]), takes_lock=True)
+PARKED = ThreadStack(tid=203, frames=(Frame("_worker", f"{STDLIB}/concurrent/thread.py", 81),))
+
+
+def test_threads_that_all_stand_in_locks_are_proven() -> None:
+    dead = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, PARKED)
+    verdict = judge(job(rank(0, IN_BARRIER, silent=11.0), dead))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "thread_deadlock")
+    assert "with 2 threads for each other's locks: in load (demo/train.py:41) and in push" in (
+        verdict.summary
+    )
+    assert Edge("rank:1", "rank:1", "for a lock of its own threads") in verdict.wait_for
+
+
+@pytest.mark.parametrize("other", [QUEUED, IN_LIBRARY])
+def test_a_thread_that_could_still_release_takes_the_proof_away(other: ThreadStack) -> None:
+    open_end = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, other)
+    assert told(job(rank(0, IN_BARRIER, silent=11.0), open_end))[0] == "suspect"
+    late = with_threads(rank(1, IN_LOAD), LOCKED, other)
+    assert told(job(WAITS, late)) == ("hang", (1,), (0,), "thread_deadlock")
+
+
+def test_one_locked_thread_is_a_deadlock_only_where_no_other_could_release() -> None:
+    assert told(job(WAITS, with_threads(rank(1, IN_LOAD), PARKED)))[3] == "thread_deadlock"
+    assert told(job(WAITS, with_threads(rank(1, IN_LOAD), QUEUED)))[3] == "rank_stalled"
+    alone = with_threads(rank(1, IN_LOAD, silent=11.0), PARKED)
+    assert told(job(rank(0, IN_BARRIER, silent=11.0), alone))[0] == "suspect"
+
+
+@pytest.mark.parametrize(("takes_lock", "futex"), [(False, True), (True, False)])
+def test_a_wait_that_is_no_endless_lock_is_no_deadlock(takes_lock: bool, futex: bool) -> None:
+    view = with_threads(rank(1, IN_LOAD), takes_lock=takes_lock, futex=futex)
+    assert told(job(WAITS, view))[3] == "rank_stalled"
+    waits_for_news = with_threads(rank(1, IN_QUEUE))
+    assert told(job(WAITS, waits_for_news))[3] == "rank_stalled"
+
+
+def with_lock_owner(view: RankView) -> RankView:
+    """The rank, its main thread holding the interpreter lock in each sample."""
+    own = view.processes[0]
+    samples = tuple(
+        msgspec.structs.replace(
+            one,
+            stack=msgspec.structs.replace(
+                one.stack,
+                threads=(msgspec.structs.replace(one.stack.threads[0], owns_gil=True),),
+            ),
+        )
+        for one in own.samples
+        if one.stack is not None
+    )
+    return msgspec.structs.replace(view, processes=(msgspec.structs.replace(own, samples=samples),))
+
+
+@pytest.mark.parametrize(("behind_s", "cause"), [(3, "gil_held"), (1, "rank_stalled")])
+def test_a_pulse_that_stands_still_shows_a_kept_interpreter_lock(behind_s: int, cause: str) -> None:
+    beat = Beat(pid=101, pulse_ns=NOW_NS - behind_s * SECOND)
+    holds = with_lock_owner(rank(1, IN_LOAD, beat=beat))
+    assert told(job(WAITS, holds)) == ("hang", (1,), (0,), cause)
+
+
+def test_a_sleeper_that_owns_the_interpreter_lock_needs_no_pulse() -> None:
+    assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD))))[3] == "gil_held"
+    assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD, cpu=1.0))))[3] == "spinning"
+
+
+def test_a_late_pulse_alone_is_no_kept_lock() -> None:
+    """A machine under load may starve the pulse: somebody must have been seen with the lock."""
+    beat = Beat(pid=101, pulse_ns=NOW_NS - 60 * SECOND)
+    assert told(job(WAITS, rank(1, IN_LOAD, beat=beat)))[3] == "rank_stalled"
+
+
+@pytest.mark.parametrize(
+    ("used", "faults_s", "cause"),
+    [(97, 400, "memory_pressure"), (60, 400, "rank_stalled"), (97, 5, "rank_stalled")],
+)
+def test_full_memory_and_pages_from_disk_are_memory_pressure(
+    used: int, faults_s: int, cause: str
+) -> None:
+    view = rank(1, IN_LOAD)
+    own = view.processes[0]
+    samples = tuple(
+        msgspec.structs.replace(
+            one,
+            kernel=msgspec.structs.replace(
+                one.kernel,
+                major_faults=int(number * 1.1 * faults_s),
+                memory=MemoryUse(used << 30, 100 << 30, "control group"),
+            ),
+        )
+        for number, one in enumerate(own.samples)
+        if one.kernel is not None
+    )
+    thrashes = msgspec.structs.replace(
+        view, processes=(msgspec.structs.replace(own, samples=samples),)
+    )
+    assert told(job(WAITS, thrashes)) == ("hang", (1,), (0,), cause)
+    if cause == "memory_pressure":
+        assert "97 % of the control group's 100.0 GiB" in judge(job(WAITS, thrashes)).summary
+
+
+def test_without_kernel_facts_the_rules_that_need_them_are_silent() -> None:
+    plain = job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
+    assert told(plain) == ("hang", (1,), (0,), "rank_stalled")

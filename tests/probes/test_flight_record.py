@@ -1,0 +1,158 @@
+"""torch's flight record over a unix socket: from the installed torch, and from broken servers."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import socketserver
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.probes.flight_record import ENTRIES_KEPT, flight_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from processes import StartProgram
+
+RECORDED = (Path(__file__).parent / "recorded" / "fr_trace_gloo.json").read_bytes()
+COUNTERS = b'{"pytorch.wait_counter.TCPStore__get": {"active_count": 2, "total_calls": 9}}'
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    """Answers with what the server holds for each handler."""
+
+    def do_POST(self) -> None:
+        body = self.server.bodies.get(self.path.rpartition("/")[2])  # type: ignore[attr-defined]
+        self.send_response(404 if body is None else 200)
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        """A test's output is not for its requests."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Path, dict[str, bytes]]]:
+    """A server on a unix socket, and what it answers."""
+    path = tmp_path / "socket"
+    with socketserver.UnixStreamServer(str(path), _Answers) as running:
+        running.bodies = bodies = {"fr_trace_json": RECORDED, "wait_counter_values": COUNTERS}  # type: ignore[attr-defined]
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield path, bodies
+        running.shutdown()
+        thread.join(5)
+
+
+def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) -> None:
+    record, gaps = flight_record(server[0], 0, 5.0)
+    assert record is not None
+    assert gaps == ()
+    (group,) = record.groups
+    assert (group.group, group.description, group.ranks) == ("0", "default_pg", ())
+    assert (group.last_enqueued, group.last_completed) == (2, 1)
+    assert [(one.seq, one.op, one.sizes, one.retired) for one in group.entries] == [
+        (1, "all_reduce", ((1,),), True),
+        (2, "all_reduce", ((4,),), False),
+    ]
+    assert record.waits == {"TCPStore__get": 2}
+
+
+def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]) -> None:
+    """Constructed from gloo's: both are written by one class of torch."""
+    path, bodies = server
+    trace = json.loads(RECORDED)
+    for entry in trace["entries"]:
+        entry["process_group"] = ["3", "tensor_parallel"]
+        entry["profiling_name"] = "nccl:_all_gather_base"
+    trace["pg_config"] = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
+    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
+    record, gaps = flight_record(path, 0, 5.0)
+    assert gaps == ()
+    assert record is not None
+    assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
+    assert record.groups[1].entries[0].op == "_all_gather_base"
+
+
+@pytest.mark.parametrize(
+    ("handler", "body", "reason"),
+    [
+        ("fr_trace_json", b'{"entries": [{"seq": 1}]}', "another form"),
+        ("fr_trace_json", b"not json", "another form"),
+        ("wait_counter_values", None, "status 404"),
+    ],
+)
+def test_an_answer_of_another_form_is_a_gap(
+    server: tuple[Path, dict[str, bytes]], handler: str, body: bytes | None, reason: str
+) -> None:
+    path, bodies = server
+    bodies.pop(handler)
+    if body is not None:
+        bodies[handler] = body
+    record, (gap,) = flight_record(path, 3, 5.0)
+    assert record is None
+    assert gap.rank == 3
+    assert reason in gap.why
+
+
+def test_a_rank_without_a_server_is_a_gap(tmp_path: Path) -> None:
+    record, (gap,) = flight_record(tmp_path / "none", 1, 5.0)
+    assert record is None
+    assert "no worker server" in gap.why
+
+
+def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "deaf"
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+        deaf.listen()
+        began = time.monotonic()
+        record, (gap,) = flight_record(path, 1, 0.2)
+    assert record is None
+    assert "gave no answer" in gap.why
+    assert time.monotonic() - began < 5.0
+
+
+@pytest.mark.real
+def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_path: Path) -> None:
+    """The canary: it fails when torch renames its server, its handlers or the fields we read."""
+    path = tmp_path / "torch" / "socket"
+    running = program("flight_recorded.py", str(path), str(ENTRIES_KEPT + 10))
+    assert running.first_words == "started"
+    record, gaps = flight_record(path, 0, 5.0)
+    assert gaps == ()
+    assert isinstance(record, FlightRecord)
+    (group,) = record.groups
+    assert (group.group, group.description) == ("0", "default_pg")
+    assert len(group.entries) == ENTRIES_KEPT
+    last = group.entries[-1]
+    assert (last.op, last.sizes, last.dtypes, last.retired) == (
+        "all_reduce",
+        ((4, 2),),
+        ("Float",),
+        True,
+    )
+    assert group.last_enqueued == group.last_completed == last.seq == ENTRIES_KEPT + 10
+    assert abs(last.created_ns / 1e9 - time.time()) < 120
+
+
+@pytest.mark.real
+def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = tmp_path / "torch" / "socket"
+    program("flight_recorded.py", str(path), "3", "keep-lock")
+    record, gaps = flight_record(path, 0, 5.0)
+    assert gaps == ()
+    assert record is not None
+    assert record.groups[0].last_enqueued == 3

@@ -1,0 +1,86 @@
+"""The same evidence gives the same verdict, later and on a machine that could not train."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.report.saved_run import read_saved_run
+from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.sidecar.visiting import keep
+
+GOLDEN = Path(__file__).parent.parent / "diagnosis" / "golden"
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {'torch', 'lightning', 'pytorch_lightning', 'transformers',
+                                      'wandb', 'numpy'}:
+            raise ImportError(f'{name} is not installed here')
+sys.meta_path.insert(0, Blocker())
+from lightning_hangcheck.cli.main import invoke
+sys.exit(invoke(['report', *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture(params=sorted(path.stem for path in GOLDEN.glob("*.json")))
+def recorded(request: pytest.FixtureRequest) -> Case:
+    """A case of a real job."""
+    return msgspec.json.decode((GOLDEN / f"{request.param}.json").read_bytes(), type=Case)
+
+
+def test_saved_evidence_is_judged_as_it_was(recorded: Case, tmp_path: Path) -> None:
+    """Byte for byte, after the way through the file."""
+    folder = RunFolder(tmp_path / "run")
+    keep(recorded, judge(recorded), (), folder)
+    saved = (folder.evidence(1) / "case.json").read_bytes()
+    again = judge(msgspec.json.decode(saved, type=Case))
+    assert encode_pretty(again) == folder.numbered_verdict(1).read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run whose verdicts are lost and whose evidence is there."""
+    case = msgspec.json.decode((GOLDEN / "l_wandb_stall.json").read_bytes(), type=Case)
+    made = RunFolder(tmp_path / "run")
+    keep(case, judge(case), (), made)
+    return made
+
+
+def test_a_lost_verdict_comes_back_from_its_evidence(folder: RunFolder) -> None:
+    lost = folder.verdict_file.read_bytes()
+    folder.verdict_file.unlink()
+    folder.numbered_verdict(1).unlink()
+    saved = read_saved_run(folder)
+    assert saved.verdict == msgspec.json.decode(lost, type=Verdict)
+    assert saved.case is not None
+
+
+def test_evidence_is_judged_where_torch_is_not_installed(folder: RunFolder) -> None:
+    lost = folder.verdict_file.read_text()
+    folder.verdict_file.unlink()
+    reported = subprocess.run(
+        [sys.executable, "-c", BLOCKED, "--json", str(folder.path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert reported.stdout == lost
+
+
+def test_evidence_that_was_not_finished_is_a_gap(folder: RunFolder) -> None:
+    folder.verdict_file.unlink()
+    (folder.evidence(1) / "case.json").unlink()
+    saved = read_saved_run(folder)
+    assert saved.verdict is None
+    assert [gap.why for gap in saved.gaps] == ["it was not finished"]

@@ -1,0 +1,52 @@
+"""One rank's signs of life that come from looks."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
+from lightning_hangcheck.sidecar.discovery import FoundRank
+from lightning_hangcheck.sidecar.watched_rank import WatchedRank
+
+SECOND = 1_000_000_000
+
+
+def watched() -> WatchedRank:
+    return WatchedRank(FoundRank(rank=0, local_rank=0, pid=1, world_size=2), 0)
+
+
+def flight(at_s: int, entered: int) -> FlightRecord:
+    group = CollectiveRecord(group="0", last_enqueued=entered, last_completed=entered - 1)
+    return FlightRecord(taken_ns=at_s * SECOND, groups=(group,))
+
+
+def silence(rank: WatchedRank, now_s: int) -> float:
+    return rank.progress.silent_ns(now_s * SECOND) / SECOND
+
+
+def test_a_collective_between_two_looks_is_movement() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(flight(4, entered=6))
+    assert silence(rank, 9) == 5.0
+
+
+def test_a_rank_that_stays_in_its_collective_is_silent() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(flight(4, entered=5))
+    assert silence(rank, 9) == 9.0
+
+
+def test_collectives_of_an_earlier_silence_say_nothing_of_this_one() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.progress.saw_movement(10 * SECOND)
+    rank.read_flight(flight(12, entered=50))
+    assert silence(rank, 19) == 9.0
+
+
+def test_a_look_without_a_record_says_nothing() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(None)
+    rank.read_flight(flight(6, entered=9))
+    assert silence(rank, 9) == 9.0
