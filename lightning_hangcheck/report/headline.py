@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.ledger.spending import blocked_rank_hours
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, plain, wrapped
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def stall_cost(verdict: Verdict) -> str:
     """What the stall costs so far; a rank hour is one rank's place for one hour, used or not."""
     if verdict.stalled_for_s <= 0 or verdict.verdict not in (*BLOCKED, "recovered"):
         return ""
-    hours = verdict.stalled_for_s * verdict.world_size / 3600
+    hours = blocked_rank_hours(verdict.world_size, verdict.stalled_for_s)
     verb = "blocked" if verdict.verdict in BLOCKED else "was blocked"
     shown_hours = f"{hours:.2f}" if hours < 10 else f"{hours:.0f}"
     return f"job {verb} {_duration(verdict.stalled_for_s)} = {shown_hours} rank h"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation, blame
-from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.standing_still import blame_standing
 
 
 def find(situation: Situation) -> Finding | None:
@@ -15,22 +15,15 @@ def find(situation: Situation) -> Finding | None:
     ]
     if not creating:
         return None
-    who = [reading.rank for reading in creating]
-    sentence = join(
-        name_ranks(who),
-        verb(who, "has", "have"),
-        "been creating the experiment logger",
-        within(creating[0].place),
-        f"for {duration(max(reading.silence_s for reading in creating))} without coming back",
-    )
     seen = creating[0].activity != "unseen"
-    return blame(
+    return blame_standing(
+        situation,
         creating,
         "logger_init",
         situation.certainty(creating[0].activity),
-        0.9 if seen and situation.waited_for else 0.6,
-        sentence,
-        waited_for=situation.waited_for,
+        doing="been creating the experiment logger",
+        manner="without coming back",
+        confidence=0.9 if seen and situation.waited_for else 0.6,
     )
 
 

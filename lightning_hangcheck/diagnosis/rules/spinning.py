@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation, blame
-from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.standing_still import blame_standing
 
 
 def find(situation: Situation) -> Finding | None:
@@ -11,21 +11,14 @@ def find(situation: Situation) -> Finding | None:
     busy = situation.suspects_that_are("busy")
     if not busy:
         return None
-    who = [reading.rank for reading in busy]
-    sentence = join(
-        name_ranks(who),
-        verb(who, "has", "have"),
-        "burnt CPU",
-        within(busy[0].place),
-        f"for {duration(max(reading.silence_s for reading in busy))} without advancing",
-    )
-    return blame(
+    return blame_standing(
+        situation,
         busy,
         "spinning",
         situation.certainty("busy"),
-        0.7 if situation.waited_for else 0.4,
-        sentence,
-        waited_for=situation.waited_for,
+        doing="burnt CPU",
+        manner="without advancing",
+        confidence=0.7 if situation.waited_for else 0.4,
     )
 
 

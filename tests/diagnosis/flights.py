@@ -1,0 +1,59 @@
+"""Where ranks stand in Lightning's loops, and ranks with a flight record in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cases import MAIN, SITE, torch, user
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+TRAIN = "/home/ada/demo/train.py"
+IN_LOOP = (MAIN, user("train", 20), torch("all_reduce"))
+AFTER_LOOP = (MAIN, user("train", 30), torch("barrier"))
+IN_NEW_GROUP = (MAIN, user("setup", 12), torch("new_group"), torch("_store_based_barrier"))
+FIT = (MAIN, Frame("_FitLoop.advance", f"{SITE}/lightning/pytorch/loops/fit_loop.py", 500))
+EPOCH = f"{SITE}/lightning/pytorch/loops/training_epoch_loop.py"
+EVALUATION = f"{SITE}/lightning/pytorch/loops/evaluation_loop.py"
+STEP = (*FIT, Frame("_TrainingEpochLoop.advance", EPOCH, 300))
+PARKED = (
+    *STEP,
+    Frame("_TrainingEpochLoop._broadcast_sigterm_tensor", EPOCH, 265),
+    torch("broadcast"),
+)
+EPOCH_END = (*FIT, Frame("_TrainingEpochLoop.on_advance_end", EPOCH, 400), torch("barrier"))
+IN_HOOK = (*FIT, user("Model.on_train_epoch_end", 44), torch("barrier"))
+RANK_ZERO_ONLY = Frame(
+    "rank_zero_only.<locals>.wrapped_fn", f"{SITE}/lightning_utilities/core/rank_zero.py", 41
+)
+
+
+def flying(view: RankView, *ops: str, group: str = "0", open_ops: int = 1) -> RankView:
+    """Give a rank a record of these operations; ``"all_reduce 4"`` has a size; the last is open."""
+    entries = []
+    for number, text in enumerate(ops, start=1):
+        op, _, size = text.partition(" ")
+        entries.append(
+            CollectiveEntry(
+                seq=number,
+                op=op,
+                sizes=((int(size),),) if size else (),
+                dtypes=("Float",) if size else (),
+                retired=number <= len(ops) - open_ops,
+                created_ns=number,
+            )
+        )
+    record = CollectiveRecord(
+        group=group,
+        description="default_pg" if group == "0" else "undefined",
+        last_enqueued=len(ops),
+        last_completed=len(ops) - open_ops,
+        entries=tuple(entries),
+    )
+    before = view.flight.groups if view.flight is not None else ()
+    return replace(view, flight=FlightRecord(taken_ns=1, groups=(*before, record)))

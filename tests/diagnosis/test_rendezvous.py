@@ -1,0 +1,65 @@
+"""Ranks that wait for peers, or for the store, before the process group exists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cases import (
+    IN_CONNECT,
+    IN_INIT,
+    IN_LOAD,
+    MAIN,
+    job,
+    missing,
+    rank,
+    user,
+)
+
+from lightning_hangcheck.diagnosis import judge
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case
+
+
+def _told(case: Case) -> tuple[Any, ...]:
+    verdict = judge(case)
+    return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause
+
+
+def test_a_missing_rank_is_proven_where_all_ranks_belong_on_this_node() -> None:
+    case = job(rank(0, IN_INIT, silent=11.0), missing(1, silent=11.0))
+    assert _told(case) == ("hang", (1,), (0,), "rendezvous")
+    assert "rank 1 never came: WORLD_SIZE is 2" in judge(case).summary
+    assert judge(case).ranks[1].state == "missing"
+
+
+def test_a_rank_without_a_store_is_the_culprit_of_the_rendezvous() -> None:
+    verdict = judge(job(rank(0, IN_INIT), rank(1, IN_CONNECT)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+    assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
+    assert "$MASTER_ADDR $MASTER_PORT" in verdict.remedies[0].text
+
+
+def test_where_all_wait_in_the_rendezvous_unseen_ranks_are_named_later() -> None:
+    case = job(rank(0, IN_INIT), rank(1, IN_INIT), world_size=4, local_world_size=2, nnodes=2)
+    assert judge(case).verdict == "healthy"
+    late = job(
+        rank(0, IN_INIT, silent=301.0),
+        rank(1, IN_INIT, silent=301.0),
+        world_size=4,
+        local_world_size=2,
+        nnodes=2,
+    )
+    assert _told(late) == ("hang", (2, 3), (), "rendezvous")
+
+
+def test_a_rank_that_comes_late_to_the_rendezvous_is_no_alarm() -> None:
+    imports = rank(1, IN_LOAD, (MAIN, user("<module>", 2)), cpu=0.9, silent=20.0)
+    assert judge(job(rank(0, IN_INIT, silent=20.0), imports)).verdict == "healthy"
+
+
+def test_rank_0_that_keeps_the_store_waits_for_the_ranks_that_are_still_on_their_way() -> None:
+    imports = rank(1, IN_LOAD, (MAIN, user("<module>", 2)), cpu=0.9, silent=40.0)
+    assert judge(job(rank(0, IN_CONNECT, silent=40.0), imports)).verdict == "healthy"
+    stuck = judge(job(rank(0, IN_CONNECT, silent=40.0), rank(1, IN_LOAD, silent=40.0)))
+    assert (stuck.verdict, stuck.culprits, stuck.victims) == ("hang", (1,), (0,))
