@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.evidence import (
     PAGE_FAULT,
@@ -17,9 +17,12 @@ from lightning_hangcheck.probes.guard import Looked, guarded
 from lightning_hangcheck.probes.memory_use import memory_use
 from lightning_hangcheck.probes.permission import Refusal, why_refused
 from lightning_hangcheck.probes.proc_file import GONE, read_proc
-from lightning_hangcheck.probes.stat_line import StatLine, read_stat
+from lightning_hangcheck.probes.stat_line import read_stat
 from lightning_hangcheck.probes.vitals import io_bytes
 from lightning_hangcheck.probes.waiting import waits_for
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.rundir.process_stat import StatLine
 
 # A rank with CUDA, NCCL and data loading has 50 to 200 threads; more say nothing new.
 MOST_THREADS = 256

@@ -1,57 +1,9 @@
-"""The one line of /proc/PID/stat, as proc(5) numbers its fields."""
+"""Reads the one line of /proc/PID/stat for the probes, at the least cost."""
 
 from __future__ import annotations
 
-import os
-from typing import NamedTuple
-
 from lightning_hangcheck.probes.proc_file import read_proc
-
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-class StatLine(NamedTuple):
-    """The fields that we use.
-
-    Attributes:
-        state: Field 3.
-        parent_pid: Field 4.
-        major_faults: Field 12.
-        cpu_s: Fields 14 and 15, user and system time of all its threads (of the one thread, in a
-            thread's file), at the kernel's tick.
-        started_ticks: Field 22.
-        rss_bytes: Field 24.
-        exit_status: Field 52: of a zombie its wait status, 0 where ptrace access is refused; of a
-            living process it means nothing.
-    """
-
-    state: str
-    parent_pid: int
-    major_faults: int
-    cpu_s: float
-    started_ticks: int
-    rss_bytes: int
-    exit_status: int
-
-
-def parse_stat(line: bytes) -> StatLine:
-    """Take the line apart behind the command name, which may itself hold brackets and spaces.
-
-    Raises:
-        ValueError: This is no such line.
-        IndexError: It is cut short.
-    """
-    fields = line[line.rindex(b")") + 2 :].split()
-    return StatLine(
-        state=fields[0].decode("ascii"),
-        parent_pid=int(fields[1]),
-        major_faults=int(fields[9]),
-        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
-        started_ticks=int(fields[19]),
-        rss_bytes=int(fields[21]) * PAGE_BYTES,
-        exit_status=int(fields[49]),
-    )
+from lightning_hangcheck.rundir.process_stat import StatLine, parse_stat
 
 
 def read_stat(pid: int, tid: int | None = None) -> StatLine:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from lightning_hangcheck.rundir.process_stat import read_process_stat
-
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+from lightning_hangcheck.rundir.process_stat import TICKS_PER_SECOND, read_process_stat
 
 
 def process_start_ns() -> int:
@@ -24,7 +22,7 @@ def process_start_ns() -> int:
     stat = read_process_stat(os.getpid())
     if stat is None:
         return now
-    start = stat.started_ticks * 1_000_000_000 // _TICKS_PER_SECOND
+    start = stat.started_ticks * 1_000_000_000 // TICKS_PER_SECOND
     return start if 0 < start <= now else now
 
 

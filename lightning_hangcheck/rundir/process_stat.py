@@ -1,39 +1,83 @@
-"""Names a process for ever: its id and start time, as /proc/PID/stat shows them."""
+"""The one line of /proc/PID/stat, as proc(5) numbers its fields.
+
+The process id and the start time in it name a process for ever.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DEAD = ("Z", "X")
 
 
-class ProcessStat(NamedTuple):
-    """Three fields of /proc/PID/stat, see proc(5).
+class StatLine(NamedTuple):
+    """The fields that we use.
 
     Attributes:
         state: Field 3.
         parent_pid: Field 4.
+        major_faults: Field 12.
+        cpu_s: Fields 14 and 15, user and system time of all its threads (of the one thread, in a
+            thread's file), at the kernel's tick.
         started_ticks: Field 22, clock ticks between boot and the start of the process.
+        rss_bytes: Field 24.
+        exit_status: Field 52: of a zombie its wait status, 0 where ptrace access is refused; of a
+            living process it means nothing.
     """
 
     state: str
     parent_pid: int
+    major_faults: int
+    cpu_s: float
     started_ticks: int
+    rss_bytes: int
+    exit_status: int
 
 
-def read_process_stat(pid: int) -> ProcessStat | None:
-    """Read them; None if the process is gone, or not to be seen from here."""
+def parse_stat(line: bytes) -> StatLine:
+    """Take the line apart behind the command name, which may itself hold brackets and spaces.
+
+    Raises:
+        ValueError: This is no such line.
+        IndexError: It is cut short.
+    """
+    fields = line[line.rindex(b")") + 2 :].split()
+    return StatLine(
+        state=fields[0].decode("ascii"),
+        parent_pid=int(fields[1]),
+        major_faults=int(fields[9]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
+        started_ticks=int(fields[19]),
+        rss_bytes=int(fields[21]) * PAGE_BYTES,
+        exit_status=int(fields[49]),
+    )
+
+
+def read_process_stat(pid: int) -> StatLine | None:
+    """Read the line of a process; None if it is gone, or not to be seen from here."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        # behind the command name, which may itself hold brackets and blanks
-        fields = line.rpartition(")")[2].split()
-        return ProcessStat(fields[0], int(fields[1]), int(fields[19]))
+        return parse_stat(_stat_file(pid).read_bytes())
     except (OSError, IndexError, ValueError):
         return None
 
 
 def is_alive(pid: int, started_ticks: int) -> bool:
-    """Whether this very process lives: a zombie, or another process with its id, does not count."""
-    stat = read_process_stat(pid)
-    return stat is not None and stat.started_ticks == started_ticks and stat.state not in _DEAD
+    """Whether this very process lives: a zombie, or another process with its id, does not count.
+
+    Where the kernel will not say, it counts as alive: unseen is not gone.
+    """
+    try:
+        stat = parse_stat(_stat_file(pid).read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, IndexError, ValueError):
+        return True
+    return stat.started_ticks == started_ticks and stat.state not in _DEAD
+
+
+def _stat_file(pid: int) -> Path:
+    return Path(f"/proc/{pid}/stat")

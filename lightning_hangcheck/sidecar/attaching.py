@@ -16,8 +16,8 @@ from lightning_hangcheck.probes.code_context import code_notes
 from lightning_hangcheck.probes.exits import ExitWatcher
 from lightning_hangcheck.probes.last_run import slept_s
 from lightning_hangcheck.probes.sample import Subject, sample_all
-from lightning_hangcheck.probes.stat_line import TICKS_PER_SECOND
 from lightning_hangcheck.probes.tree import process_ref
+from lightning_hangcheck.rundir.process_stat import TICKS_PER_SECOND
 from lightning_hangcheck.sidecar.attached_case import Visit, attached_case
 from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.clock import utc_now

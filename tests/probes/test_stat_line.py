@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_hangcheck.probes.stat_line import (
+from lightning_hangcheck.probes.stat_line import read_stat
+from lightning_hangcheck.rundir.process_stat import (
     PAGE_BYTES,
     TICKS_PER_SECOND,
     StatLine,
     parse_stat,
-    read_stat,
 )
 
 # fields 3 to 52 of a process that was killed by SIGKILL (exit status 9)
