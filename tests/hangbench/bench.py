@@ -98,18 +98,11 @@ def run_case(
     name: str, folder: Path, time_limit_s: float, patience: Mapping[str, str] = PATIENCE
 ) -> Outcome:
     """Run a case in a folder of its own; all its processes are ended at the time limit."""
-    run_dir, onset = folder / "run", folder / "onset"
-    environment = {
-        **os.environ,
-        **patience,
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "HANGBENCH_ONSET": str(onset),
-    }
+    run_dir = folder / "run"
     process = subprocess.Popen(
         _command(name, run_dir),
         cwd=folder,
-        env=environment,
+        env={**environment_of(folder), **patience},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -125,8 +118,18 @@ def run_case(
         exit_code=process.returncode,
         output=output,
         verdicts=_verdicts(run_dir / "verdicts"),
-        onset_s=_clock_time(onset),
+        onset_s=clock_time(folder / "onset"),
     )
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """What every run of a case finds in its environment, whoever watches it."""
+    return {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "HANGBENCH_ONSET": str(folder / "onset"),
+    }
 
 
 def _command(name: str, run_dir: Path) -> list[str]:
@@ -143,11 +146,10 @@ def _command(name: str, run_dir: Path) -> list[str]:
     ]
 
 
-def _clock_time(note: Path) -> float | None:
-    """The monotonic time in a note as clock time; None where the program wrote none."""
-    if not note.exists():
-        return None
-    return time.time() - time.monotonic() + int(note.read_text(encoding="ascii")) / 1e9
+def clock_time(note: Path) -> float | None:
+    """The monotonic time in a note as clock time; None where the program wrote none (yet)."""
+    text = note.read_text(encoding="ascii") if note.exists() else ""
+    return time.time() - time.monotonic() + int(text) / 1e9 if text else None
 
 
 def _verdicts(folder: Path) -> list[Verdict]:

@@ -19,13 +19,13 @@ def render(scores: Sequence[Score]) -> str:
     healthy = [one for one in scores if one.healthy]
     parts = []
     if hanging:
-        parts.append(_table(COLUMNS, [_row(one) for one in hanging]))
+        parts.append(table(COLUMNS, [_row(one) for one in hanging]))
     if healthy:
         rows = [
             (one.name, " ".join(one.told), str(one.suspicions), _mark(not one.false_alarm))
             for one in healthy
         ]
-        parts.append(_table(("healthy case", "told", "suspicions", "no alarm"), rows))
+        parts.append(table(("healthy case", "told", "suspicions", "no alarm"), rows))
     return "\n\n".join([*parts, _totals(hanging, healthy)])
 
 
@@ -57,7 +57,8 @@ def _totals(hanging: Sequence[Score], healthy: Sequence[Score]) -> str:
     return "\n".join(lines)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with aligned columns, in Markdown."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     rule = ["-" * width for width in widths]
     return "\n".join(

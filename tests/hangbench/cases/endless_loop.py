@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from onset import mark_onset
 
 
 def find_next_prime(number):
@@ -12,5 +13,6 @@ def find_next_prime(number):
 dist.init_process_group("gloo")
 for step in range(1000):
     if dist.get_rank() == 1 and step == 20:
+        mark_onset()
         find_next_prime(2)
     dist.all_reduce(torch.ones(4))

@@ -5,10 +5,12 @@ import socket
 
 import torch.distributed as dist
 import wandb
+from onset import mark_onset
 
 
 def create_run(port):
     os.environ.update(WANDB_BASE_URL=f"http://127.0.0.1:{port}", WANDB_API_KEY="0" * 40)
+    mark_onset()
     wandb.init(project="demo")
 
 

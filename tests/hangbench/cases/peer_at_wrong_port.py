@@ -3,10 +3,12 @@
 import os
 
 import torch.distributed as dist
+from onset import mark_onset
 
 
 def join():
     if os.environ["RANK"] == "1":
+        mark_onset()
         os.environ.update(MASTER_PORT="9", TORCHELASTIC_USE_AGENT_STORE="False")
     dist.init_process_group("gloo")
 

@@ -1,9 +1,11 @@
 """Rank 1 raises; torchrun then ends rank 0, which fails as well."""
 
 import torch.distributed as dist
+from onset import mark_onset
 
 
 def read_sample():
+    mark_onset()
     raise ValueError("bad sample 17")
 
 

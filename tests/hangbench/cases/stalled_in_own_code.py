@@ -4,9 +4,11 @@ import threading
 
 import torch
 import torch.distributed as dist
+from onset import mark_onset
 
 
 def wait_for_shard():
+    mark_onset()
     threading.Event().wait()
 
 

@@ -4,9 +4,11 @@ import os
 import signal
 
 import torch.distributed as dist
+from onset import mark_onset
 
 
 def prepare():
+    mark_onset()
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
