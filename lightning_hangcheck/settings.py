@@ -25,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         console: ``auto`` prints every rank up to 16 ranks, then rank 0 and ranks in trouble;
             ``all``; ``off``.
         disable: Everything becomes a no-op.
+        locals: Read local variables too, of the ranks that a suspicion names; secrets are hidden.
         proven_after: Seconds of silence after which a proven hang is called.
         idle_after: Seconds after which an idle rank that others wait for is called hung.
         busy_floor: Least seconds before a busy, silent rank of known pace is called hung.
@@ -41,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_hang: Literal["report", "abort"] = "report"
     console: Literal["auto", "all", "off"] = "auto"
     disable: bool = False
+    locals: bool = False
     proven_after: float = 10.0
     idle_after: float = 30.0
     busy_floor: float = 30.0

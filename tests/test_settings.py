@@ -33,6 +33,7 @@ def test_every_option_has_a_variable() -> None:
         "on_hang": "abort",
         "console": "all",
         "disable": "1",
+        "locals": "1",
     }
     environment = {PREFIX + name.upper(): examples.get(name, "7.5") for name in NAMES}
     settings = from_environment(environment)
@@ -41,6 +42,7 @@ def test_every_option_has_a_variable() -> None:
         on_hang="abort",
         console="all",
         disable=True,
+        locals=True,
         **{name: 7.5 for name in NAMES if name not in examples},
     )
 

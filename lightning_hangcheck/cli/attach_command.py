@@ -16,6 +16,7 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
 
 LONGEST_COMMAND = 240
@@ -42,13 +43,21 @@ Examples:
     default=None,
     help="Run folder [default: a new one below hangcheck_runs]. (HANGCHECK_RUN_DIR)",
 )
+@click.option(
+    "--locals",
+    "local_values",
+    is_flag=True,
+    help="Read local variables of the ranks too; secrets are hidden. (HANGCHECK_LOCALS=1)",
+)
 @click.argument("more", nargs=-1, type=click.IntRange(min=1), metavar="[PID...]")
-def attach(pids: tuple[int, ...], run_dir: str | None, more: tuple[int, ...]) -> int:
+def attach(
+    pids: tuple[int, ...], run_dir: str | None, local_values: bool, more: tuple[int, ...]
+) -> int:
     """Say which rank of a running job hangs, where, why, and what to do.
 
     The job needs no preparation and is not disturbed. Without --pid there must be one job of which
-    we may read the processes. Exit code 0 if it advances, 3 if it hangs or is suspected to, 4 if
-    there is no job or it may not be read.
+    we may read the processes. Exit code 0 if no hang was found (a suspicion is none: look again in
+    half a minute), 3 if it hangs, 4 if there is no job or it may not be read.
     """
     settings = from_environment(os.environ)
     folder = name_run_folder(run_dir or settings.run_dir)
@@ -56,14 +65,30 @@ def attach(pids: tuple[int, ...], run_dir: str | None, more: tuple[int, ...]) ->
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.sidecar.job_search import find_jobs, look_around
     from lightning_hangcheck.sidecar.limits import limits_of
+    from lightning_hangcheck.sidecar.offered import offer_of
     from lightning_hangcheck.sidecar.visiting import attach as visit
 
     jobs = find_jobs(look_around(), (*pids, *more))
     if len(jobs) > 1:
         _ask_which(jobs)
-    case, verdict = visit(jobs[0], limits_of(settings), folder)
+    offer = offer_of(jobs[0].pids)
+    if offer.session is not None:
+        _say_who_watches(offer.session)
+    asked = local_values or settings.locals
+    case, verdict = visit(jobs[0], limits_of(settings), folder, offer, local_values=asked)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
     return exit_code_of(verdict)
+
+
+def _say_who_watches(session: Session) -> None:
+    """Say in one line where a job that is watched already is told of."""
+    from lightning_hangcheck.sidecar.offered import watch_over
+
+    watch = watch_over(session)
+    if watch is None:
+        return
+    newest = "no verdict yet" if watch.newest is None else terminal.render_line(watch.newest)
+    click.echo(f"hangcheck: this job is watched, see {watch.run_folder}: {newest}", err=True)
 
 
 def _ask_which(jobs: Sequence[FoundJob]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 import click
@@ -43,6 +44,10 @@ hangcheck.add_command(explain)
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # names of functions and files may hold what the terminal's encoding has no sign for
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(invoke(sys.argv[1:]))
 
 

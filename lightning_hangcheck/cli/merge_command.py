@@ -30,7 +30,7 @@ Examples:
 def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     """Join what attach or run wrote on several nodes into one verdict.
 
-    Exit code 0 if the job advances, 3 if it hangs or is suspected to, 2 if a folder cannot be used.
+    Exit code 0 if no hang was found, 3 if the job hangs, 2 if a folder cannot be used.
     """
     if not folders:
         raise BadUsage(

@@ -29,6 +29,7 @@ WORDS: dict[str, _Words] = {
     "stall_timeout": _Words("SECONDS", "Silence after which anything unexplained is a hang."),
     "on_hang": _Words(None, "On a hang only report, or also end the job (exit code 75)."),
     "console": _Words(None, "Which ranks print console lines; auto: all up to 16 ranks."),
+    "locals": _Words(None, "Read local variables too, of ranks that a suspicion names."),
     "proven_after": _Words("SECONDS", "Silence after which a proven hang is called."),
     "idle_after": _Words("SECONDS", "Silence after which an idle, awaited rank is hung."),
     "busy_floor": _Words("SECONDS", "Least silence before a busy rank of known pace is hung."),
@@ -66,8 +67,12 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Command], Command]:
     words = WORDS[field.name]
     default = "" if field.default is None else f" [default: {_shown(field.default)}]"
     variable = f"{PREFIX}{field.name.upper()}"
+    name = f"--{field.name.replace('_', '-')}"
+    if field.type is bool:
+        shown = f"{words.help} ({variable}=1)"
+        return click.option(name, field.name, is_flag=True, default=None, help=shown)
     return click.option(
-        f"--{field.name.replace('_', '-')}",
+        name,
         field.name,
         type=click.Choice(get_args(field.type)) if get_origin(field.type) is Literal else str,
         callback=_positive if field.type is float else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import UnreadableRun
@@ -40,7 +41,8 @@ def report(run_dir: str | None, *, as_json: bool) -> int:
     elif saved.verdict is None:
         click.echo(unjudged.render(saved, shown_folder), nl=False)
     else:
-        show(terminal.render(saved.case, saved.verdict, shown_folder))
+        judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *saved.gaps))
+        show(terminal.render(saved.case, judged, shown_folder))
     return 0
 
 

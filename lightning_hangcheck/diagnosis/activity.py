@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from lightning_hangcheck.diagnosis.comparing import BUSY_SHARE, IDLE_SHARE, Step, compare
+from lightning_hangcheck.diagnosis.gpu_work import gpu_works
 from lightning_hangcheck.diagnosis.waits import (
     FOR_RANKS,
     Wait,
@@ -28,6 +29,9 @@ WINDOW = 3
 """Newest samples that count: older ones may be from before the rank got stuck."""
 JUST_NOW_S = 1.0
 """A rank whose page showed progress within this time advances, whatever the samples caught."""
+CIRCLING_S = 6.0
+"""Time after which moving through functions that were all seen before is taken for a circle. The
+looks at 2, 3 and 4 s of silence meet most functions of a loop, so that at 10 s it is known."""
 
 
 class Observed(Struct, frozen=True, kw_only=True):
@@ -38,6 +42,7 @@ class Observed(Struct, frozen=True, kw_only=True):
         span_s: Seconds from the first to the last of these.
         cpu_share: Processor time of all threads over that span, in cores.
         bytes: Read and written over that span.
+        carried: Bytes flowed, or storage answered: no loop of mere computing does that.
         stacks: Whether Python stacks were among them.
     """
 
@@ -46,6 +51,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     span_s: float = 0.0
     cpu_share: float = 0.0
     bytes: int = 0
+    carried: bool = False
     stacks: bool = False
 
 
@@ -53,6 +59,9 @@ class Doing(Struct, frozen=True, kw_only=True):
     """What a rank does, all its processes considered.
 
     Attributes:
+        carried: One of its processes moved bytes.
+        for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
+        circling: It moves, but for long only through functions in which it was before: ``busy``.
         frames: Newest frames of its main thread, outermost first.
         wait: The known wait in which that thread stands, if any.
     """
@@ -61,11 +70,9 @@ class Doing(Struct, frozen=True, kw_only=True):
     observed: Observed
     frames: tuple[Frame, ...] = ()
     wait: Wait | None = None
-
-
-def activity_of(view: RankView) -> Activity:
-    """Tell what a rank does; see `doing`."""
-    return doing(view).activity
+    carried: bool = False
+    circling: bool = False
+    for_gpu: bool = False
 
 
 def doing(view: RankView) -> Doing:
@@ -85,7 +92,19 @@ def doing(view: RankView) -> Doing:
         return Doing(activity=observed.activity, observed=observed, frames=frames)
     wait = _effective(find_wait(frames), observed, view)
     activity = _of_alive(view, observed, wait)
-    return Doing(activity=activity, observed=observed, frames=frames, wait=wait)
+    if activity == "idle" and own is not None and gpu_works(own):
+        return Doing(activity="busy", observed=observed, frames=frames, wait=wait, for_gpu=True)
+    if activity != "moving":
+        return Doing(activity=activity, observed=observed, frames=frames, wait=wait)
+    carried, circling = _way_made(view)
+    return Doing(
+        activity="busy" if circling else activity,
+        observed=observed,
+        frames=frames,
+        wait=wait,
+        carried=carried,
+        circling=circling,
+    )
 
 
 def observe(look: ProcessLook) -> Observed:
@@ -108,6 +127,7 @@ def observe(look: ProcessLook) -> Observed:
         span_s=seconds,
         cpu_share=sum(step.cpu_share * step.seconds for step in steps) / seconds,
         bytes=sum(step.bytes for step in steps),
+        carried=any(step.carried for step in steps),
         stacks=any(sample.stack is not None for sample in usable),
     )
 
@@ -128,6 +148,19 @@ def _of_alive(view: RankView, observed: Observed, wait: Wait | None) -> Activity
     if own in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
         return "moving"
     return (_helped(view) or own) if own == "idle" else own
+
+
+def _way_made(view: RankView) -> tuple[bool, bool]:
+    """Tell whether a rank that moves carried anything, and whether it moves in circles.
+
+    A child without Python stacks that works, or a GPU, may do new things all the time: nobody sees
+    them.
+    """
+    seen = [observe(look) for look in view.processes]
+    carried = any(one.carried for one in seen)
+    hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
+    hidden = hidden or any(gpu_works(look) for look in view.processes)
+    return carried, view.circling_for_s >= CIRCLING_S and not carried and not hidden
 
 
 def _helped(view: RankView) -> Activity | None:

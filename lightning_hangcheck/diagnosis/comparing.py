@@ -38,6 +38,11 @@ DOWNLOAD_RATE = 1024
 services in the process exchange meanwhile stays below."""
 
 
+STORAGE_ANSWERS = 20
+"""Times a second that a thread which waits for storage is woken above which it gets on. A call that
+hangs is woken never, or once in many seconds to try again."""
+
+
 class Step(Struct, frozen=True, kw_only=True):
     """What a process did between two samples.
 
@@ -46,13 +51,15 @@ class Step(Struct, frozen=True, kw_only=True):
         cpu_share: Processor time of all its threads, in cores.
         main_share: The same of its main thread; of the process where threads are not known.
         bytes: Read, written, and carried by connections; 0 where not permitted to know.
-        moved: It made way: its stack changed while it used the processor, or bytes flowed.
+        carried: Bytes flowed, or storage answered call after call.
+        moved: It made way: it carried, or its stack changed while it used the processor.
     """
 
     seconds: float
     cpu_share: float
     main_share: float
     bytes: int
+    carried: bool
     moved: bool
 
 
@@ -66,14 +73,20 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
     threads = _thread_shares(before, after, seconds)
     main_share = threads.get(after.pid, cpu_share)
     flowed = _flowed(before, after)
-    moved = (
+    carried = (
         flowed > MANY_BYTES
         or _transfers(after, flowed, seconds)
-        or _main_moved(earlier, later, main_share)
-        or _helper_moved(earlier, later, threads, cpu_share)
+        or _storage_answers(before, after, seconds, main_share)
     )
     return Step(
-        seconds=seconds, cpu_share=cpu_share, main_share=main_share, bytes=flowed, moved=moved
+        seconds=seconds,
+        cpu_share=cpu_share,
+        main_share=main_share,
+        bytes=flowed,
+        carried=carried,
+        moved=carried
+        or _main_moved(earlier, later, main_share)
+        or _helper_moved(earlier, later, threads, cpu_share),
     )
 
 
@@ -95,6 +108,25 @@ def _transfers(after: ProcessState, flowed: int, seconds: float) -> bool:
     return main.syscall in TRANSFER_CALLS and flowed / seconds > TRANSFER_RATE
 
 
+def _storage_answers(
+    before: ProcessState, after: ProcessState, seconds: float, share: float
+) -> bool:
+    """Whether the main thread makes many short waits for storage: deleting files moves no bytes.
+
+    A thread that polls sleeps between its questions (state S). Storage lets it wait in state D;
+    some virtual disks let it run without processor time, which no loop that computes does.
+    """
+    if not before.threads or not after.threads:
+        return False
+    first, second = before.threads[0], after.threads[0]
+    states = {first.state, second.state}
+    if not (states <= {"D", "R"} and ("D" in states or share < IDLE_SHARE)):
+        return False
+    if first.turns is None or second.turns is None:
+        return False
+    return second.turns - first.turns > STORAGE_ANSWERS * seconds
+
+
 def _main_moved(earlier: Sample, later: Sample, share: float) -> bool:
     """Whether the main thread went on.
 
@@ -102,8 +134,8 @@ def _main_moved(earlier: Sample, later: Sample, share: float) -> bool:
     busy, it must be at another line of the user's code: one line that polls alternates below it.
     """
     first, second = _main(earlier), _main(later)
-    if first is None or second is None:
-        return False
+    if first is None or second is None or _source(earlier) != _source(later):
+        return False  # one source names classes, the other does not
     before, after = without_ours(first.frames), without_ours(second.frames)
     if share >= IDLE_SHARE:
         return _functions(before) != _functions(after)
@@ -116,9 +148,9 @@ def _helper_moved(
     """Whether another thread works: it is busy, and in other functions than before."""
     if cpu_share < BUSY_SHARE:
         return False
-    before = {thread.tid: thread for thread in _helpers(earlier)}
+    before = {_key(thread): thread for thread in _helpers(earlier)}
     for thread in _helpers(later):
-        old = before.get(thread.tid)
+        old = before.get(_key(thread))
         share = cpu_share if thread.tid is None else shares.get(thread.tid, 0.0)
         if (
             old is not None
@@ -127,6 +159,11 @@ def _helper_moved(
         ):
             return True
     return False
+
+
+def _key(thread: ThreadStack) -> tuple[int | None, str]:
+    """What names a thread: its id, or what stands for it where the source does not tell."""
+    return (thread.tid, "" if thread.tid is not None else thread.name)
 
 
 def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -161,6 +198,10 @@ def _thread_shares(before: ProcessState, after: ProcessState, seconds: float) ->
 def _main(sample: Sample) -> ThreadStack | None:
     threads = sample.stack.threads if sample.stack is not None else ()
     return threads[0] if threads else None
+
+
+def _source(sample: Sample) -> str:
+    return sample.stack.source if sample.stack is not None else ""
 
 
 def _helpers(sample: Sample) -> Iterator[ThreadStack]:

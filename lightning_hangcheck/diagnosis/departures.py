@@ -56,14 +56,28 @@ def how_it_ended(view: RankView) -> str:
     number = _signal(view)
     if number is not None:
         name = _name(number)
-        usually = causes_file().signals.get(name)
-        return f"was killed by {name}{f' ({usually})' if usually else ''}{said}"
+        why = killed_for_memory(view) if number == signal.SIGKILL else ""
+        why = why or causes_file().signals.get(name, "")
+        return f"was killed by {name}{f' ({why})' if why else ''}{said}"
     code = view.departure.exit_code if view.departure is not None else None
     if code is None:
         return f"is gone, its exit code was not seen{said}"
     if code == 0:
         return "left with exit code 0"
     return f"exited with code {code}{said or ' and no last words'}"
+
+
+def killed_for_memory(view: RankView) -> str:
+    """Say what the kernel's killer did meanwhile; empty if nothing. It counts, and names nobody."""
+    kills = view.departure.memory_kills if view.departure is not None else 0
+    if view.departure is None or not kills:
+        return ""
+    processes = "a process" if kills == 1 else f"{kills} processes"
+    return (
+        f"the kernel's out-of-memory killer ended {processes} of "
+        f"{'its' if view.departure.memory_kills_scope != 'machine' else 'this'} "
+        f"{view.departure.memory_kills_scope} meanwhile"
+    )
 
 
 def aspect_of(view: RankView) -> str:

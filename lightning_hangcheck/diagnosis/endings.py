@@ -17,6 +17,8 @@ from lightning_hangcheck.diagnosis.rules.finding import Finding, blame
 from lightning_hangcheck.diagnosis.wording import join, name_ranks, within
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.diagnosis.scene import RankReading, Scene
 
 
@@ -42,6 +44,9 @@ def find_crash(scene: Scene) -> Finding | None:
             f"(in phase {first.phase})" if first.phase is not None else "",
             within(first.place),
         )
+        left = _left_before(first, ranks)
+        if left:
+            sentence += f"; {name_ranks(left)} had left before it with exit code 0"
         if others:
             sentence += f"; {name_ranks(others)} ended after it"
         return replace(
@@ -50,6 +55,19 @@ def find_crash(scene: Scene) -> Finding | None:
             aspect=aspect_of(first.view),
         )
     return _ended_otherwise(scene)
+
+
+def _left_before(first: RankReading, ranks: Sequence[RankReading]) -> list[int]:
+    """Return the ranks that ended well before the first failed: it may have needed them."""
+    failure = first.view.departure
+    return [
+        one.rank
+        for one in ranks
+        if failure is not None
+        and one.view.departure is not None
+        and one.view.departure.exit_code == 0
+        and one.view.departure.order < failure.order
+    ]
 
 
 def _ended_otherwise(scene: Scene) -> Finding | None:

@@ -111,6 +111,8 @@ def _situate(scene: Scene, graph: WaitGraph) -> Situation:
 def _long_silent(scene: Scene) -> tuple[RankReading, ...]:
     """Ranks to ask about where nobody is seen to wait: silent for the whole stall timeout.
 
+    One that moves in circles is not asked: all ranks may prepare their data for long.
+
     One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
     code that no frame tells (a copy from the GPU), it is the one that departed.
     """
@@ -118,6 +120,7 @@ def _long_silent(scene: Scene) -> tuple[RankReading, ...]:
         reading
         for reading in scene.alive
         if reading.activity in ("idle", "busy", "unseen")
+        and not reading.doing.circling
         and reading.silence_s >= scene.case.limits.stall_timeout
     ]
     lone = lone_rank(silent) if len(silent) == len(scene.alive) else None

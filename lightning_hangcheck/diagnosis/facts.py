@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.departures import how_it_ended
+from lightning_hangcheck.diagnosis.departures import how_it_ended, killed_for_memory
+from lightning_hangcheck.diagnosis.gpu_work import describe_gpus
+from lightning_hangcheck.diagnosis.native_code import native_calls_of
+from lightning_hangcheck.diagnosis.variables import variables_of
 from lightning_hangcheck.diagnosis.wording import duration, name_ranks, short_place, verb
 from lightning_hangcheck.model.verdict import EvidenceItem
 
@@ -43,12 +46,18 @@ def waits(scene: Scene, graph: WaitGraph) -> Iterator[EvidenceItem]:
 def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
     rank, frames, observed = reading.rank, reading.doing.frames, reading.doing.observed
     if reading.view.departure is not None:
-        yield EvidenceItem("departure", rank, f"rank {rank} {how_it_ended(reading.view)}")
+        ended, killed = how_it_ended(reading.view), killed_for_memory(reading.view)
+        yield EvidenceItem("departure", rank, f"rank {rank} {ended}")
+        if killed not in ended:
+            yield EvidenceItem("memory", rank, killed)
     if reading.place is not None and reading.place != frames[-1]:
         inside = f"{frames[-1].function} ({short_place(frames[-1])})"
         yield EvidenceItem("stack", rank, f"stands in {reading.place}, inside it {inside}")
     elif frames:
         yield EvidenceItem("stack", rank, f"stands in {frames[-1]}")
+    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    if own is not None:
+        yield from (EvidenceItem("variables", rank, text) for text in variables_of(own))
     if observed.span_s > 0:
         yield EvidenceItem(
             "activity",
@@ -56,16 +65,36 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
             f"{observed.samples} samples over {observed.span_s:.1f} s: {reading.activity}, "
             f"{observed.cpu_share:.2f} of a core, {observed.bytes} bytes read and written",
         )
+    if reading.doing.circling:
+        since = duration(reading.view.circling_for_s)
+        text = f"it moved, but for {since} only among functions in which it had been before"
+        yield EvidenceItem("activity", rank, text)
     if reading.view.slept_for_s is not None:
         slept = duration(reading.view.slept_for_s)
         text = f"its main thread had not run for {slept} when hangcheck came"
         yield EvidenceItem("sleep", rank, text)
-    yield from _kernel(reading)
+    if own is not None:
+        yield from (EvidenceItem("native", rank, text) for text in native_calls_of(own))
+    yield from _torchs_waits(reading)
+    yield from _machine(reading)
     yield from _page(reading)
 
 
-def _kernel(reading: RankReading) -> Iterator[EvidenceItem]:
+def _torchs_waits(reading: RankReading) -> Iterator[EvidenceItem]:
+    """What torch itself counts: it shows a wait in C++ code that no Python stack tells of.
+
+    The counters name no key and no thread, so they draw no edge.
+    """
+    counted = reading.view.flight.waits if reading.view.flight is not None else {}
+    told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
+    if told:
+        yield EvidenceItem("torch", reading.rank, f"torch counts threads that wait: {told}")
+
+
+def _machine(reading: RankReading) -> Iterator[EvidenceItem]:
     own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    if own is not None:
+        yield from (EvidenceItem("gpu", reading.rank, text) for text in describe_gpus(own))
     state = next(
         (sample.kernel for sample in reversed(own.samples) if sample.kernel) if own else iter(()),
         None,

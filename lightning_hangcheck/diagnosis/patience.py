@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 IDLE_SAMPLES, IDLE_SPAN_S = 2, 0.8
 BUSY_SAMPLES, BUSY_SPAN_S = 3, 2.0
 """Least evidence for a suspicion. Two samples a second apart tell a loop from a wait; three in two
-seconds tell a loop from a computation that happened to be caught twice in one function."""
+seconds tell a loop from a computation that happened to be caught twice in one function. A circle
+was seen by all looks since it began, however few of their samples are kept."""
 STRANGE_PLACE_S = 4.0
 """Silence that is allowed where no pace is known: a tracker's run, a download or a first connection
 takes a few seconds on a healthy job, and the culprit must be named within ten."""
+STRANGE_BUSY_S = 6.0
+"""The same where it computes, at whatever pace: a few seconds in one call of a library are common,
+and looks at 6 and 10 s of silence still name a loop in time."""
 IDLE_SURPRISE, BUSY_SURPRISE = 2.0, 5.0
 """Multiples of a rank's longest pause, where it is known, from which a silence is unusual."""
 
@@ -60,7 +64,8 @@ def _suspicious(finding: Finding) -> bool:
     if finding.certainty == "idle":
         seen = finding.samples >= IDLE_SAMPLES and finding.span_s >= IDLE_SPAN_S
         return seen and finding.silence_s > IDLE_SURPRISE * pause
-    if finding.certainty == "busy":
-        seen = finding.samples >= BUSY_SAMPLES and finding.span_s >= BUSY_SPAN_S
-        return seen and finding.silence_s > BUSY_SURPRISE * pause
-    return False
+    if finding.certainty not in ("busy", "circling"):
+        return False
+    seen = finding.samples >= BUSY_SAMPLES and finding.span_s >= BUSY_SPAN_S
+    strange = finding.silence_s >= max(STRANGE_BUSY_S, BUSY_SURPRISE * pause)
+    return strange and (seen or finding.certainty == "circling")

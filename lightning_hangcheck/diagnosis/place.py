@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase
 
 LOGGER_WORDS = ("logger", "wandb")
+ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main")
+"""Outermost frames of a program: a script, what a thread forked, and what `python -m` runs."""
+DEEPEST_SHOWN = 100
+"""Frames that faulthandler shows of a stack: of a deeper one the outermost are missing."""
 
 
 def users_place(frames: Sequence[Frame]) -> Frame | None:
@@ -46,6 +50,22 @@ def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
     if said not in (None, "startup"):
         return said
     return overriding or innermost or said
+
+
+def is_exiting(frames: Sequence[Frame]) -> bool:
+    """Whether the interpreter runs what was registered for its exit.
+
+    All else in a main thread runs below a module or, before the first one, below the interpreter's
+    own start. Both are left by then, so an exit handler is the outermost frame.
+
+    Args:
+        frames: Of the main thread, outermost first, those before a fork included.
+    """
+    if not frames or len(frames) >= DEEPEST_SHOWN:
+        return False
+    outermost = frames[0]
+    name = outermost.function.rpartition(".")[2]
+    return name not in ENTRIES and not outermost.file.startswith("<frozen")
 
 
 def _phases_in(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:

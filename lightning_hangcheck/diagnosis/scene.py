@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.activity import Doing, Observed, doing, observe
-from lightning_hangcheck.diagnosis.place import phase_of, users_place
+from lightning_hangcheck.diagnosis.place import is_exiting, phase_of, users_place
 from lightning_hangcheck.diagnosis.targets import steady_targets, works
 from lightning_hangcheck.diagnosis.waits import Wait, find_wait, of_own_process
 from lightning_hangcheck.gather.stack_groups import latest_frames
@@ -48,7 +48,8 @@ class RankReading(Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: Innermost frame of the user's own code.
-        silence_s: Seconds since its last progress; for an idle rank since it was last active.
+        silence_s: Seconds since its last progress; for an idle rank since it was last active, for
+            one that moves in circles since it last did anything new.
         targets: What the kernel shows an idle rank's main thread to wait for, sample after sample.
     """
 
@@ -158,16 +159,31 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
     found, targets = doing(view), _targets_of_rank(view)
     if found.activity == "idle" and _works_outside(view, targets, known):
         found = replace(found, activity="moving")
-    silence = view.idle_for_s if found.activity == "idle" else view.silent_for_s
     return RankReading(
         view=view,
         doing=found,
         place=users_place(found.frames),
-        phase=phase_of(found.frames, view.beat),
-        silence_s=min(max(0.0, silence), LONGEST_SILENCE_S),
-        workers=tuple(_read_worker(look) for look in view.processes if look.role == "worker"),
+        phase=_phase_of(view, found),
+        silence_s=min(max(0.0, _silence_s(view, found)), LONGEST_SILENCE_S),
+        workers=tuple(
+            _read_worker(look, circling=found.circling)
+            for look in view.processes
+            if look.role == "worker"
+        ),
         targets=targets if found.activity == "idle" else (),
     )
+
+
+def _phase_of(view: RankView, found: Doing) -> Phase | None:
+    own = next((look for look in view.processes if look.role == "rank"), None)
+    exiting = own is not None and is_exiting(latest_frames(own))
+    return "teardown" if exiting else phase_of(found.frames, view.beat)
+
+
+def _silence_s(view: RankView, found: Doing) -> float:
+    if found.circling:
+        return view.circling_for_s
+    return view.idle_for_s if found.activity == "idle" else view.silent_for_s
 
 
 def _targets_of_rank(view: RankView) -> tuple[WaitTarget, ...]:
@@ -181,9 +197,12 @@ def _works_outside(view: RankView, targets: Iterable[WaitTarget], known: Collect
     return own is not None and any(works(own, holder) for holder in outside)
 
 
-def _read_worker(look: ProcessLook) -> WorkerReading:
+def _read_worker(look: ProcessLook, *, circling: bool) -> WorkerReading:
+    """Read a worker; one that moves is busy, no more, where its rank moves in circles by it."""
     frames = of_own_process(latest_frames(look))
     observed = observe(look)
+    if circling and observed.activity == "moving":
+        observed = replace(observed, activity="busy")
     return WorkerReading(
         look=look,
         observed=observed,

@@ -11,6 +11,7 @@ from lightning_hangcheck.hooks.lightning_package import lightning_packages
 from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
 from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.stack_offer import offer_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,7 @@ class HangCheck:
         self._enter = current().enter_phase
         keep_sidecar(current())
         offer_flight_record(current())
+        offer_stacks(current().session)
 
     def __reduce__(self) -> tuple[Callable[[type], object], tuple[type]]:
         """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
@@ -67,6 +69,7 @@ class HangCheck:
         keep_sidecar(recorder)
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
         offer_flight_record(recorder)
+        offer_stacks(recorder.session)
         self._enter = recorder.enter_phase
         self._tell(trainer, "trainer_init")
 

@@ -11,13 +11,16 @@ from pathlib import Path
 
 from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.stack_offer import offer_stacks
 
 INJECT_FOLDER = Path(__file__).parent / "inject"
 
 
 def start() -> None:
-    """Record this process from its first line on: last words, pulse, page and flight record."""
-    offer_flight_record(current())
+    """Record this process from its first line on: its page, pulse, records and last words."""
+    recorder = current()
+    offer_flight_record(recorder)
+    offer_stacks(recorder.session)
 
 
 def injected(python_path: str | None) -> str:

@@ -63,12 +63,16 @@ class Departure(Struct, frozen=True, kw_only=True):
         exit_code: As Python's subprocess gives it (negative: killed by that signal), None if
             unseen.
         last_words: Its exception in one line, empty if it said nothing that we could hear.
+        memory_kills: Processes that the kernel ended for want of memory while we watched the rank.
+        memory_kills_scope: Among which: those of its ``control group``, or of the ``machine``.
     """
 
     order: int
     at: str
     exit_code: int | None = None
     last_words: str = ""
+    memory_kills: int = 0
+    memory_kills_scope: str = ""
 
 
 class PhaseTime(Struct, frozen=True):
@@ -102,6 +106,8 @@ class RankView(Struct, frozen=True, kw_only=True):
             it has none.
         idle_for_s: Seconds since it last used the processor or moved bytes, never more than
             ``silent_for_s``; the silence that counts for an idle rank.
+        circling_for_s: Seconds since it last did anything new: beat, moved bytes, or was in a
+            function where it had not been seen. It may move through its code all the while.
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
             the kernel's scheduler; None where nobody asked, or it does not tell.
         processes: Its own process first (role ``rank``), then its children.
@@ -116,6 +122,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     beat: Beat | None = None
     silent_for_s: float = 0.0
     idle_for_s: float = 0.0
+    circling_for_s: float = 0.0
     slept_for_s: float | None = None
     pace: Pace | None = None
     processes: tuple[ProcessLook, ...] = ()

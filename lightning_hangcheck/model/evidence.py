@@ -107,6 +107,8 @@ class ThreadState(Struct, frozen=True, kw_only=True):
         state: Letter of /proc/PID/task/TID/stat: R running, S sleeping, D uninterruptible,
             T stopped, t traced, Z zombie.
         cpu_s: User plus system time so far, seconds, at the kernel's tick (usually 10 ms).
+        turns: How often it was given a processor so far; None for all but the main thread, and
+            where the kernel does not count (CONFIG_SCHED_INFO).
         wchan: Kernel function it sleeps in; empty when running or not shown.
         syscall: Number of the system call it is in, None when running, or not permitted.
         arguments: First six arguments of that call.
@@ -116,6 +118,7 @@ class ThreadState(Struct, frozen=True, kw_only=True):
     tid: int
     state: str
     cpu_s: float
+    turns: int | None = None
     wchan: str = ""
     syscall: int | None = None
     arguments: tuple[int, ...] = ()
@@ -164,15 +167,59 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     threads_left_out: int = 0
 
 
+class GpuState(Struct, frozen=True, kw_only=True):
+    """A GPU that a process uses, by NVIDIA's management library (NVML); None where it is not told.
+
+    Attributes:
+        index: As nvidia-smi counts.
+        busy_percent: Share of the last 0.2 to 1 s (by model) in which any kernel ran on it.
+        own_busy_percent: Share of its processors that this process's kernels used lately.
+        own_memory_bytes: Memory of this process alone.
+        power_w: Watts drawn now.
+        clock_mhz: Of its processors, now.
+        full_clock_mhz: The most that they can do.
+        slowed_by: Why the clock is held down: ``thermal``, ``power``, ``hardware``.
+        uncorrected_errors: Of memory (ECC), since the driver was loaded.
+    """
+
+    index: int
+    name: str = ""
+    busy_percent: int | None = None
+    own_busy_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    own_memory_bytes: int | None = None
+    power_w: float | None = None
+    clock_mhz: int | None = None
+    full_clock_mhz: int | None = None
+    slowed_by: tuple[str, ...] = ()
+    uncorrected_errors: int | None = None
+
+
+class LocalValues(Struct, frozen=True):
+    """Local variables of one call, as short text, secrets hidden."""
+
+    frame: Frame
+    values: dict[str, str]
+
+
 class Sample(Struct, frozen=True, kw_only=True):
     """One look at one process: kernel state and stacks taken together.
 
     A part that could not be taken is None, and a `Gap` beside the sample says why.
+
+    Attributes:
+        gpus: That it uses; empty too where it uses none, or none could be seen.
+        local_values: Of the main thread's calls, outermost first; only where somebody asked.
+        native_calls: Inside its innermost Python frame, outermost first; only in a closer look.
     """
 
     taken_ns: int
     kernel: ProcessState | None = None
     stack: ProcessStack | None = None
+    gpus: tuple[GpuState, ...] = ()
+    local_values: tuple[LocalValues, ...] = ()
+    native_calls: tuple[str, ...] = ()
 
 
 class ProcessLook(Struct, frozen=True, kw_only=True):

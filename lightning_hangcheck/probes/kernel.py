@@ -135,11 +135,20 @@ def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
         tid=tid,
         state=line.state,
         cpu_s=line.cpu_s,
+        turns=_turns(folder) if tid == pid else None,
         wchan=wchan,
         syscall=call.number,
         arguments=call.arguments,
         waits_for=_targets(pid, line.state, call, wchan),
     )
+
+
+def _turns(folder: str) -> int | None:
+    """Read the third field of schedstat; all are 0 where the kernel does not count."""
+    try:
+        return int(read_proc(f"{folder}/schedstat").split()[2]) or None
+    except (OSError, IndexError):
+        return None
 
 
 def _targets(pid: int, state: str, call: _Call, wchan: str) -> tuple[WaitTarget, ...]:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.evidence import MemoryUse
+from lightning_hangcheck.probes.control_groups import GROUPS, memory_groups
 from lightning_hangcheck.probes.proc_file import read_proc, read_table
 
-GROUPS = Path("/sys/fs/cgroup")
+if TYPE_CHECKING:
+    from pathlib import Path
 
-
-class _Files(NamedTuple):
-    """Names in one version of the kernel's control groups."""
-
-    folder: str
-    used: str
-    limit: str
-    cached: str
-
-
-UNIFIED = _Files("", "memory.current", "memory.max", "inactive_file")
-SEPARATE = _Files("memory", "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
+    from lightning_hangcheck.probes.control_groups import MemoryFiles
 
 
 def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
@@ -36,7 +26,8 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
     Returns:
         The tightest limit that holds for it; None where nothing can be read.
     """
-    found = [use for use in (_of_machine(), *_of_groups(pid, groups)) if use is not None]
+    groups_of_it = (_of_group(*one) for one in memory_groups(pid, groups))
+    found = [use for use in (_of_machine(), *groups_of_it) if use is not None]
     return min(found, key=lambda use: use.limit_bytes - use.used_bytes, default=None)
 
 
@@ -48,28 +39,7 @@ def _of_machine() -> MemoryUse | None:
         return None
 
 
-def _of_groups(pid: int, groups: Path) -> list[MemoryUse | None]:
-    """The process's group and those above it: each may have a limit."""
-    try:
-        lines = read_proc(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        files = UNIFIED if not controllers else SEPARATE
-        if not controllers or "memory" in controllers.split(","):
-            inner = Path(path.lstrip("/"))
-            found += [_of_group(groups / files.folder / one, files) for one in _upwards(inner)]
-    return found
-
-
-def _upwards(path: Path) -> list[Path]:
-    return [path, *path.parents]
-
-
-def _of_group(folder: Path, files: _Files) -> MemoryUse | None:
+def _of_group(folder: Path, files: MemoryFiles) -> MemoryUse | None:
     try:
         used, limit = _number(folder / files.used), _number(folder / files.limit)
         cached = {row[0]: int(row[1]) for row in read_table(str(folder / "memory.stat"))}

@@ -11,7 +11,13 @@ import msgspec
 
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
 from lightning_hangcheck.probes.guard import NoAnswer, within
-from lightning_hangcheck.probes.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
+from lightning_hangcheck.probes.py_spy import (
+    LONG_VALUES,
+    PySpyFailed,
+    PySpyLate,
+    dump,
+    find_py_spy,
+)
 from lightning_hangcheck.probes.vitals import vitals
 
 if TYPE_CHECKING:
@@ -68,7 +74,7 @@ def _path(pid: int, time_limit_s: float, nonblocking: bool) -> str:
     if program is None or time_limit_s <= 0:
         return ""
     try:
-        data = dump(program, pid, time_limit_s, nonblocking=nonblocking, local_variables=True)
+        data = dump(program, pid, time_limit_s, nonblocking=nonblocking, values=LONG_VALUES)
         threads = msgspec.json.decode(data, type=list[_Thread])
     except (PySpyFailed, PySpyLate, msgspec.MsgspecError):
         return ""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
+
+from lightning_hangcheck.probes.bounded_child import ChildLate, answer_of
 
 # Rust programs print a backtrace below each error where the user asked for one.
 QUIET = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
-LAST_GRACE_S = 1.0
-LONG_VALUES = "-lllll"  # local variables, cut at 128 characters doubled by each further l (0.4.3)
+SHORT_VALUES, LONG_VALUES = "-l", "-lllll"
+"""Options for local variables, cut at 128 characters doubled by each further l (0.4.3)."""
 
 
 class PySpyFailed(Exception):
@@ -39,7 +38,8 @@ def dump(
     time_limit_s: float,
     *,
     nonblocking: bool,
-    local_variables: bool = False,
+    values: str | None = None,
+    native: bool = False,
 ) -> bytes:
     """Run ``py-spy dump --json``.
 
@@ -51,7 +51,8 @@ def dump(
         pid: The process to read.
         time_limit_s: Seconds until it is killed.
         nonblocking: Read without pausing the process.
-        local_variables: Of every frame too, as short text.
+        values: Local variables of every frame too, as text: `SHORT_VALUES` or `LONG_VALUES`.
+        native: Calls of native code too; not together with ``nonblocking``.
 
     Returns:
         Its JSON.
@@ -62,41 +63,17 @@ def dump(
     """
     command = [str(program), "dump", "--json", "--pid", str(pid)]
     command += ["--nonblocking"] if nonblocking else []
-    command += [LONG_VALUES] if local_variables else []
-    process = _start(command)
+    command += [values] if values is not None else []
+    command += ["--native"] if native else []
     try:
-        output, complaint = process.communicate(timeout=time_limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise PySpyLate(f"py-spy gave no answer within {time_limit_s:g} s") from error
-    finally:
-        _end(process)
-    if process.returncode != 0:
-        raise PySpyFailed(_in_one_line(complaint) or f"it ended with {process.returncode}")
-    return output
-
-
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **QUIET},
-            start_new_session=True,
-        )
+        answer = answer_of(command, time_limit_s, QUIET)
     except OSError as error:
-        raise PySpyFailed(f"{command[0]} cannot be started ({error.strerror})") from error
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and whatever it started, unless it has ended; one stuck in the kernel is left."""
-    if process.poll() is not None:
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=LAST_GRACE_S)
+        raise PySpyFailed(f"{program} cannot be started ({error.strerror})") from error
+    except ChildLate as error:
+        raise PySpyLate(f"py-spy gave {error}") from error
+    if answer.returncode != 0:
+        raise PySpyFailed(_in_one_line(answer.stderr) or f"it ended with {answer.returncode}")
+    return answer.stdout
 
 
 def _in_one_line(complaint: bytes) -> str:

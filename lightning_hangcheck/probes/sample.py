@@ -10,16 +10,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
+from lightning_hangcheck.probes.gpu import Gpus, gpus_of
 from lightning_hangcheck.probes.guard import guarded
 from lightning_hangcheck.probes.holders import with_holders
 from lightning_hangcheck.probes.kernel import kernel_state
+from lightning_hangcheck.probes.local_values import local_values
+from lightning_hangcheck.probes.native_calls import native_calls
 from lightning_hangcheck.probes.polled_lock import polled_lock
-from lightning_hangcheck.probes.stacks import python_stacks
+from lightning_hangcheck.probes.signalled_stacks import or_by_signal
+from lightning_hangcheck.probes.stacks import PY_SPY, python_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 AT_ONCE = 16
+GPU_LIMIT_S = 2.0
+NATIVE_LIMIT_S = 3.0
 KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
 Sampled = tuple[Sample, tuple[Gap, ...]]
 
@@ -30,6 +36,9 @@ class Subject(Struct, frozen=True, kw_only=True):
     Attributes:
         rank: Whose, for gaps.
         python: Whether it can have Python stacks; of another program none are asked for.
+        local_values: Whether to read its local variables too.
+        closer: Whether to read its native calls too, where the kernel does not tell what it waits
+            for.
         asleep: It has slept for long, so its stacks can be read without pausing it: that does not
             wake it, and the kernel goes on counting how long it has slept.
     """
@@ -38,6 +47,8 @@ class Subject(Struct, frozen=True, kw_only=True):
     rank: int | None = None
     python: bool = True
     asleep: bool = False
+    local_values: bool = False
+    closer: bool = False
 
 
 def sample(
@@ -62,6 +73,8 @@ def sample(
         time_limit_s - (time.monotonic_ns() - taken_ns) / 1e9,
         nonblocking=nonblocking or (kernel is not None and _cannot_be_paused(kernel)),
     )
+    if stack is None:
+        stack, stack_gaps = or_by_signal(pid, rank, stack_gaps)
     if kernel is not None and stack is not None:
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / 1e9
         kernel = _with_polled_lock(kernel, stack, left_s, nonblocking=nonblocking)
@@ -96,9 +109,22 @@ def sample_all(subjects: Iterable[Subject], time_limit_s: float) -> list[Sampled
     Returns:
         One for each target, in their order.
     """
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hangcheck-probe") as pool:
-        taken = list(pool.map(lambda subject: _sample_of(subject, time_limit_s), subjects))
-    return _completed(taken)
+    everyone = list(subjects)
+    with ThreadPoolExecutor(AT_ONCE + 1, thread_name_prefix="hangcheck-probe") as pool:
+        pids = [one.pid for one in everyone if one.python]
+        asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
+        taken = list(pool.map(lambda subject: _sample_of(subject, time_limit_s), everyone))
+        gpus, gaps = asked.result()
+    return _with_gpus(_completed(taken), everyone, gpus or {}, gaps)
+
+
+def _with_gpus(
+    taken: list[Sampled], subjects: list[Subject], gpus: Gpus, gaps: tuple[Gap, ...]
+) -> list[Sampled]:
+    return [
+        (replace(one, gpus=gpus.get(subject.pid, ())), own + (gaps if number == 0 else ()))
+        for number, ((one, own), subject) in enumerate(zip(taken, subjects, strict=True))
+    ]
 
 
 def _completed(taken: list[Sampled]) -> list[Sampled]:
@@ -113,9 +139,32 @@ def _completed(taken: list[Sampled]) -> list[Sampled]:
     return [(one, own + (gaps if number == 0 else ())) for number, (one, own) in enumerate(joined)]
 
 
+def _with_values(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampled:
+    """Read variables where a stack was to be had: elsewhere its own gap says enough."""
+    one, gaps = taken
+    if one.stack is None or one.stack.source != PY_SPY:
+        return taken
+    nonblocking = subject.asleep or (one.kernel is not None and _cannot_be_paused(one.kernel))
+    values, unseen = local_values(subject.pid, subject.rank, time_limit_s, nonblocking=nonblocking)
+    return replace(one, local_values=values or ()), gaps + unseen
+
+
+def _with_native_calls(taken: Sampled, subject: Subject) -> Sampled:
+    one, gaps = taken
+    if one.kernel is None or one.stack is None or one.stack.source != PY_SPY:
+        return taken
+    known = bool(one.kernel.threads and one.kernel.threads[0].waits_for)
+    if known or subject.asleep or _cannot_be_paused(one.kernel):
+        return taken
+    calls, unseen = native_calls(subject.pid, subject.rank, NATIVE_LIMIT_S)
+    return replace(one, native_calls=calls or ()), gaps + unseen
+
+
 def _sample_of(subject: Subject, time_limit_s: float) -> Sampled:
     if subject.python:
-        return sample(subject.pid, subject.rank, time_limit_s, nonblocking=subject.asleep)
+        taken = sample(subject.pid, subject.rank, time_limit_s, nonblocking=subject.asleep)
+        taken = _with_values(taken, subject, time_limit_s) if subject.local_values else taken
+        return _with_native_calls(taken, subject) if subject.closer else taken
     taken_ns = time.monotonic_ns()
     kernel, gaps = kernel_state(subject.pid, subject.rank, time_limit_s)
     return Sample(taken_ns=taken_ns, kernel=kernel), gaps

@@ -12,6 +12,8 @@ from lightning_hangcheck.probes.py_spy import PySpyFailed, PySpyLate, dump, find
 from lightning_hangcheck.probes.vitals import vitals
 
 ABSENT = "py-spy is not installed beside this Python nor on PATH; pip install py-spy"
+PY_SPY = "py-spy"
+"""Source of the stacks that `python_stacks` takes."""
 ENDED = "the process has ended"
 
 
@@ -79,7 +81,7 @@ def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | st
         return f"py-spy's answer is of another version than 0.4: {error}; pip install -U py-spy"
     if not threads:
         return "it runs no Python thread"
-    return ProcessStack(pid=pid, source="py-spy", threads=_main_first(pid, threads))
+    return ProcessStack(pid=pid, source=PY_SPY, threads=_main_first(pid, threads))
 
 
 def _why_failed(pid: int, complaint: str) -> str:

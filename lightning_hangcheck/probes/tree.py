@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.proc_file import GONE, read_proc
 from lightning_hangcheck.probes.stat_line import read_stat
+from lightning_hangcheck.rundir.process_stat import TICKS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,21 @@ def process_ref(pid: int) -> ProcessRef | None:
     except OSError:
         return None
     return ProcessRef(pid, line.parent_pid, line.started_ticks)
+
+
+def born_ns(pid: int) -> int:
+    """Return when a process started, on the monotonic clock, to a hundredth of a second.
+
+    The kernel counts from the boot and through suspensions (proc(5)). A process that is gone
+    started now, as far as anyone can tell.
+    """
+    ref = process_ref(pid)
+    now_ns = time.monotonic_ns()
+    if ref is None:
+        return now_ns
+    since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    started_ns = ref.started_ticks * (1_000_000_000 // TICKS_PER_SECOND)
+    return now_ns - max(0, since_boot_ns - started_ns)
 
 
 def descendants(root_pid: int) -> tuple[ProcessRef, ...]:

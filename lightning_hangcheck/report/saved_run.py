@@ -46,6 +46,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
         verdict: The newest, or what the newest evidence comes to; None before the first.
         case: What that verdict was made from, None where it was not kept.
         journals: By rank; read only while there is no verdict.
+        gaps: What of it could not be read.
     """
 
     record: RunRecord | None = None
@@ -67,10 +68,11 @@ def read_saved_run(folder: RunFolder) -> SavedRun:
     try:
         verdict = _read(folder.verdict_file, Verdict)
         if verdict is not None:
-            return SavedRun(verdict=verdict, case=_case_of(folder, verdict))
+            case, lost = _case_of(folder, verdict)
+            return SavedRun(verdict=verdict, case=case, gaps=lost)
         case, torn = newest_case(folder)
         if case is not None:
-            return SavedRun(verdict=_judged(case), case=case)
+            return SavedRun(verdict=_judged(case), case=case, gaps=torn)
         record = _read(folder.run_file, RunRecord)
         paths = sorted((folder.path / "ranks").glob("*.jsonl"), key=_by_rank)
     except OSError as error:
@@ -105,12 +107,18 @@ def _read(path: Path, kind: type[Fact]) -> Fact | None:
     return decode(data, kind, str(path))
 
 
-def _case_of(folder: RunFolder, verdict: Verdict) -> Case | None:
-    """The case of the newest numbered verdict, if that is the verdict we show."""
+def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Gap, ...]]:
+    """The case of the newest numbered verdict, if that is the verdict we show.
+
+    The verdict is shown whatever became of its evidence.
+    """
     number = max(folder.verdict_numbers(), default=0)
-    if _read(folder.numbered_verdict(number), Verdict) != verdict:
-        return None
-    return _read(folder.evidence(number) / CASE_FILE, Case)
+    try:
+        if _read(folder.numbered_verdict(number), Verdict) != verdict:
+            return None, ()
+        return _read(folder.evidence(number) / CASE_FILE, Case), ()
+    except (OSError, UnreadableRun) as error:
+        return None, (Gap(f"evidence of verdict {number}", None, str(error)),)
 
 
 def _by_rank(path: Path) -> tuple[int, str]:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.report.headline import headline, stall_cost, summary
-from lightning_hangcheck.report.knowledge import explanation
+from lightning_hangcheck.report.knowledge import causes, explanation
 from lightning_hangcheck.report.last_seen import last_seen
 from lightning_hangcheck.report.paragraphs import labelled, listed
 from lightning_hangcheck.report.rank_rows import name_ranks, rank_rows
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
 
-# The 40 lines: these, the two blank lines, and one line of `more`.
+# The 40 lines: these, the two blank lines, and two lines of `more`.
 MOST_HEADLINE = 4
 MOST_ROWS = 7
 MOST_WHY = 3
 MOST_PROOF = 8
-MOST_REMEDIES = 11
+MOST_REMEDIES = 10
 MOST_GAPS = 4
 
 
@@ -49,7 +49,7 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         *listed("proof", _evidence(verdict), MOST_PROOF),
         *listed("do", _remedies(verdict), MOST_REMEDIES),
         *listed("not seen", _gaps(verdict), MOST_GAPS),
-        *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
+        *_more(verdict, run_folder),
     ]
     return "\n".join(lines) + "\n"
 
@@ -90,6 +90,15 @@ def _remedies(verdict: Verdict) -> Iterator[str]:
         first, *others = remedy.text.splitlines() or [""]
         reading = [f"see {remedy.see}"] if remedy.see else []
         yield "\n".join([f"{number}. {first}", *(f"   {line}" for line in [*others, *reading])])
+
+
+def _more(verdict: Verdict, run_folder: str) -> list[str]:
+    """Commands, one a line, so that each can be copied whole."""
+    again = labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
+    untold = verdict.verdict == "crashed" and verdict.cause == "unknown"
+    if untold or verdict.cause is None or verdict.cause not in causes():
+        return again
+    return [*again, *labelled("", f"hangcheck explain {verdict.cause}", most=1)]
 
 
 def _gaps(verdict: Verdict) -> Iterator[str]:

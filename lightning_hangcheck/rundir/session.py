@@ -6,6 +6,7 @@
         sidecar.json     the process id of this node's sidecar
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
+        stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
 
 `hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
 agree on a key that the launcher gives them all; a process that was started plainly opens a session
@@ -147,10 +148,15 @@ def read_session(folder: Path) -> Session:
     return Session(folder, decode(data, SessionFacts, str(file)))
 
 
-def session_folder(key: str) -> Path:
-    """Return the folder of a session key, in shared memory where there is some."""
+def sessions_folder(user_id: int | None = None) -> Path:
+    """Return where a user's sessions are, ours by default: in shared memory where there is some."""
     base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"hangcheck-{os.getuid()}" / key
+    return base / f"hangcheck-{os.getuid() if user_id is None else user_id}"
+
+
+def session_folder(key: str) -> Path:
+    """Return the folder of a session key."""
+    return sessions_folder() / key
 
 
 def new_key() -> str:

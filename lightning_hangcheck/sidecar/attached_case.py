@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.activity import doing
 from lightning_hangcheck.diagnosis.waits import COLLECTIVE
 from lightning_hangcheck.gather.case_building import build_case
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, Departure, Limits, RankView, RunFacts
 from lightning_hangcheck.model.code_note import CodeNote
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
+from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.sidecar.attached_silence import unknown_sleep, with_silences
 from lightning_hangcheck.sidecar.clock import before
 from lightning_hangcheck.sidecar.job_grouping import FoundJob
@@ -34,6 +36,8 @@ class Visit(Struct, frozen=True, kw_only=True):
         looks: At the processes of each rank.
         slept: By process id, how long each rank had slept when we came, seconds.
         departures: Of ranks that ended while we looked.
+        beats: By process id, what ranks that record say of themselves.
+        flights: By rank, what torch recorded in those that answer for it.
         watched_s: From the first look to the last.
         ages_s: Of the ranks' processes, in the job's order.
         code: What the source says around the lines on which the ranks stand.
@@ -45,6 +49,8 @@ class Visit(Struct, frozen=True, kw_only=True):
     looks: dict[int, tuple[ProcessLook, ...]]
     slept: dict[int, float | None]
     departures: dict[int, Departure]
+    beats: dict[int, Beat]
+    flights: dict[int, FlightRecord]
     gaps: tuple[Gap, ...]
     code: tuple[CodeNote, ...]
     limits: Limits
@@ -64,7 +70,10 @@ def attached_case(visit: Visit, run_id: str) -> Case:
         run_id: Name of the run folder.
     """
     views = with_silences(
-        [_view(found, visit) for found in visit.job.ranks], visit.watched_s, visit.limits
+        [_view(found, visit) for found in visit.job.ranks],
+        visit.watched_s,
+        visit.limits,
+        visit.left_ns,
     )
     case = build_case(
         run=_facts(visit, run_id),
@@ -80,14 +89,20 @@ def attached_case(visit: Visit, run_id: str) -> Case:
 
 def _view(found: FoundRank, visit: Visit) -> RankView:
     slept = visit.slept.get(found.pid)
+    beat = visit.beats.get(found.pid)
+    departure = visit.departures.get(found.rank)
+    if departure is not None and beat is not None:
+        departure = replace(departure, last_words=beat.last_words)
     return RankView(
         rank=found.rank,
         local_rank=found.local_rank,
         host=visit.host,
         pid=found.pid,
+        beat=beat,
         slept_for_s=None if slept is None else round(slept, 3),
         processes=visit.looks.get(found.rank, ()),
-        departure=visit.departures.get(found.rank),
+        departure=departure,
+        flight=visit.flights.get(found.rank),
     )
 
 

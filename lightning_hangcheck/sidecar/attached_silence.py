@@ -9,7 +9,8 @@ that is the whole history. The patience table of the contract is then asked as e
 - one that polls wakes now and then, so its own sleep says little. The waiting of others is enough
   to suspect it, and to call it hung once that is longer than any silence that is borne;
 - one that computes may be at a long computation: the waiting of others counts only from the time
-  from which a busy rank may be suspected.
+  from which a busy rank may be suspected;
+- one that records has said when it last progressed: it has not been silent for longer than that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def with_silences(
-    views: Sequence[RankView], watched_s: float, limits: Limits
+    views: Sequence[RankView], watched_s: float, limits: Limits, now_ns: int
 ) -> tuple[RankView, ...]:
     """Fill in for how long each rank has been silent, and idle.
 
@@ -37,9 +38,11 @@ def with_silences(
         views: With all their samples, and with ``slept_for_s``.
         watched_s: Seconds from the first look to the last.
         limits: In force.
+        now_ns: Monotonic, when the last look was over.
     """
     awaited_s = max((view.slept_for_s or 0.0 for view in views if _waits(view)), default=0.0)
-    return tuple(_with_silence(view, watched_s, awaited_s, limits) for view in views)
+    silent = (_with_silence(view, watched_s, awaited_s, limits) for view in views)
+    return tuple(_since_its_beat(view, now_ns) for view in silent)
 
 
 def unknown_sleep(views: Sequence[RankView]) -> tuple[Gap, ...]:
@@ -73,6 +76,13 @@ def _with_silence(view: RankView, watched_s: float, awaited_s: float, limits: Li
         return _silent(view, longest_s, own_s)
     polls_s = awaited_s if awaited_s >= limits.stall_timeout else min(awaited_s, STRANGE_PLACE_S)
     return _silent(view, longest_s, max(own_s, polls_s))
+
+
+def _since_its_beat(view: RankView, now_ns: int) -> RankView:
+    if view.beat is None or not view.beat.beats or view.departure is not None:
+        return view
+    since_s = max(0.0, (now_ns - view.beat.last_beat_ns) / 1e9)
+    return _silent(view, min(view.silent_for_s, since_s), min(view.idle_for_s, since_s))
 
 
 def _silent(view: RankView, silent_s: float, idle_s: float) -> RankView:

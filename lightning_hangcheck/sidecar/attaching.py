@@ -16,23 +16,25 @@ from lightning_hangcheck.probes.code_context import code_notes
 from lightning_hangcheck.probes.exits import ExitWatcher
 from lightning_hangcheck.probes.last_run import slept_s
 from lightning_hangcheck.probes.sample import Subject, sample_all
-from lightning_hangcheck.probes.tree import process_ref
-from lightning_hangcheck.rundir.process_stat import TICKS_PER_SECOND
-from lightning_hangcheck.sidecar.attached_case import Visit, attached_case
+from lightning_hangcheck.probes.tree import born_ns
 from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.job_search import command_of
-from lightning_hangcheck.sidecar.looking import where_ranks_stand
+from lightning_hangcheck.sidecar.looking import flights_of, where_ranks_stand
+from lightning_hangcheck.sidecar.offered import beats_of
 from lightning_hangcheck.sidecar.progress import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case, Limits
     from lightning_hangcheck.model.code_note import CodeNote
     from lightning_hangcheck.model.evidence import Gap, Sample
+    from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
     from lightning_hangcheck.sidecar.looking import Target
+    from lightning_hangcheck.sidecar.offered import Offer
 
 LOOKS = 3
 INTERVAL_S = 1.02
@@ -40,6 +42,9 @@ INTERVAL_S = 1.02
 BLIND_INTERVAL_S = 2.1
 """Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
 ASLEEP_FROM_S = 0.5
+PROVEN_AFTER_S = 1.0
+"""What is proven is told at once, as nobody watched before; but not of a rank that says that it has
+just progressed."""
 PROBE_LIMIT_S = 3.0
 
 
@@ -48,20 +53,29 @@ class Attached:
 
     Args:
         job: As `job_search` found it.
-        limits: Patience in force; what is proven is told at once, as nobody watched before.
+        limits: Patience in force; of what is proven, never more than a second.
+        offer: What the job offers a visitor, if it records.
+        local_values: Whether to read the ranks' local variables in the last look.
     """
 
-    def __init__(self, job: FoundJob, limits: Limits) -> None:
+    def __init__(
+        self, job: FoundJob, limits: Limits, offer: Offer, *, local_values: bool = False
+    ) -> None:
         self._job = job
-        self._limits = replace(limits, proven_after=0.0)
+        self._local_values = local_values
+        self._offer = offer
+        self._limits = replace(limits, proven_after=min(limits.proven_after, PROVEN_AFTER_S))
         self._exits = ExitWatcher()
         self._samples: dict[Target, list[Sample]] = {}
         self._departures: dict[int, Departure] = {}
         self._gaps: dict[tuple[str, int | None], Gap] = {}
+        self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
         self._slept: dict[int, float | None] = {}
+        self._beats: dict[int, Beat] = {}
+        self._flights: dict[int, FlightRecord] = {}
         self._command = command_of(job)
         self.host = socket.gethostname()
-        self._ages_s = tuple(_age_s(rank.pid) for rank in job.ranks)
+        self._born_ns = {rank.pid: born_ns(rank.pid) for rank in job.ranks}
 
     def take_evidence(self, run_id: str) -> Case:
         """Look at the job: about two seconds, or four on a kernel that forgets who slept.
@@ -79,11 +93,11 @@ class Attached:
             interval_s = INTERVAL_S if told else BLIND_INTERVAL_S
             for number in range(LOOKS):
                 self._wait_until(began_ns + int(number * interval_s * NANOSECONDS))
-                self._look(targets)
+                self._look(targets, last=number == LOOKS - 1)
                 if number == 0:
                     self._refuse_blindness()
-                    # takes a third of a second, which passes between two looks anyway
-                    import_module("lightning_hangcheck.diagnosis.judging")
+                    _prepare_to_judge()
+            self._read_offer(targets)
             self._wait_until(0)
         finally:
             self._exits.close()
@@ -100,21 +114,37 @@ class Attached:
             targets += census.targets(found.rank, found.pid, self._job.pids)
         return targets
 
-    def _look(self, targets: list[Target]) -> None:
+    def _look(self, targets: list[Target], *, last: bool) -> None:
         present = [target for target in targets if target.rank not in self._departures]
         subjects = [
             Subject(
                 pid=target.pid,
                 rank=target.rank,
-                python=target.python,
+                python=target.python and target not in self._mute,
                 asleep=(self._slept.get(target.pid) or 0.0) >= ASLEEP_FROM_S,
+                local_values=last and self._local_values and target.role == "rank",
             )
             for target in present
         ]
+        began = time.monotonic()
         taken = sample_all(subjects, PROBE_LIMIT_S)
+        late = time.monotonic() - began >= PROBE_LIMIT_S
         for target, (sample, gaps) in zip(present, taken, strict=True):
             self._samples.setdefault(target, []).append(sample)
+            if late and sample.stack is None:
+                self._mute.add(target)
             self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
+
+    def _read_offer(self, targets: list[Target]) -> None:
+        """Read what the ranks recorded: pages last, so that they are as new as the last look."""
+        self._gaps.update(((gap.what, gap.rank), gap) for gap in self._offer.gaps)
+        session = self._offer.session
+        if session is None:
+            return
+        present = [target for target in targets if target.rank not in self._departures]
+        self._flights, gaps = flights_of(present, session.torch_servers, PROBE_LIMIT_S)
+        self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
+        self._beats = beats_of(session, self._born_ns)
 
     def _wait_until(self, moment_ns: int) -> None:
         """Wait, and see meanwhile which ranks end."""
@@ -145,6 +175,8 @@ class Attached:
         )
 
     def _case(self, run_id: str, watched_s: float) -> Case:
+        from lightning_hangcheck.sidecar.attached_case import Visit, attached_case
+
         looks = {
             found.rank: tuple(
                 ProcessLook(
@@ -161,11 +193,13 @@ class Attached:
                 looks=looks,
                 slept=self._slept,
                 departures=self._departures,
+                beats=self._beats,
+                flights=self._flights,
                 gaps=tuple(self._gaps.values()),
                 code=self._code(),
                 limits=self._limits,
                 watched_s=watched_s,
-                ages_s=self._ages_s,
+                ages_s=self._ages_s(),
                 command=self._command,
                 host=self.host,
                 left_at=utc_now(),
@@ -174,18 +208,21 @@ class Attached:
             run_id,
         )
 
+    def _ages_s(self) -> tuple[float, ...]:
+        now_ns = time.monotonic_ns()
+        return tuple((now_ns - born) / NANOSECONDS for born in self._born_ns.values())
+
     def _code(self) -> tuple[CodeNote, ...]:
         newest = [(target, samples[-1]) for target, samples in self._samples.items()]
-        began_s = time.time() - max(self._ages_s, default=0.0)
+        began_s = time.time() - max(self._ages_s(), default=0.0)
         return code_notes(where_ranks_stand(newest), began_s, PROBE_LIMIT_S)
+
+
+def _prepare_to_judge() -> None:
+    """Import the judgement and its graphs: a third of a second, which passes between two looks."""
+    for name in ("lightning_hangcheck.sidecar.attached_case", "networkx"):
+        import_module(name)
 
 
 def _stopped(samples: Sequence[Sample]) -> bool:
     return any(sample.kernel is not None and sample.kernel.state == "T" for sample in samples)
-
-
-def _age_s(pid: int) -> float:
-    """Seconds since a process started, on the clock that its start is counted by (proc(5))."""
-    ref = process_ref(pid)
-    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return 0.0 if ref is None else max(0.0, now_s - ref.started_ticks / TICKS_PER_SECOND)

@@ -14,7 +14,12 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.probes.permission import explain, read_access
-from lightning_hangcheck.probes.tree import command_line, process_ref, read_environment
+from lightning_hangcheck.probes.tree import (
+    born_ns,
+    command_line,
+    process_ref,
+    read_environment,
+)
 from lightning_hangcheck.sidecar.discovery import FoundRank, SeenProcess, find_ranks
 from lightning_hangcheck.sidecar.job_grouping import (
     Candidate,
@@ -23,9 +28,12 @@ from lightning_hangcheck.sidecar.job_grouping import (
     group_jobs,
     meeting_of,
 )
+from lightning_hangcheck.sidecar.offered import beats_of, offer_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from lightning_hangcheck.model.beat import Beat
 
 OUR_NAMES = ("hangcheck", "lightning_hangcheck")
 WORDS_OF_A_PROGRAM = 4
@@ -149,11 +157,17 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
         for candidate in machine.processes.values()
         if candidate.pid == pids[0] or pids[0] in ancestors(candidate.pid, machine.processes)
     ]
-    ranks = find_ranks(below, {})
+    ranks = find_ranks(below, _recorded([process.pid for process in below]))
     if ranks:
         return FoundJob(ranks)
     _check_python(pids[0], machine)
     return FoundJob((FoundRank(rank=0, pid=pids[0]),))
+
+
+def _recorded(pids: Sequence[int]) -> dict[int, Beat]:
+    """Read what processes say of themselves: spawned ranks are known by their pages alone."""
+    session = offer_of(pids).session
+    return {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
 
 
 def _check(pid: int, machine: Machine) -> None:

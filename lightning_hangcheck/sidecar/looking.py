@@ -17,7 +17,7 @@ from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
 from lightning_hangcheck.probes.vitals import vitals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
 Role = Literal["rank", "worker", "child"]
@@ -75,9 +75,30 @@ class Looker:
         """Whether a look is under way."""
         return self._pending is not None
 
-    def begin(self, targets: Sequence[Target]) -> None:
-        """Begin a look; its result comes from `finished`."""
-        self._pending = self._thread.submit(self._look, tuple(targets))
+    def begin(
+        self,
+        targets: Sequence[Target],
+        with_values: Collection[int] = (),
+        closer: Collection[int] = (),
+    ) -> None:
+        """Begin a look; its result comes from `finished`.
+
+        Args:
+            targets: At what.
+            with_values: Ranks of which to read local variables too.
+            closer: Ranks of which to read native calls too.
+        """
+        subjects = [
+            Subject(
+                pid=one.pid,
+                rank=one.rank,
+                python=one.python,
+                local_values=one.role == "rank" and one.rank in with_values,
+                closer=one.role == "rank" and one.rank in closer,
+            )
+            for one in targets
+        ]
+        self._pending = self._thread.submit(self._look, tuple(targets), subjects)
 
     def finished(self) -> Look | None:
         """Return the look that was under way once it is done, else None."""
@@ -100,10 +121,9 @@ class Looker:
         """Give up the look under way: its probes end by their own time limits."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, targets: tuple[Target, ...]) -> Look:
+    def _look(self, targets: tuple[Target, ...], subjects: list[Subject]) -> Look:
         with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
-            asked = beside.submit(_flights, targets, self._torch_servers, self._time_limit_s)
-            subjects = [Subject(pid=one.pid, rank=one.rank, python=one.python) for one in targets]
+            asked = beside.submit(flights_of, targets, self._torch_servers, self._time_limit_s)
             taken = sample_all(subjects, self._time_limit_s)
             flights, gaps = asked.result()
         samples = tuple(
@@ -117,10 +137,19 @@ class Looker:
         )
 
 
-def _flights(
+def flights_of(
     targets: Sequence[Target], servers: Path, time_limit_s: float
 ) -> tuple[dict[int, FlightRecord], list[Gap]]:
-    """Ask all ranks at once. Where not one has a server, the judgement says what it misses."""
+    """Ask all ranks at once. Where not one has a server, the judgement says what it misses.
+
+    Args:
+        targets: Those that are no ranks are left out.
+        servers: Folder of the sockets on which ranks answer for torch's flight recorder.
+        time_limit_s: Seconds for each request to a rank, at most two.
+
+    Returns:
+        Flight records by rank, and why there is none of a rank that might have one.
+    """
     ranks = [target for target in targets if target.role == "rank"]
     if not any((servers / str(target.pid)).exists() for target in ranks):
         return {}, []

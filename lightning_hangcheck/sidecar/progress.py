@@ -53,6 +53,7 @@ class Progress:
         self.beats = False
         self._progress_ns = now_ns
         self._active_ns = now_ns
+        self._new_ns = now_ns
         self._spins = False
         self._processor: tuple[ProcessorTime, int] | None = None
         self._beat_ns = 0
@@ -98,6 +99,10 @@ class Progress:
         self._moved_ns = now_ns
         self._spins = False
 
+    def saw_new(self, now_ns: int) -> None:
+        """A look saw the rank do what it had not done before in this silence."""
+        self._new_ns = max(self._new_ns, now_ns)
+
     def saw_spinning(self) -> None:
         """A look saw the rank burn processor time in one place: that is no sign of progress."""
         self._spins = True
@@ -106,6 +111,7 @@ class Progress:
         """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
         self._progress_ns = min(self._progress_ns + lapse_ns, now_ns)
         self._active_ns = min(self._active_ns + lapse_ns, now_ns)
+        self._new_ns = min(self._new_ns + lapse_ns, now_ns)
         self._processor = None
 
     def silent_ns(self, now_ns: int) -> int:
@@ -115,6 +121,15 @@ class Progress:
     def idle_ns(self, now_ns: int) -> int:
         """Nanoseconds since the rank last used the processor or progressed."""
         return max(0, now_ns - max(self._progress_ns, self._active_ns))
+
+    def circling_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank beat or did anything new."""
+        return max(0, now_ns - self.last_new_ns)
+
+    @property
+    def last_new_ns(self) -> int:
+        """When the rank last beat or did anything new."""
+        return max(self._new_ns, self._beat_ns)
 
     @property
     def last_progress_ns(self) -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.case import Departure, RankView
 from lightning_hangcheck.probes.exits import ExitWatcher
 from lightning_hangcheck.probes.vitals import main_thread_cpu_s, vitals
 from lightning_hangcheck.sidecar.census import Census
@@ -19,6 +18,7 @@ from lightning_hangcheck.sidecar.watched_rank import WatchedRank
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.sidecar.looking import Look, Target
 
@@ -160,5 +160,5 @@ class Roster:
             known.found = found
 
     def _depart(self, rank: WatchedRank, exit_code: int | None) -> None:
-        rank.departure = Departure(order=self._departed, at=utc_now(), exit_code=exit_code)
+        rank.depart(self._departed, utc_now(), exit_code)
         self._departed += 1

@@ -11,6 +11,7 @@ from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.rundir.layout import claim_run_folder, prepare_run_folder
 from lightning_hangcheck.sidecar.attaching import Attached
+from lightning_hangcheck.sidecar.offered import Offer
 from lightning_hangcheck.sidecar.publishing import save_verdict
 from lightning_hangcheck.sidecar.run_record import rank_record, versions
 
@@ -22,9 +23,17 @@ if TYPE_CHECKING:
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
 
 DISK_LIMIT_S = 5.0
+NOTHING = Offer()
 
 
-def attach(job: FoundJob, limits: Limits, folder: RunFolder) -> tuple[Case, Verdict]:
+def attach(
+    job: FoundJob,
+    limits: Limits,
+    folder: RunFolder,
+    offer: Offer = NOTHING,
+    *,
+    local_values: bool = False,
+) -> tuple[Case, Verdict]:
     """Diagnose a job that runs already and never heard of us. Takes under three seconds.
 
     Nothing is started in the job, and it never waits for us: the only thing that it may notice is a
@@ -35,15 +44,18 @@ def attach(job: FoundJob, limits: Limits, folder: RunFolder) -> tuple[Case, Verd
         limits: Patience in force.
         folder: Where to keep the verdict and its evidence. One that cannot be written costs no
             verdict: that is said on stderr.
+        offer: What the job offers, if it records; see `offered`.
+        local_values: Whether to read the ranks' local variables too.
 
     Raises:
         NoJobFound: Nothing of the job could be seen.
         UsedRunFolder: The folder holds another run.
     """
+    visitor = Attached(job, limits, offer, local_values=local_values)
+    case = visitor.take_evidence(folder.run_id)
+    # imported here because the visitor imports it while it waits between two looks
     from lightning_hangcheck.diagnosis import judge
 
-    visitor = Attached(job, limits)
-    case = visitor.take_evidence(folder.run_id)
     verdict = judge(case)
     ranks = tuple(rank_record(found, visitor.host) for found in job.ranks)
     keep(case, verdict, ranks, folder)

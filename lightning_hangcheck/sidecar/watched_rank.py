@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.ledger.spending import Spending
-from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.case import Departure, RankView
 from lightning_hangcheck.model.evidence import ProcessLook
+from lightning_hangcheck.probes.memory_kills import kill_counter
+from lightning_hangcheck.sidecar.functions_met import FunctionsMet
 from lightning_hangcheck.sidecar.progress import NANOSECONDS, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import Departure
     from lightning_hangcheck.model.evidence import Sample
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.sidecar.discovery import FoundRank
@@ -37,6 +38,8 @@ class WatchedRank:
         self.state = ""
         self.flight: FlightRecord | None = None
         self._samples: dict[Target, deque[Sample]] = {}
+        self._memory_kills = kill_counter(found.pid)
+        self._functions = FunctionsMet()
 
     def read(self, beat: Beat, now_ns: int, now_at: str) -> None:
         """Take a reading of the rank's page."""
@@ -54,6 +57,25 @@ class WatchedRank:
             return
         if _operations(flight) != _operations(before):
             self.progress.saw_movement(flight.taken_ns)
+            self.progress.saw_new(flight.taken_ns)
+
+    def depart(self, order: int, at: str, exit_code: int | None) -> None:
+        """Take down the end of its process.
+
+        Args:
+            order: As in `Departure`.
+            at: The moment, ISO 8601 UTC.
+            exit_code: None where it was not seen.
+        """
+        kills = self._memory_kills.since() if self._memory_kills is not None else 0
+        scope = self._memory_kills.scope if kills and self._memory_kills is not None else ""
+        self.departure = Departure(
+            order=order,
+            at=at,
+            exit_code=exit_code,
+            memory_kills=kills,
+            memory_kills_scope=scope,
+        )
 
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
         """Add what a look saw of this rank's processes; children that are gone are forgotten."""
@@ -62,6 +84,9 @@ class WatchedRank:
             del self._samples[target]
         for target, sample in samples:
             self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT)).append(sample)
+            of_child = target.role != "rank"
+            if self._functions.meet(sample, self.progress.last_new_ns, of_child=of_child):
+                self.progress.saw_new(sample.taken_ns)
         self._forget_before(self.progress.last_evident_ns)
 
     def view(self, host: str, now_ns: int) -> RankView:
@@ -74,6 +99,7 @@ class WatchedRank:
             beat=self.beat,
             silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
+            circling_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
             pace=self.progress.pace(),
             processes=tuple(
                 ProcessLook(

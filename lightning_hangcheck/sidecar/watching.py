@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LAPSE_S = 2.0
 """A reading that comes this much late means that we were stopped or starved, not the ranks."""
 LOOKING_POLL_S = 0.05
+CLOSER_EVERY_S = 15.0
+MOST_SEEN_CLOSER = 4
+"""Culprits of which the facts tell."""
 STOPPED = ("T", "t")
 
 
@@ -58,6 +61,7 @@ class Watcher:
         self.alarm = Alarm()
         self._raised_ns = 0
         self._look_begun_ns = 0
+        self._closer_ns = 0
         self._gaps: tuple[Gap, ...] = ()
         self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
@@ -75,9 +79,24 @@ class Watcher:
         if not self._looker.looking and self._due(now_ns):
             targets = self.roster.targets()
             if targets:
-                self._looker.begin(targets)
+                self._looker.begin(
+                    targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
+                )
                 self._look_begun_ns = now_ns
         self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
+
+    def _ranks_with_values(self) -> tuple[int, ...]:
+        """Local variables are read on request only, and then of ranks that a suspicion names."""
+        standing = self.alarm.standing
+        return standing.culprits if self._settings.locals and standing is not None else ()
+
+    def _ranks_to_see_closer(self, now_ns: int) -> tuple[int, ...]:
+        """Native calls cost a pause: only of ranks that were named already, and not each time."""
+        standing = self.alarm.standing
+        if standing is None or now_ns - self._closer_ns < CLOSER_EVERY_S * NANOSECONDS:
+            return ()
+        self._closer_ns = now_ns
+        return standing.culprits[:MOST_SEEN_CLOSER]
 
     def conclude(self, exit_code: int | None) -> tuple[Case, Verdict]:
         """Judge the job at its end."""
@@ -92,15 +111,17 @@ class Watcher:
     def _judge(self, look: Look, now_ns: int) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
         from lightning_hangcheck.diagnosis import judge
-        from lightning_hangcheck.diagnosis.activity import activity_of
+        from lightning_hangcheck.diagnosis.activity import doing
 
         self._gaps, self._code = look.gaps, look.code
         self.roster.add(look)
         for rank in self.roster.alive:
-            activity = activity_of(rank.view("", now_ns))
-            if activity == "moving":
+            seen = doing(rank.view("", now_ns))
+            if seen.carried:
+                rank.progress.saw_new(now_ns)
+            if seen.activity == "moving":
                 rank.progress.saw_movement(now_ns)
-            elif activity == "busy":
+            elif seen.activity == "busy":
                 rank.progress.saw_spinning()
         case = self._case(now_ns)
         verdict = judge(case)

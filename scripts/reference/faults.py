@@ -56,6 +56,9 @@ KINDS: dict[str, FaultKind] = {
     "straggler": FaultKind(
         "is five times slower from this step on", default_step=5, least_step=2, healthy=True
     ),
+    "uneven_pauses": FaultKind(
+        "pauses before some steps, 0.05 to 20 s, mostly short", default_step=5, healthy=True
+    ),
 }
 
 

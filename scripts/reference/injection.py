@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from reference import strikes
+from reference.pauses import Pauses
 
 if TYPE_CHECKING:
     import socket
@@ -20,6 +21,8 @@ SLOW_FIRST_STEP_S = 20.0
 """The issue's healthy case "20 s first step"."""
 STRAGGLER_FACTOR = 5
 """The issue's healthy case "a straggler 5 times slower"."""
+WORTH_TELLING_S = 2.0
+"""Pauses from which hangcheck begins to look."""
 
 _STEP_STRIKES: dict[str, Callable[[], None]] = {
     "rank_stalled": strikes.wait_for_an_event_that_nobody_sets,
@@ -42,6 +45,7 @@ class Injection:
         self._faults = [fault for fault in faults if fault.rank == rank]
         self._struck: set[Fault] = set()
         self._lag = _Lag()
+        self._pauses = Pauses(rank)
         self.silent_server: socket.socket | None = None
 
     def before_step(self, step: int) -> None:
@@ -56,6 +60,8 @@ class Injection:
         for fault in self._due("step", step):
             if fault.cause == "straggler":
                 self._lag_behind(fault)
+            elif fault.cause == "uneven_pauses":
+                self._pause(fault, step)
             elif self._first_time(fault):
                 self._announce(fault, f"at step {step}")
                 if fault.cause == "crashed":
@@ -118,6 +124,12 @@ class Injection:
 
     def _announce(self, fault: Fault, where: str) -> None:
         strikes.announce(fault.cause, self.rank, where)
+
+    def _pause(self, fault: Fault, step: int) -> None:
+        seconds = self._pauses.next_s()
+        if seconds >= WORTH_TELLING_S:
+            self._announce(fault, f"at step {step} for {seconds:.1f} s")
+        time.sleep(seconds)
 
     def _lag_behind(self, fault: Fault) -> None:
         if self._first_time(fault):

@@ -29,6 +29,9 @@ RUN_OPTIONS = {
 """Option: its default, a text to give it, and the value which that text means."""
 
 
+FLAG = "--locals"
+
+
 def _options(name: str) -> list[str]:
     command = hangcheck.commands[name]
     return [param.opts[0] for param in command.params if isinstance(param, click.Option)]
@@ -53,7 +56,8 @@ def test_commands_are_frozen() -> None:
 
 
 def test_options_of_run_are_frozen() -> None:
-    assert _options("run") == list(RUN_OPTIONS)
+    listed = list(RUN_OPTIONS)
+    assert _options("run") == [*listed[:4], FLAG, *listed[4:]]
 
 
 def test_options_of_report_are_frozen() -> None:
@@ -61,7 +65,7 @@ def test_options_of_report_are_frozen() -> None:
 
 
 def test_options_of_attach_and_merge_are_frozen() -> None:
-    assert _options("attach") == ["--pid", "--run-dir"]
+    assert _options("attach") == ["--pid", "--run-dir", FLAG]
     assert _options("merge") == ["--run-dir"]
     assert _options("explain") == []
 
@@ -80,6 +84,15 @@ def test_an_option_overrides_the_environment(option: str, monkeypatch: pytest.Mo
     assert getattr(_settings(option, text), field) == value
     monkeypatch.setenv(f"HANGCHECK_{field.upper()}", text)
     assert getattr(_settings(), field) == value
+
+
+def test_the_flag_is_off_until_an_option_or_the_environment_sets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _settings().locals is False
+    assert _settings(FLAG).locals is True
+    monkeypatch.setenv("HANGCHECK_LOCALS", "1")
+    assert _settings().locals is True
 
 
 def test_every_setting_is_an_option_but_disable() -> None:

@@ -115,6 +115,21 @@ def test_json_is_what_verdict_json_holds(
     assert json.loads(capsys.readouterr().out) == json.loads(folder.verdict_file.read_bytes())
 
 
+@pytest.mark.parametrize("text", ["{", '{"schema_version": 2}'])
+def test_a_verdict_outlives_its_evidence(
+    text: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Torn, or of a newer version: the verdict is told, and what is lost is said."""
+    for file in (folder.verdict_file, folder.numbered_verdict(1)):
+        file.write_bytes(encode_pretty(HANG))
+    folder.evidence(1).mkdir()
+    (folder.evidence(1) / "case.json").write_text(text)
+    assert invoke(["report", str(folder.path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("HANG  rank 1 is stuck in wait_for_feed")
+    assert "evidence of verdict 1" in shown
+
+
 def test_no_verdict_yet_shows_the_last_checkpoint_of_each_rank(
     folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

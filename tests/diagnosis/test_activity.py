@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 from cases import (
@@ -25,7 +27,7 @@ from cases import (
     worker,
 )
 
-from lightning_hangcheck.diagnosis.activity import activity_of, observe
+from lightning_hangcheck.diagnosis.activity import Activity, doing, observe
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import (
     Frame,
@@ -34,6 +36,15 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
     ThreadState,
 )
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+
+def activity_of(view: RankView) -> Activity:
+    """What a rank does, in one word."""
+    return doing(view).activity
+
 
 ELSEWHERE = (MAIN, user("save", 70))
 OTHER_LINE = (MAIN, user("load", 42))
@@ -195,3 +206,33 @@ def test_a_rank_that_beat_just_now_moves() -> None:
 def test_ranks_without_a_process_are_gone_or_missing() -> None:
     assert activity_of(gone(0, exit_code=0)) == "gone"
     assert activity_of(missing(0)) == "missing"
+
+
+@pytest.mark.parametrize(
+    ("turns_s", "states", "cpu", "activity"),
+    [
+        (500, "DD", 0.0, "moving"),
+        (500, "RD", 0.1, "moving"),
+        (500, "RR", 0.01, "moving"),
+        (500, "RR", 1.0, "busy"),
+        (500, "SS", 0.0, "idle"),
+        (500, "RS", 0.0, "idle"),
+        (1, "DD", 0.0, "idle"),
+        (None, "DD", 0.0, "idle"),
+    ],
+)
+def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
+    turns_s: int | None, states: str, cpu: float, activity: str
+) -> None:
+    assert observe(_with_turns(turns_s, states, cpu)).activity == activity
+
+
+def _with_turns(turns_s: int | None, states: str, cpu: float) -> ProcessLook:
+    """A rank in one line, seen twice, in these states, so many turns of a processor a second."""
+    seen = [
+        look(
+            IN_LOAD, state=state, cpu=cpu, turns=None if turns_s is None else number * 2 * turns_s
+        ).samples[number + 1]
+        for number, state in enumerate(states)
+    ]
+    return ProcessLook(pid=100, role="rank", samples=tuple(seen))

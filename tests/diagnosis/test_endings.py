@@ -46,11 +46,48 @@ def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
     assert "rank 1 raised" in verdict.remedies[0].text
 
 
+def test_a_rank_that_left_before_the_first_failed_is_told() -> None:
+    failure = gone(0, 1, order=1, words="RuntimeError: Connection closed by peer")
+    verdict = judge(job(failure, gone(1, 0, order=0), ended=True, exit_code=1))
+    assert verdict.culprits == (0,)
+    assert verdict.summary.endswith("closed by peer; rank 1 had left before it with exit code 0")
+
+
+def test_a_rank_that_left_after_it_is_not() -> None:
+    verdict = judge(job(gone(0, 1, order=0), gone(1, 0, order=1), ended=True, exit_code=1))
+    assert "left" not in verdict.summary
+
+
 def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
     verdict = judge(job(gone(0, -15, order=0), gone(1, -9, order=1), ended=True, exit_code=1))
     assert (verdict.culprits, verdict.victims) == ((1,), (0,))
     assert "killed by SIGKILL (usually the kernel's out-of-memory killer" in verdict.summary
     assert "dmesg" in verdict.remedies[0].text
+
+
+def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
+    assert view.departure is not None
+    departure = msgspec.structs.replace(
+        view.departure, memory_kills=kills, memory_kills_scope=scope
+    )
+    return msgspec.structs.replace(view, departure=departure)
+
+
+def test_the_kernels_count_of_ends_for_want_of_memory_is_told_with_the_killed_rank() -> None:
+    killed = _with_memory_kills(gone(1, -9), 1, "control group")
+    verdict = judge(job(gone(0, 1, order=1), killed, ended=True, exit_code=1))
+    assert (verdict.culprits, verdict.cause) == ((1,), "process_dead")
+    told = "the kernel's out-of-memory killer ended a process of its control group meanwhile"
+    assert f"killed by SIGKILL ({told})" in verdict.summary
+    assert "memory" not in {item.kind for item in verdict.evidence}
+
+
+def test_a_rank_that_failed_when_others_were_killed_for_memory_has_that_among_its_facts() -> None:
+    """A DataLoader worker is killed, and its rank raises."""
+    raised = _with_memory_kills(gone(1, 1, words="RuntimeError: worker exited"), 2, "machine")
+    verdict = judge(job(rank(0, IN_LOAD), raised, ended=True, exit_code=1))
+    told = "the kernel's out-of-memory killer ended 2 processes of this machine meanwhile"
+    assert [item.text for item in verdict.evidence if item.kind == "memory"] == [told]
 
 
 def test_lightnings_own_word_for_sigterm_is_no_failure_either() -> None:

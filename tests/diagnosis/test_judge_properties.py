@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.diagnosis.activity import activity_of
+from lightning_hangcheck.diagnosis.activity import doing
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
 from lightning_hangcheck.model.case import Case, Departure, Pace, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, verdict_schema
@@ -156,7 +156,7 @@ def test_any_case_is_judged_by_the_contract(case: Case) -> None:
     if verdict.verdict in ("hang", "suspect"):
         blamed = [view for view in case.ranks if view.rank in verdict.culprits]
         first = {view.rank: view for view in reversed(blamed)}
-        assert "moving" not in {activity_of(view) for view in first.values()}
+        assert "moving" not in {doing(view).activity for view in first.values()}
     if verdict.cause is not None:
         assert verdict.remedies
         assert verdict.summary

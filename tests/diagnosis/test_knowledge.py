@@ -25,6 +25,7 @@ REMEDIES = [
 ]
 ASPECTS = {
     "rendezvous": {"peers", "store"},
+    "spinning": {"cpu", "gpu"},
     "rank_stalled": {None, "child", "input"},
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},

@@ -49,10 +49,10 @@ def _decide(certainty: Any, silence_s: float, **fields: Any) -> str:
         ("idle", 7.9, SLOW, "healthy"),
         ("idle", 8.1, SLOW, "suspect"),
         ("idle", 30.0, SLOW, "hang"),
-        ("busy", 3.9, None, "healthy"),
-        ("busy", 4.0, None, "suspect"),
-        ("busy", 2.4, FAST, "healthy"),
-        ("busy", 2.6, FAST, "suspect"),
+        ("busy", 5.9, None, "healthy"),
+        ("busy", 6.0, None, "suspect"),
+        ("busy", 5.9, FAST, "healthy"),
+        ("busy", 6.0, FAST, "suspect"),
         ("busy", 19.0, SLOW, "healthy"),
         ("busy", 29.9, FAST, "suspect"),
         ("busy", 30.0, FAST, "hang"),
@@ -61,6 +61,9 @@ def _decide(certainty: Any, silence_s: float, **fields: Any) -> str:
         ("busy", 299.0, None, "suspect"),
         ("busy", 300.0, None, "hang"),
         ("busy", 80.0, FRESH, "suspect"),
+        ("circling", 6.0, None, "suspect"),
+        ("circling", 299.0, FAST, "suspect"),
+        ("circling", 300.0, FAST, "hang"),
         ("other", 299.0, None, "healthy"),
         ("other", 300.0, None, "hang"),
         ("moving", 29.9, FAST, "healthy"),
@@ -83,13 +86,14 @@ def test_the_table(certainty: str, silence_s: float, pace: Pace | None, kind: st
         ("busy", 2, 2.2, "healthy"),
         ("busy", 3, 1.9, "healthy"),
         ("busy", 3, 2.0, "suspect"),
+        ("circling", 2, 1.0, "suspect"),
         ("proven", 0, 0.0, "suspect"),
     ],
 )
 def test_a_suspicion_needs_enough_samples(
     certainty: str, samples: int, span_s: float, kind: str
 ) -> None:
-    assert _decide(certainty, 5.0, samples=samples, span_s=span_s) == kind
+    assert _decide(certainty, 7.0, samples=samples, span_s=span_s) == kind
 
 
 def test_samples_from_before_the_last_progress_raise_no_suspicion() -> None:

@@ -17,12 +17,15 @@ from cases import (
     SITE,
     STDLIB,
     WANTS_WORK,
+    job,
+    rank,
     torch,
     user,
 )
 
 from lightning_hangcheck.diagnosis.knowledge.frames import is_own, is_users
-from lightning_hangcheck.diagnosis.place import phase_of, users_place
+from lightning_hangcheck.diagnosis.place import is_exiting, phase_of, users_place
+from lightning_hangcheck.diagnosis.scene import read_scene
 from lightning_hangcheck.diagnosis.waits import find_wait, of_own_process
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.evidence import Frame
@@ -125,6 +128,32 @@ def test_this_package_knows_its_own_frames() -> None:
 )
 def test_frames_tell_the_phase(frames: tuple[Frame, ...], phase: str | None) -> None:
     assert phase_of(frames, None) == phase
+
+
+@pytest.mark.parametrize(
+    ("outermost", "exiting"),
+    [
+        (user("flush_results", 13), True),
+        (Frame("_python_exit", f"{STDLIB}/concurrent/futures/thread.py", 31), True),
+        (MAIN, False),
+        (Frame("_run_module_as_main", "<frozen runpy>", 198), False),
+        (Frame("_find_and_load", "<frozen importlib._bootstrap>", 1176), False),
+        (Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002), False),
+    ],
+)
+def test_what_stands_below_no_module_runs_at_exit(outermost: Frame, exiting: bool) -> None:
+    assert is_exiting((outermost, user("load", 41))) == exiting
+
+
+def test_of_a_stack_that_was_cut_nothing_tells_whether_it_runs_at_exit() -> None:
+    assert not is_exiting((user("recur", 7),) * 100)
+    assert not is_exiting(())
+
+
+def test_an_exit_handler_runs_in_teardown() -> None:
+    handler = (user("flush_results", 13),)
+    view = rank(0, handler, beat=Beat(pid=100, phase="startup"))
+    assert read_scene(job(view)).ranks[0].phase == "teardown"
 
 
 def test_the_ranks_own_word_counts_before_its_frames() -> None:

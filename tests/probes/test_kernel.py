@@ -81,6 +81,18 @@ def test_a_busy_loop_is_running_and_in_no_call(program: StartProgram) -> None:
     assert state.threads[0].wchan == ""
 
 
+def test_the_turns_of_the_main_thread_are_counted_and_of_no_other(program: StartProgram) -> None:
+    before = look(os.getpid()).threads[0].turns
+    for _ in range(50):
+        time.sleep(0.0001)  # each gives the processor away
+    after = look(os.getpid()).threads[0].turns
+    assert before is not None
+    assert after is not None
+    assert after - before >= 50
+    threads = look(program("many_threads.py", "3").pid).threads
+    assert {thread.turns for thread in threads[1:]} <= {None}
+
+
 def test_a_stopped_process_is_in_state_t(program: StartProgram) -> None:
     running = program("stopping_itself.py")
     state = until(lambda: (s := look(running.pid)).state == "T" and s, "it to stop")

@@ -19,6 +19,7 @@ FIRST_SET = [
     "slow_first_step",
     "slow_save",
     "straggler",
+    "uneven_pauses",
 ]
 
 

@@ -8,19 +8,22 @@ from diagnosis.cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits, RankView
 from lightning_hangcheck.sidecar.attached_silence import unknown_sleep, with_silences
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
-LIMITS = Limits(proven_after=0.0)
+LIMITS = Limits(proven_after=1.0)
+NOW_NS = 1_000_000_000_000
+BEAT = Beat(pid=2, rank=1, beats=5, phase="training_step", pulse_ns=NOW_NS)
 WATCHED_S = 2.2
 MOVING = ((MAIN, user("load", 41)), (MAIN, user("parse", 7)), (MAIN, user("store", 9)))
 
 
 def judged(*views: RankView, watched_s: float = WATCHED_S) -> Verdict:
-    return judge(job(*with_silences(views, watched_s, LIMITS), limits=LIMITS))
+    return judge(job(*with_silences(views, watched_s, LIMITS, NOW_NS), limits=LIMITS))
 
 
 def slept(view: RankView, seconds: float | None) -> RankView:
@@ -47,6 +50,15 @@ def test_where_the_kernel_tells_nothing_what_we_watched_is_all_there_is() -> Non
     unknown = slept(rank(0, IN_BARRIER), None), slept(rank(1, IN_LOAD), None)
     verdict = judged(*unknown, watched_s=4.3)
     assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 4.3)
+
+
+def test_a_rank_that_records_was_not_silent_for_longer_than_since_its_last_beat() -> None:
+    """A beat from another thread, or a sleep that the kernel counts too long."""
+    recent = replace(BEAT, last_beat_ns=NOW_NS - 2_000_000_000)
+    slept_long = slept(rank(1, IN_LOAD), 398.0)
+    assert judged(waiting(400.0), replace(slept_long, beat=recent)).verdict == "healthy"
+    nothing_said = replace(recent, beats=0)
+    assert judged(waiting(400.0), replace(slept_long, beat=nothing_said)).verdict == "hang"
 
 
 def test_a_wait_of_seconds_is_healthy() -> None:

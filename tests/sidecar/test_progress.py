@@ -163,3 +163,18 @@ def test_use_of_the_processor_alone_does_not_make_samples_stale() -> None:
     use_processor(progress, 2, 20, share=1.0)
     assert progress.last_progress_ns == 20 * SECOND
     assert progress.last_evident_ns == 1 * SECOND
+
+
+def test_a_rank_circles_from_its_last_beat_or_its_last_new_sign() -> None:
+    progress = Progress(0)
+    progress.saw_new(2 * SECOND)
+    progress.saw_movement(6 * SECOND)
+    assert progress.circling_ns(9 * SECOND) == 7 * SECOND
+    read_beats(progress, 8.0)
+    assert progress.circling_ns(9 * SECOND) == SECOND
+
+
+def test_a_lapse_of_ours_is_no_circle() -> None:
+    progress = Progress(0)
+    progress.forgive(50 * SECOND, 51 * SECOND)
+    assert progress.circling_ns(51 * SECOND) == SECOND

@@ -68,7 +68,7 @@ def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None
     assert "wait_for_shard" in errors
 
 
-def test_without_py_spy_the_run_says_so_and_the_verdict_names_what_is_missing(
+def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     tmp_path: Path, bare_python: Path
 ) -> None:
     path = os.pathsep.join(["/usr/bin", "/bin"])
@@ -76,8 +76,8 @@ def test_without_py_spy_the_run_says_so_and_the_verdict_names_what_is_missing(
     assert code == 75
     assert "pip install py-spy" in errors
     verdict = verdict_of(tmp_path / "run")
-    assert verdict.cause == "unknown"
-    assert any("py-spy" in gap.why for gap in verdict.gaps)
+    assert "wait_for_shard" in verdict.summary
+    assert any("py-spy" in gap.why and "faulthandler" in gap.why for gap in verdict.gaps)
 
 
 def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.sidecar.discovery import FoundRank
+from lightning_hangcheck.sidecar.looking import Target
 from lightning_hangcheck.sidecar.watched_rank import WatchedRank
 
 SECOND = 1_000_000_000
@@ -50,3 +52,20 @@ def test_a_look_without_a_record_says_nothing() -> None:
     rank.read_flight(None)
     rank.read_flight(flight(6, entered=9))
     assert silence(rank, 9) == 9.0
+
+
+def found_in(function: str, at_s: int, pid: int = 1) -> Sample:
+    main = ThreadStack(tid=pid, frames=(Frame(function, "train.py", 1),))
+    stack = ProcessStack(pid=pid, source="py-spy", threads=(main,))
+    return Sample(taken_ns=at_s * SECOND, stack=stack)
+
+
+def test_a_rank_and_its_workers_circle_from_the_last_look_that_met_a_new_function() -> None:
+    rank, own = watched(), Target(rank=0, pid=1, role="rank")
+    loads = Target(rank=0, pid=2, role="worker")
+    for at_s, function in ((2, "fetch"), (3, "crop"), (4, "fetch")):
+        rank.add_samples([(own, found_in("wait", at_s)), (loads, found_in(function, at_s, 2))])
+    assert rank.view("", 9 * SECOND).circling_for_s == 6.0
+    rank.read_flight(flight(7, entered=1))
+    rank.read_flight(flight(8, entered=2))
+    assert rank.view("", 9 * SECOND).circling_for_s == 1.0

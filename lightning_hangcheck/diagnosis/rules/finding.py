@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.activity import Activity
 
-Certainty = Literal["proven", "idle", "busy", "other", "moving"]
+Certainty = Literal["proven", "idle", "busy", "circling", "other", "moving"]
 Need = Literal["stacks", "departures", "kernel"]
 
 
@@ -165,6 +165,8 @@ def blame(
         waited_for: As in `Finding`.
     """
     measured = measure(culprits)
+    if certainty == "busy" and any(one.doing.circling for one in culprits):
+        certainty = "circling"
     return Finding(
         cause=cause,
         culprits=tuple(one.rank for one in culprits),

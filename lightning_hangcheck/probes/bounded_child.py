@@ -1,0 +1,61 @@
+"""Another program's answer within a time limit: what it started ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LAST_GRACE_S = 1.0
+
+
+class ChildLate(Exception):
+    """The program gave no answer in time and was killed."""
+
+
+def answer_of(
+    command: Sequence[str], time_limit_s: float, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end.
+
+    Args:
+        command: Its path and arguments.
+        time_limit_s: Seconds until it is killed, with whatever it started.
+        environment: What to add to ours.
+
+    Returns:
+        Its output, its complaints and its exit code.
+
+    Raises:
+        OSError: It cannot be started.
+        ChildLate: It took longer. One that is stuck in the kernel is left behind.
+    """
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    try:
+        output, complaint = process.communicate(timeout=time_limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise ChildLate(f"no answer within {time_limit_s:g} s") from error
+    finally:
+        _end(process)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, complaint)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=LAST_GRACE_S)

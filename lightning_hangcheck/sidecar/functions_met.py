@@ -1,0 +1,66 @@
+"""Which functions a rank was seen in since it last did anything else new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.model.evidence import Sample
+
+Function = tuple[str, str]
+LARGEST_CIRCLE = 10
+"""Functions between which a loop that never ends goes to and fro, at most: it tries again and again
+with the help of a few. A model that is evaluated, which also repeats itself, is in dozens."""
+
+
+class FunctionsMet:
+    """Tells a program that gets on from one that goes round in a circle.
+
+    A circle's functions have all been met after a few looks; a long computation that gets on calls
+    others later. All processes and threads of a rank count together.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[Function] = set()
+        self._always: set[Function] | None = None
+        self._of_rank: set[Function] = set()
+        self._as_of_ns = 0
+
+    def meet(self, sample: Sample, last_new_ns: int, *, of_child: bool) -> bool:
+        """Add the functions of a sample, and say whether that shows anything new.
+
+        Args:
+            sample: Of one of the rank's processes.
+            last_new_ns: When the rank last did anything new, by whatever sign. If that was none of
+                ours, it advanced since: what it was in before says nothing of where it is now.
+            of_child: It is a child's: a worker owes one batch, whatever it does for that. The rank
+                itself may do the same to many batches, and shows that by the size of its circle.
+        """
+        if last_new_ns > self._as_of_ns:
+            self._known.clear()
+            self._of_rank.clear()
+            self._always = None
+            self._as_of_ns = last_new_ns
+        seen = set(_functions(sample))
+        new = bool(seen - self._known)
+        self._known |= seen
+        if seen and not of_child:
+            self._of_rank |= seen
+            self._always = seen if self._always is None else self._always & seen
+            new = new or len(self._of_rank - self._always) > LARGEST_CIRCLE
+        if new:
+            self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
+        return new
+
+
+def _functions(sample: Sample) -> Iterator[Function]:
+    """Return the functions of all threads but our own; imported late, as the judgement is."""
+    from lightning_hangcheck.diagnosis.knowledge.frames import is_own
+
+    threads = sample.stack.threads if sample.stack is not None else ()
+    for number, thread in enumerate(threads):
+        if number == 0 or not any(is_own(frame.file) for frame in thread.frames):
+            for frame in thread.frames:
+                yield frame.function, frame.file

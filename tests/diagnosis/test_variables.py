@@ -1,0 +1,28 @@
+"""Variables of a culprit are among the facts, of the user's own line alone."""
+
+from __future__ import annotations
+
+from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.evidence import Frame, LocalValues
+
+INSIDE = Frame("sleep", "/venv/lib/python3.11/site-packages/waiting.py", 3)
+WAITS = rank(0, IN_ALL_REDUCE)
+
+
+def test_variables_are_told_with_the_users_line_and_only_where_they_were_read() -> None:
+    view = rank(1, IN_LOAD)
+    assert "variables" not in {item.kind for item in judge(job(WAITS, view)).evidence}
+    (own,) = view.processes
+    values = (
+        LocalValues(IN_LOAD[-1], {"path": '"train.bin"', "batch": "17"}),
+        LocalValues(INSIDE, {"seconds": "9"}),
+    )
+    newest = replace(own.samples[-1], local_values=values)
+    with_values = replace(own, samples=(*own.samples[:-1], newest))
+    verdict = judge(job(WAITS, replace(view, processes=(with_values,))))
+    assert [(item.rank, item.text) for item in verdict.evidence if item.kind == "variables"] == [
+        (1, 'variables in load (demo/train.py:41): path = "train.bin", batch = 17')
+    ]

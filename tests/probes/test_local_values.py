@@ -1,0 +1,44 @@
+"""Local variables are read only where somebody asked, and leave their secrets in the process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import until
+
+from lightning_hangcheck.probes.local_values import LONGEST_VALUE, local_values
+from lightning_hangcheck.probes.sample import Subject, sample_all
+
+if TYPE_CHECKING:
+    from processes import RunningProgram, StartProgram
+
+    from lightning_hangcheck.model.evidence import LocalValues
+
+pytestmark = pytest.mark.real
+
+
+def stands_in_load(running: RunningProgram) -> LocalValues | None:
+    values, gaps = local_values(running.pid, 0, 20.0)
+    assert gaps == ()
+    last = values[-1] if values else None
+    return last if last is not None and last.frame.function == "load" else None
+
+
+def test_values_are_shown_short_and_without_secrets(program: StartProgram) -> None:
+    running = program("holding_secrets.py")
+    values = until(lambda: stands_in_load(running), "it to stand in load").values
+    assert values["batch"] == "17"
+    assert "data/train.bin" in values["path"]
+    assert "xxxx" not in str(values)
+    assert {name for name, value in values.items() if value == "[redacted]"} == {"api_token"}
+    assert len(values["long"]) <= LONGEST_VALUE + len("...")
+
+
+def test_a_sample_has_them_only_on_request(program: StartProgram) -> None:
+    running = program("holding_secrets.py")
+    until(lambda: stands_in_load(running), "it to stand in load")
+    ((plain, _),) = sample_all([Subject(pid=running.pid)], 20.0)
+    ((asked, _),) = sample_all([Subject(pid=running.pid, local_values=True)], 20.0)
+    assert plain.local_values == ()
+    assert asked.local_values[-1].frame.function == "load"
