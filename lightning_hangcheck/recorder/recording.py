@@ -118,7 +118,7 @@ class Recorder:
             self._record()
 
     @_harmless
-    def learn_identity(self, rank: int, world_size: int, local_rank: int) -> None:
+    def learn_identity(self, rank: int, world_size: int, local_rank: int | None) -> None:
         """Take the word of Lightning, or of whoever knows, for which rank this process is."""
         self.start()
         if self.settings.disable or self._given_up:

@@ -87,14 +87,59 @@ def test_a_rank_records_and_its_path_is_as_it_was(session: Session) -> None:
         {},
         {**RANK, "HANGCHECK_DISABLE": "1"},
         {**RANK, "HANGCHECK_RANK_PROCESS": "1:1/1/"},
+        {**RANK, "HANGCHECK_JOINED": "1"},
     ],
-    ids=["no rank", "disabled", "helper of a rank"],
+    ids=["no rank", "disabled", "helper of a rank", "started by one that joined"],
 )
 def test_no_other_process_imports_or_leaves_anything(
     session: Session, environment: dict[str, str]
 ) -> None:
     shown = _shown(session, **environment)
     assert (shown["ours"], shown["pages"], shown["hook"]) == ([], 0, False)
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> str:
+    """A folder with a package that is called as one that training scripts import."""
+    (tmp_path / "datasets.py").write_text("")
+    return str(tmp_path)
+
+
+def test_a_script_that_was_started_plainly_records_once_it_imports_a_framework(
+    session: Session, framework: str
+) -> None:
+    ended = _python(session, "-c", f"import datasets\n{SHOWN}", search=framework)
+    shown = json.loads(ended.stdout)
+    assert (shown["pages"], shown["hook"]) == (1, True)
+
+
+def test_what_such_a_script_starts_is_a_helper(session: Session, framework: str) -> None:
+    inner = f"import datasets\n{SHOWN}"
+    program = (
+        "import datasets, subprocess, sys; "
+        f"sys.exit(subprocess.call([sys.executable, '-c', {inner!r}]))"
+    )
+    shown = json.loads(_python(session, "-c", program, search=framework).stdout)
+    assert (shown["ours"], shown["pages"]) == ([], 1)
+
+
+def test_a_child_of_multiprocessing_is_left_alone(session: Session, framework: str) -> None:
+    (Path(framework) / "spawning.py").write_text(
+        f"""
+import multiprocessing
+
+def work():
+    import datasets
+    {SHOWN.strip().replace(chr(10), chr(10) + "    ")}
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
+    )
+    shown = json.loads(_python(session, f"{framework}/spawning.py", search=framework).stdout)
+    assert (shown["pages"], shown["hook"]) == (0, False)
 
 
 def test_what_a_rank_starts_is_no_rank(session: Session) -> None:

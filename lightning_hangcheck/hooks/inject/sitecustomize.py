@@ -1,41 +1,94 @@
 """Python runs this at the start of every process below `hangcheck run`: it makes ranks record.
 
 A process that is no rank pays well under a millisecond and goes on as if this were not here, and
-whatever else is called sitecustomize is run after this.
+whatever else is called sitecustomize is run after this. What only may become a rank (a script that
+was started plainly, a child of multiprocessing) pays no more until it imports a framework.
 """
 
 import importlib.util
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 _FOLDER = str(Path(__file__).parent)
-_LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")
+_LAUNCHERS = (
+    "accelerate",
+    "accelerate.commands.launch",
+    "deepspeed",
+    "deepspeed.launcher.launch",
+    "deepspeed.launcher.runner",
+    "torch.distributed.launch",
+    "torch.distributed.run",
+    "torchrun",
+)
 _RANK_NAMES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+_FRAMEWORKS = frozenset(
+    {"torch", "lightning", "pytorch_lightning", "transformers", "datasets", "wandb"}
+)
 
 
-def _is_rank() -> bool:
-    """Whether a launcher started this process as a rank, as far as can be told without imports.
+def _mark() -> str:
+    return "/".join(os.environ.get(name, "") for name in _RANK_NAMES)
 
-    What a rank itself starts inherits its environment: those say so by the mark that it left, and
+
+def _role() -> str:
+    """What this process is, as far as can be told without imports.
+
+    What a rank itself starts inherits its environment: those say so by the marks that it left, and
     children of multiprocessing by their command line.
+
+    Returns:
+        ``rank``, ``script`` (started plainly: rank 0 of Lightning, or the only one), ``child`` (of
+        multiprocessing: mostly a helper, unless it joins a process group), or ``stranger``.
     """
-    environment = os.environ
-    if environment.get("HANGCHECK_DISABLE") in ("1", "true", "yes"):
-        return False
-    names = [name for name in _RANK_NAMES if name in environment]
-    if not names or "HANGCHECK_SESSION" not in environment:
-        return False
+    environment, pid = os.environ, str(os.getpid())
+    disabled = environment.get("HANGCHECK_DISABLE") in ("1", "true", "yes")
+    if disabled or "HANGCHECK_SESSION" not in environment:
+        return "stranger"
+    if environment.get("HANGCHECK_JOINED", pid) != pid:
+        return "stranger"
     words = sys.orig_argv[1:4]
-    if any("multiprocessing" in word or word.rpartition("/")[2] in _LAUNCHERS for word in words):
-        return False
-    mark = "/".join(environment.get(name, "") for name in _RANK_NAMES)
+    if any("multiprocessing" in word for word in words):
+        return "child"
+    if any(word.rpartition("/")[2] in _LAUNCHERS for word in words):
+        return "stranger"
     known = environment.get("HANGCHECK_RANK_PROCESS", "").partition(":")
-    if known[2] == mark and known[0] != str(os.getpid()):
-        return False
-    environment["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{mark}"
-    return True
+    if known[2] == _mark() and known[0] not in ("", pid):
+        return "stranger"
+    return "rank" if any(name in environment for name in _RANK_NAMES) else "script"
+
+
+def _record() -> None:
+    """Record this process from here on."""
+    try:
+        from lightning_hangcheck.hooks.zero_code import start
+    except ImportError:  # this interpreter has not installed the package; it is not ours to watch
+        return
+    os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
+    start()
+
+
+class _FirstImport:
+    """Waits for the first framework that is imported; a process that needs none pays nothing."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> "ModuleSpec | None":
+        if name not in _FRAMEWORKS or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        if self._role == "script":
+            _record()
+        try:
+            from lightning_hangcheck.hooks.instrument.imports import watch_imports
+        except ImportError:
+            return None
+        watch_imports(only_joining=self._role == "child")
+        return importlib.util.find_spec(name)
 
 
 def _run_next() -> None:
@@ -49,11 +102,9 @@ def _run_next() -> None:
     spec.loader.exec_module(module)
 
 
-if _is_rank():
-    try:
-        from lightning_hangcheck.hooks.zero_code import start
-    except ImportError:  # this interpreter has not installed the package; it is not ours to watch
-        pass
-    else:
-        start()
+_here = _role()
+if _here == "rank":
+    _record()
+if _here != "stranger":
+    sys.meta_path.insert(0, _FirstImport(_here))
 _run_next()
