@@ -21,7 +21,7 @@ ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "8"}
         ({"init_method": "env://?rank=1"}, (1, 8)),
         ({"init_method": "tcp://localhost:1?rank=1&world_size=4"}, (1, 4)),
         ({"init_method": "file:///tmp/meeting", "rank": 1}, (1, None)),
-        ({"store": object()}, (None, None)),
+        ({"store": "a store"}, (None, None)),
     ],
     ids=str,
 )
