@@ -17,7 +17,7 @@ class HangcheckError(Exception):
         super().__init__(message)
         self.remedy = remedy
 
-    def __reduce__(self) -> tuple[type[HangcheckError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[HangcheckError], tuple[str, ...]]:
         return type(self), (str(self.args[0]), self.remedy)
 
     def __str__(self) -> str:
@@ -47,4 +47,22 @@ class NoJobFound(HangcheckError):
 
 
 class MeetingFailed(HangcheckError):
-    """Ranks that should have met at a named point did not, or the work done there failed."""
+    """Ranks that should have met at a named point did not, or the work done there failed.
+
+    Attributes:
+        details: Where the ranks stand that did not come, in lines; empty where nothing tells.
+    """
+
+    def __init__(self, message: str, remedy: str, details: str = "") -> None:
+        super().__init__(message, remedy)
+        self.details = details
+
+    def __reduce__(self) -> tuple[type[HangcheckError], tuple[str, ...]]:
+        return type(self), (str(self.args[0]), self.remedy, self.details)
+
+    def __str__(self) -> str:
+        return "\n".join(filter(None, (super().__str__(), self.details)))
+
+
+class LockHeld(HangcheckError):
+    """A file lock was not free in time."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX = "HANGCHECK_"
+LoggerFailure = Literal["raise", "offline", "none"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         probe_timeout: Seconds that one probe of one process may take.
         abort_grace: Seconds between SIGTERM and SIGKILL when a hung job is ended.
         meeting_timeout: Seconds that ranks wait for each other at a guard.
+        lock_timeout: Seconds that a rank waits for a file lock that another process holds.
+        logger_init_timeout: Seconds that the guarded logger may take to create its run.
+        logger_finish_timeout: Seconds that finishing that run may take, upload included.
+        logger_on_failure: What to do where the run cannot be created: ``raise`` on every rank, go
+            on ``offline``, or with ``none``.
     """
 
     run_dir: str | None = None
@@ -52,6 +58,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     probe_timeout: float = 5.0
     abort_grace: float = 10.0
     meeting_timeout: float = 60.0
+    lock_timeout: float = 300.0
+    logger_init_timeout: float = 60.0
+    logger_finish_timeout: float = 30.0
+    logger_on_failure: LoggerFailure = "raise"
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:

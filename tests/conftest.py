@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # a busy machine is no finding; pytest's own time limit stops what never ends
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
+# a shell that starts the tests in the background has them ignore Ctrl-C, and programs inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,6 +33,7 @@ def test_every_option_has_a_variable() -> None:
         "on_hang": "abort",
         "console": "all",
         "disable": "1",
+        "logger_on_failure": "offline",
         "locals": "1",
     }
     environment = {PREFIX + name.upper(): examples.get(name, "7.5") for name in NAMES}
@@ -42,6 +43,7 @@ def test_every_option_has_a_variable() -> None:
         on_hang="abort",
         console="all",
         disable=True,
+        logger_on_failure="offline",
         locals=True,
         **{name: 7.5 for name in NAMES if name not in examples},
     )

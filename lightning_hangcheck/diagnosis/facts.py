@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.diagnosis.departures import how_it_ended, killed_for_memory
 from lightning_hangcheck.diagnosis.gpu_work import describe_gpus
 from lightning_hangcheck.diagnosis.native_code import native_calls_of
+from lightning_hangcheck.diagnosis.place import tracked_place
 from lightning_hangcheck.diagnosis.variables import variables_of
 from lightning_hangcheck.diagnosis.wording import duration, name_ranks, short_place, verb
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -116,7 +117,9 @@ def _page(reading: RankReading) -> Iterator[EvidenceItem]:
         parts.append(f"last checkpoint {beat.checkpoint.number} {beat.checkpoint.name}")
     if beat.step is not None:
         parts.append(f"step {beat.step}")
-    if beat.sections:
+    if tracked := tracked_place(beat):
+        parts.append(tracked)
+    elif beat.sections:
         parts.append(f"inside section {beat.sections[-1].name!r}")
     if beat.phase is not None:
         parts.append(f"phase {beat.phase}")

@@ -20,6 +20,8 @@ takes a few seconds on a healthy job, and the culprit must be named within ten."
 STRANGE_BUSY_S = 6.0
 """The same where it computes, at whatever pace: a few seconds in one call of a library are common,
 and looks at 6 and 10 s of silence still name a loop in time."""
+GUARD_MARGIN_S = 5.0
+"""What a guard may be late by: it ends a service process, and makes another logger instead."""
 IDLE_SURPRISE, BUSY_SURPRISE = 2.0, 5.0
 """Multiples of a rank's longest pause, where it is known, from which a silence is unusual."""
 
@@ -44,7 +46,8 @@ def limit_s(finding: Finding, limits: Limits) -> float:
     if finding.certainty == "proven":
         return limits.proven_after
     if finding.certainty == "idle":
-        return limits.idle_after
+        guarded = finding.goes_on_after_s + GUARD_MARGIN_S if finding.goes_on_after_s else 0.0
+        return max(limits.idle_after, guarded)
     if finding.certainty in ("busy", "moving") and finding.pace is not None and finding.pace.known:
         return max(limits.busy_floor, limits.busy_factor * finding.pace.longest_pause_s)
     return limits.stall_timeout

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase
 
 LOGGER_WORDS = ("logger", "wandb")
+ENDING_WORDS = ("finish", "close", "closing", "teardown")  # of the logger, not its creation
 ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main")
 """Outermost frames of a program: a script, what a thread forked, and what `python -m` runs."""
 DEEPEST_SHOWN = 100
@@ -32,9 +33,11 @@ def users_place(frames: Sequence[Frame]) -> Frame | None:
 def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
     """Tell where in its life a rank is.
 
-    The rank's own word counts, and without it its frames, the innermost first; ``startup``, with
-    which every page begins, only where frames don't tell. Creating the logger overrides both: it is
-    the more specific, and often runs inside a phase of the training loop.
+    The rank's own word counts, and without it its frames, the innermost first. Two words count only
+    where frames don't tell: ``startup``, with which every page begins, and ``dataloading``, which
+    the callbacks say from the end of a step until the next, whatever else is done in between.
+    Creating the logger overrides all: it is the more specific, and often runs inside a phase of the
+    training loop.
 
     Args:
         frames: Of its main thread, outermost first.
@@ -47,9 +50,24 @@ def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
     if overriding == "logger_init" or _creates_logger(beat):
         return "logger_init"
     said = beat.phase if beat is not None else None
-    if said not in (None, "startup"):
+    if said not in (None, "startup", "dataloading"):
         return said
     return overriding or innermost or said
+
+
+def tracked_place(beat: Beat | None) -> str:
+    """Say where in a tracked loop a rank is, by its own word.
+
+    Returns:
+        For example ``in step "get observation" of "simulation", item 41``; empty outside of one.
+    """
+    sections = beat.sections if beat is not None else ()
+    loops = [index for index, section in enumerate(sections) if section.item is not None]
+    if not loops:
+        return ""
+    loop, steps = sections[loops[-1]], sections[loops[-1] + 1 :]
+    step = f'step "{steps[-1].name}" of ' if steps else ""
+    return f'in {step}"{loop.name}", item {loop.item}'
 
 
 def is_exiting(frames: Sequence[Frame]) -> bool:
@@ -80,5 +98,9 @@ def _phases_in(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:
 
 
 def _creates_logger(beat: Beat | None) -> bool:
-    sections = beat.sections if beat is not None else ()
-    return any(word in section.name.lower() for section in sections for word in LOGGER_WORDS)
+    names = [section.name.lower() for section in (beat.sections if beat is not None else ())]
+    return any(
+        any(word in name for word in LOGGER_WORDS)
+        and not any(word in name for word in ENDING_WORDS)
+        for name in names
+    )

@@ -57,7 +57,7 @@ def _row(reading: RankReading, blamed: Collection[int], group: int | None) -> Ra
         state="stalled" if stalled else STATES[reading.activity],
         phase=reading.phase,
         last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
-        open_sections=tuple(section.name for section in beat.sections) if beat is not None else (),
+        open_sections=tuple(map(str, beat.sections)) if beat is not None else (),
         step=beat.step if beat is not None else None,
         stack_group=group,
     )

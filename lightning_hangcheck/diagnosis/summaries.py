@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.place import tracked_place
 from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, short_place, verb
 
 if TYPE_CHECKING:
@@ -19,13 +20,21 @@ def summarise(conclusion: Conclusion) -> str:
     if finding is not None:
         if conclusion.kind == "crashed":
             return finding.sentence
-        return "; ".join(filter(None, (finding.sentence, _who_waits(conclusion))))
+        told = ", ".join(filter(None, (finding.sentence, _in_loop(conclusion))))
+        return "; ".join(filter(None, (told, _who_waits(conclusion))))
     count = len(scene.ranks)
     if conclusion.kind == "finished":
         return (
             f"the job ended well; {_all(count)} left without a fault" if count else "the job ended"
         )
     return _calm(scene, count)
+
+
+def _in_loop(conclusion: Conclusion) -> str:
+    """Say where in its tracked loop the first culprit is, if it said so."""
+    culprits = conclusion.finding.culprits if conclusion.finding is not None else ()
+    first = conclusion.scene.ranks.get(culprits[0]) if culprits else None
+    return tracked_place(first.view.beat) if first is not None else ""
 
 
 def _who_waits(conclusion: Conclusion) -> str:

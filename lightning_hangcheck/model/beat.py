@@ -12,10 +12,21 @@ Ending = Literal["running", "finished", "raised"]
 
 
 class OpenSection(Struct, frozen=True):
-    """A critical section that the rank has entered and not left."""
+    """A section, step or tracked loop that the rank has entered and not left.
+
+    Attributes:
+        item: Of a tracked loop, the number of the item that it is at, from 1; None for all else.
+        goes_on_after_s: Seconds after which a guard ends the wait in it and the program goes on;
+            None where nobody does.
+    """
 
     name: str
     since_ns: int
+    item: int | None = None
+    goes_on_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.item is None else f"{self.name}, item {self.item}"
 
 
 class CheckpointMark(Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import platform
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
         "world_size": identity.world_size,
         "local_rank": identity.local_rank,
         "launcher": identity.launcher,
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "command": redact_text(" ".join(sys.orig_argv)),
         "folder": _working_folder(),
         "versions": versions(),

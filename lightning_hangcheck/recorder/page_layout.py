@@ -9,6 +9,7 @@ the processor keeps the order of stores (x86), or they have settled before the s
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final, get_args
 
@@ -16,11 +17,11 @@ from lightning_hangcheck.model.beat import Ending
 from lightning_hangcheck.model.slugs import PHASES, Phase
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 PAGE_SIZE: Final = 4096
 UNKNOWN: Final = -1
 SECTION_SLOTS: Final = 8
-SECTION_NAME_BYTES: Final = 96
+SECTION_NAME_BYTES: Final = 88
 CHECKPOINT_NAME_BYTES: Final = 160
 LAST_WORDS_BYTES: Final = 1208  # 300 characters of up to 4 bytes each
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
@@ -58,12 +59,14 @@ PHASE: Final = Record(192, "@QqqqqqqQ")
 IDENTITY: Final = Record(256, "@QqqqQ")
 # monotonic time, number, nanoseconds since 1970, name
 CHECKPOINT: Final = Record(320, f"@Qqqq{CHECKPOINT_NAME_BYTES}sQ")
-# monotonic time, how many are open, then for each shown one: monotonic time of entry, name
-SECTIONS: Final = Record(576, "@Qqq" + f"q{SECTION_NAME_BYTES}s" * SECTION_SLOTS + "Q")
+# monotonic time, how many are open, then for each shown one: monotonic time of entry, item,
+# milliseconds after which a guard ends it, name
+SECTIONS: Final = Record(576, "@Qqq" + f"qqq{SECTION_NAME_BYTES}s" * SECTION_SLOTS + "Q")
 # ending, last words
-ENDING: Final = Record(1472, f"@Qq{LAST_WORDS_BYTES}sQ")
+ENDING: Final = Record(1536, f"@Qq{LAST_WORDS_BYTES}sQ")
 
 
+@lru_cache(maxsize=128)  # a step's name is written again and again
 def fit_text(text: str, width: int) -> bytes:
     """Encode a text so that it fits, cut between two characters; struct pads it with zeros."""
     data = text.replace("\0", " ").encode(errors="replace")

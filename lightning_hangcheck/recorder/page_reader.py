@@ -153,5 +153,8 @@ def _checkpoint(number: int, at_ns: int, name: bytes) -> CheckpointMark | None:
 
 def _sections(count: int, slots: list[Any]) -> tuple[OpenSection, ...]:
     shown = max(0, min(count, layout.SECTION_SLOTS))
-    pairs = zip(slots[0 : 2 * shown : 2], slots[1 : 2 * shown : 2], strict=True)
-    return tuple(OpenSection(read_text(name), since_ns) for since_ns, name in pairs)
+    fields = (slots[first : 4 * shown : 4] for first in range(4))
+    return tuple(
+        OpenSection(read_text(name), since_ns, _known(item), None if limit < 0 else limit / 1000)
+        for since_ns, item, limit, name in zip(*fields, strict=True)
+    )

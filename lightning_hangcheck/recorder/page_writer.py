@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _pack_phase = layout.PHASE.form.pack_into
 _PHASE_START = layout.PHASE.start
+_EMPTY_SLOT = (0, UNKNOWN, UNKNOWN, b"")
 
 
 class PageWriter:
@@ -123,8 +124,12 @@ class PageWriter:
         """Show the open sections, oldest first; of more than fit, the newest."""
         slots: list[int | bytes] = []
         for section in sections[-layout.SECTION_SLOTS :]:
-            slots += (section.since_ns, fit_text(section.name, layout.SECTION_NAME_BYTES))
-        slots += (0, b"") * (layout.SECTION_SLOTS - len(slots) // 2)
+            item = UNKNOWN if section.item is None else section.item
+            limit_s = section.goes_on_after_s
+            limit_ms = UNKNOWN if limit_s is None else round(limit_s * 1000)
+            name = fit_text(section.name, layout.SECTION_NAME_BYTES)
+            slots += (section.since_ns, item, limit_ms, name)
+        slots += _EMPTY_SLOT * (layout.SECTION_SLOTS - len(slots) // len(_EMPTY_SLOT))
         self._write("sections", layout.SECTIONS, monotonic_ns(), len(sections), *slots)
 
     def end(self, ending: Ending, last_words: str = "") -> None:

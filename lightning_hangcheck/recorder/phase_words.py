@@ -17,11 +17,11 @@ _PHASES: tuple[tuple[Phase, frozenset[str]], ...] = (
         frozenset({"wandb", "logger", "mlflow", "tensorboard", "comet", "neptune", "clearml"}),
     ),
     ("trainer_init", frozenset({"trainer"})),
-    ("rendezvous", frozenset({"rendezvous", "barrier", "init_process_group"})),
+    ("rendezvous", frozenset({"rendezvous", "init_process_group"})),
     ("validation", frozenset({"validation", "validating"})),
     ("generate", frozenset({"generate", "generation", "generating"})),
     ("dataloading", frozenset({"dataloader", "dataset", "dataloading"})),
-    ("teardown", frozenset({"teardown", "shutdown", "cleanup"})),
+    ("teardown", frozenset({"teardown", "shutdown", "cleanup", "destroy_process_group"})),
     ("model_load", frozenset({"model", "weights"})),
 )
 # the trainer's and the model's own work has phases of its own, which the callback shows
@@ -39,6 +39,7 @@ _DONE = frozenset(
         "parsed",
     }
 )
+_ENDING = frozenset({"finish", "finishing", "close", "closing"})
 _SAVING = frozenset({"save", "saving", "write", "writing"})
 _LOADING = frozenset({"load", "loading", "restore", "restoring"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -53,7 +54,8 @@ def phase_of_section(name: str) -> Phase | None:
         return "checkpoint_save" if words & _SAVING else "model_load" if words & _LOADING else None
     if words & _WORK:
         return None
-    return next((phase for phase, known in _PHASES if words & known), None)
+    phase = next((phase for phase, known in _PHASES if words & known), None)
+    return "teardown" if phase == "logger_init" and words & _ENDING else phase
 
 
 @lru_cache(maxsize=256)

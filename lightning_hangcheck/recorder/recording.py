@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 import threading
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,6 +14,7 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.facts import start_facts
+from lightning_hangcheck.recorder.harmless import harmless
 from lightning_hangcheck.recorder.heart import Heart
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.options import usable_settings
@@ -34,29 +34,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.recorder.sections import Visit
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
 EXIT_LIMIT_S = 1.0
-
-
-def _harmless(
-    method: Callable[Concatenate[Recorder, Arguments], Result],
-) -> Callable[Concatenate[Recorder, Arguments], Result | None]:
-    """Say a failure of ours once and stop recording; nothing reaches training."""
-
-    @functools.wraps(method)
-    def guarded(
-        self: Recorder, /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Result | None:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the observer never hurts the observed
-            log.once("recorder", f"recording stops, training goes on: {error!r}")
-            self._give_up()
-            return None
-
-    return guarded
 
 
 class Recorder:
@@ -103,7 +81,7 @@ class Recorder:
                     self._started = True
         return self
 
-    @_harmless
+    @harmless
     def _begin(self) -> None:
         self.settings = usable_settings(self._environment)
         if self.settings.disable:
@@ -117,7 +95,7 @@ class Recorder:
         if self.session is None or not is_helper(self.session.pages, self.identity):
             self._record()
 
-    @_harmless
+    @harmless
     def learn_identity(self, rank: int, world_size: int, local_rank: int | None) -> None:
         """Take the word of Lightning, or of whoever knows, for which rank this process is."""
         self.start()
@@ -154,48 +132,75 @@ class Recorder:
         except (KeyError, TypeError, struct.error) as error:
             log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
 
-    @_harmless
+    @harmless
     def leave_startup(self) -> None:
         """Say that this rank no longer starts up, unless it has said where it is."""
         if self._page.phase == "startup":
             self._page.show_phase(None)
 
-    @_harmless
-    def checkpoint(self, name: str, number: int | None = None) -> None:
-        """Say that a named point was passed."""
+    @harmless
+    def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
+        """Say that a named point was passed; ``ours`` were found without the script's help."""
         if self._voice:
-            self._voice.checkpoint(name, number)
+            self._voice.checkpoint(name, number, ours=ours)
 
-    @_harmless
-    def open_section(self, name: str) -> Visit | None:
-        """Say that a critical section begins."""
-        return self._voice.open_section(name) if self._voice else None
+    @harmless
+    def open_section(
+        self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
+    ) -> Visit | None:
+        """Say that a critical section begins; one that is not spoken is on the page only."""
+        if self._voice is None:
+            return None
+        return self._voice.open_section(name, spoken=spoken, goes_on_after_s=goes_on_after_s)
 
-    @_harmless
+    @harmless
+    def advance(self, visit: Visit, item: int) -> None:
+        """Show the item that a tracked loop, one of the open sections, is at."""
+        if self._voice:
+            self._voice.advance(visit, item)
+
+    @harmless
+    def is_in(self, name: str) -> bool:
+        """Whether a section of this name is open."""
+        return self._voice is not None and self._voice.is_in(name)
+
+    @harmless
     def close_section(self, visit: Visit, error: BaseException | None) -> None:
         """Say how it ended; nothing in a child that was forked within it."""
         if self._voice:
             self._voice.close_section(visit, error)
 
-    @_harmless
+    @harmless
+    def say(self, text: str) -> None:
+        """Print a line, and keep it in the journal."""
+        if self._voice:
+            self._voice.say(text)
+
+    @harmless
     def note(self, kind: str, /, **fields: object) -> None:
         """Write a line of the journal."""
         if self._voice:
             self._voice.note(kind, fields)
 
-    @_harmless
+    @harmless
     def mark_raised(self, error: BaseException) -> None:
         """Leave this exception as last words; they stay unless `mark_finished` is called."""
         if self._voice:
             self._voice.raised(error)
 
-    @_harmless
+    @harmless
     def mark_finished(self) -> None:
         """Say that the program has done all it should."""
         if self._voice:
             self._voice.finished()
 
-    @_harmless
+    @harmless
+    def begin_shutdown(self) -> None:
+        """Show that the interpreter ends, unless an exception ends it: its place says more."""
+        if self._voice and self._page.ending == "running":
+            self._voice.open_section("interpreter shutdown", spoken=False)
+
+    @harmless
     def finish(self) -> None:
         """Close what is open, within a second; called at exit."""
         if self._voice is None:
@@ -208,7 +213,7 @@ class Recorder:
         if self.session is not None:
             self.session.leave(os.getpid())
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Leave a page that shows only that the process lives: it is judged from outside then."""
         self._given_up = True
         blank = PageWriter(self._page.buffer)
@@ -218,7 +223,7 @@ class Recorder:
     def fall_silent(self) -> None:
         """Stop recording: in a forked child, where page, journal and threads are the parent's."""
         self._lock = threading.RLock()
-        self._voice = self._pulse = None
+        self._voice = self._pulse = self.on_pulse = None
         self._page = PageWriter.unseen()
         self.heart.attach(self._page.buffer)
 

@@ -21,12 +21,13 @@ class Visit(Struct, eq=False):
         shown: As the page shows it.
         phase: The phase that its name means, None if none.
         phase_before: The phase to go back to.
-        failed: An exception left it.
+        spoken: Said on the console and in the journal too, not only on the page.
     """
 
     shown: OpenSection
     phase: Phase | None = None
     phase_before: Phase | None = None
+    spoken: bool = True
 
     @property
     def seconds(self) -> float:
@@ -37,7 +38,9 @@ class Visit(Struct, eq=False):
 class SectionKeeper(Protocol):
     """What a section tells; the recorder is one."""
 
-    def open_section(self, name: str) -> Visit | None:
+    def open_section(
+        self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
+    ) -> Visit | None:
         """A section begins; None if nobody records."""
 
     def close_section(self, visit: Visit, error: BaseException | None) -> None:
@@ -48,17 +51,32 @@ class Section:
     """``with section("WandbLogger constructor"):`` says so before and after, and how it ended.
 
     Sections nest, and several threads may be in some at once. An exception is shown and goes on.
+    A guard that ends a wait by itself, after which the program goes on, tells its limit: until
+    then the wait is no hang.
     """
 
-    __slots__ = ("_keeper", "_name", "_visits")
+    __slots__ = ("_goes_on_after_s", "_keeper", "_name", "_spoken", "_visits")
 
-    def __init__(self, keeper: SectionKeeper, name: str) -> None:
+    def __init__(
+        self,
+        keeper: SectionKeeper,
+        name: str,
+        *,
+        spoken: bool = True,
+        goes_on_after_s: float | None = None,
+    ) -> None:
         self._keeper = keeper
         self._name = name
+        self._spoken = spoken
+        self._goes_on_after_s = goes_on_after_s
         self._visits: list[Visit | None] = []
 
     def __enter__(self) -> None:
-        self._visits.append(self._keeper.open_section(self._name))
+        self._visits.append(
+            self._keeper.open_section(
+                self._name, spoken=self._spoken, goes_on_after_s=self._goes_on_after_s
+            )
+        )
 
     def __exit__(
         self,

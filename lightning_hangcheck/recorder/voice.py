@@ -10,13 +10,21 @@ from lightning_hangcheck.model.beat import OpenSection
 from lightning_hangcheck.recorder.facts import versions
 from lightning_hangcheck.recorder.phase_words import phase_after_checkpoint, phase_of_section
 from lightning_hangcheck.recorder.sections import Visit
-from lightning_hangcheck.recorder.wording import clean_name, describe_exception, last_words
+from lightning_hangcheck.recorder.wording import (
+    clean_name,
+    describe_exception,
+    last_words,
+    one_line,
+)
 
 if TYPE_CHECKING:
     from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.recorder.console import Console
     from lightning_hangcheck.recorder.journal_writer import JournalWriter
     from lightning_hangcheck.recorder.page_writer import PageWriter
+
+
+LONGEST_SAID = 1000  # characters of a line that a hook says
 
 
 class Voice:
@@ -34,6 +42,7 @@ class Voice:
         self._journal = journal
         self._visits: list[Visit] = []
         self._last_number = 0
+        self._script_counts = False
         # re-entrant: a signal handler may call us in the thread that is in here already
         self._lock = threading.RLock()
 
@@ -54,10 +63,19 @@ class Voice:
             },
         )
 
-    def checkpoint(self, name: str, number: int | None) -> None:
-        """Say that a checkpoint was passed; its number is one more than the last unless given."""
+    def checkpoint(self, name: str, number: int | None, *, ours: bool = False) -> None:
+        """Say that a checkpoint was passed; its number is one more than the last unless given.
+
+        Args:
+            name: Of the checkpoint.
+            number: Of the checkpoint.
+            ours: Found without the script's help: none is said once the script says its own.
+        """
         name = clean_name(str(name))
         with self._lock:
+            if ours and self._script_counts:
+                return
+            self._script_counts = not ours
             number = number if isinstance(number, int) else self._last_number + 1
             self._last_number = number
             self.page.mark_checkpoint(number, name, time.time_ns())
@@ -67,19 +85,34 @@ class Voice:
         self._console.say(f"CHECKPOINT {number}: {name}")
         self.note("checkpoint", {"number": number, "name": name})
 
-    def open_section(self, name: str) -> Visit:
-        """Say that a critical section begins."""
+    def is_in(self, name: str) -> bool:
+        """Whether a section of this name is open, in any thread."""
+        with self._lock:
+            return any(visit.shown.name == name for visit in self._visits)
+
+    def open_section(
+        self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
+    ) -> Visit:
+        """Say that a critical section begins; on the page only unless it is spoken."""
         name = clean_name(str(name))
-        visit = Visit(OpenSection(name, time.monotonic_ns()), phase_of_section(name))
+        shown = OpenSection(name, time.monotonic_ns(), goes_on_after_s=goes_on_after_s)
+        visit = Visit(shown, phase_of_section(name), spoken=spoken)
         with self._lock:
             visit.phase_before = self.page.phase
             self._visits.append(visit)
             self._show_sections()
             if visit.phase:
                 self.page.show_phase(visit.phase)
-        self._console.say(f"About to call {name}...")
-        self.note("section_begin", {"name": name})
+        if spoken:
+            self._console.say(f"About to call {name}...")
+            self.note("section_begin", {"name": name})
         return visit
+
+    def advance(self, visit: Visit, item: int) -> None:
+        """Show the item that a tracked loop is at."""
+        with self._lock:
+            visit.shown = OpenSection(visit.shown.name, visit.shown.since_ns, item)
+            self._show_sections()
 
     def close_section(self, visit: Visit, error: BaseException | None) -> None:
         """Say how a critical section ended."""
@@ -91,6 +124,8 @@ class Voice:
             self._show_sections()
             if visit.phase and self.page.phase == visit.phase:
                 self.page.show_phase(visit.phase_before)
+        if not visit.spoken:
+            return
         if error is None:
             self._console.say(f"{name} returned ({seconds:.3f}s)")
             self.note("section_end", {"name": name, "seconds": seconds})
@@ -111,6 +146,12 @@ class Voice:
         """Say that the program ends without an exception."""
         self.page.end("finished")
         self.note("finished", {})
+
+    def say(self, text: str) -> None:
+        """Print a line of at most 1000 characters, and keep it in the journal."""
+        text = one_line(text, LONGEST_SAID)
+        self._console.say(text)
+        self.note("said", {"text": text})
 
     def note(self, kind: str, fields: dict[str, object]) -> None:
         """Write a line of the journal."""

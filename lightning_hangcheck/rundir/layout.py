@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +85,7 @@ def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolde
         now: The start, for the folder's name.
     """
     moment = now or datetime.now(timezone.utc)
-    name = f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+    name = f"{moment:%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
     return RunFolder(Path(wanted or f"{RUNS_FOLDER}/{name}").absolute())
 
 

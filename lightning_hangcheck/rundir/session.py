@@ -16,9 +16,6 @@ of its own and exports it, for the ranks that Lightning starts later from there.
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
-import tempfile
 from pathlib import Path
 
 from msgspec import Struct
@@ -112,6 +109,8 @@ class Session(Struct, frozen=True):
 
     def remove(self) -> None:
         """Free the shared memory. A session that is gone already is no error."""
+        import shutil  # 2 ms that a rank does not pay at its start
+
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -150,8 +149,12 @@ def read_session(folder: Path) -> Session:
 
 def sessions_folder(user_id: int | None = None) -> Path:
     """Return where a user's sessions are, ours by default: in shared memory where there is some."""
-    base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"hangcheck-{os.getuid() if user_id is None else user_id}"
+    name = f"hangcheck-{os.getuid() if user_id is None else user_id}"
+    if os.access(SHARED_MEMORY, os.W_OK):
+        return SHARED_MEMORY / name
+    import tempfile  # 2 ms, and hardly ever needed
+
+    return Path(tempfile.gettempdir()) / name
 
 
 def session_folder(key: str) -> Path:
@@ -161,4 +164,4 @@ def session_folder(key: str) -> Path:
 
 def new_key() -> str:
     """Return a key that no other session has."""
-    return secrets.token_hex(6)
+    return os.urandom(6).hex()

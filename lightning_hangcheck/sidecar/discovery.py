@@ -63,14 +63,16 @@ def find_ranks(
         The ranks, ascending, each once.
     """
     tree = {process.pid: process for process in processes}
-    agents = agents_in(tree)
-    found: dict[int, FoundRank] = {}
-    for process in _topmost_first(tree):
-        if process.pid in agents:
-            continue
-        rank = _rank_by_environment(process, found, tree)
-        if rank is not None:
-            found[rank.rank] = rank
+    agents = agents_in(tree) | _starters_in(tree, beats)
+    told = {
+        pid: beat
+        for pid, beat in beats.items()
+        if beat.rank is not None and pid in tree and pid not in agents
+    }
+    found = _told_by_environment(tree, agents, told)
+    for pid, beat in told.items():
+        by_page = _rank_by_page(beat, tree[pid])
+        found[by_page.rank] = by_page
     if not any(rank.rank == 0 for rank in found.values()):
         main = _plain_main(tree, bool(found))
         if main is not None:
@@ -83,10 +85,25 @@ def find_ranks(
                 world_size=world_size,
                 guessed=not found,
             )
-    for pid, beat in beats.items():
-        if beat.rank is not None and pid in tree:
-            found[beat.rank] = _rank_by_page(beat, tree[pid])
     return tuple(sorted(found.values(), key=lambda rank: rank.rank))
+
+
+def _told_by_environment(
+    tree: Mapping[int, SeenProcess], agents: frozenset[int], told: Mapping[int, Beat]
+) -> dict[int, FoundRank]:
+    """Find the ranks that no page tells; what those started with their environment is none."""
+    found: dict[int, FoundRank] = {}
+    inside = set(told)
+    for process in _topmost_first(tree):
+        parent = tree.get(process.parent_pid)
+        if parent is not None and parent.pid in inside and process.identity == parent.identity:
+            inside.add(process.pid)
+        if process.pid in agents or process.pid in inside:
+            continue
+        rank = _rank_by_environment(process, found, tree)
+        if rank is not None:
+            found[rank.rank] = rank
+    return found
 
 
 def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
@@ -104,6 +121,22 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
             if parent.identity.launcher == "slurm":
                 found.add(parent.pid)
             parent = tree.get(parent.parent_pid)
+    return frozenset(found)
+
+
+def _starters_in(tree: Mapping[int, SeenProcess], beats: Mapping[int, Beat]) -> frozenset[int]:
+    """Find SLURM tasks that start the ranks themselves: below them are ranks of a larger job.
+
+    One task a node is common, which spawns a rank for each of its GPUs.
+    """
+    found = set()
+    for pid, beat in beats.items():
+        process = tree.get(pid)
+        while process is not None and process.pid not in found:
+            tasks = process.identity.world_size
+            if process.pid != pid and tasks is not None and tasks < (beat.world_size or 0):
+                found.add(process.pid)
+            process = tree.get(process.parent_pid)
     return frozenset(found)
 
 

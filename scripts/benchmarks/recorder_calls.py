@@ -14,6 +14,8 @@ from lightning_hangcheck.recorder.recording import current
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ITEMS = 1_000
+
 
 def main() -> None:
     """Print microseconds per call, by name."""
@@ -29,8 +31,20 @@ def main() -> None:
             lambda: hc.checkpoint("Model created"), 2_000, repeats
         ),
         "section(), entered and left": _time(_pass_section, 1_000, repeats),
+        "step(), entered and left": _time(_pass_step, 1_000, repeats),
+        "an item of track()": _time(_pass_items, 1, repeats) / ITEMS,
     }
     print(json.dumps(figures))
+
+
+def _pass_step() -> None:
+    with hc.step("get observation"):
+        pass
+
+
+def _pass_items() -> None:
+    for _ in hc.track(range(ITEMS), "simulation"):
+        pass
 
 
 def _pass_section() -> None:

@@ -105,6 +105,16 @@ def test_nobody_is_suspected_for_whom_nobody_waits() -> None:
     assert _decide("moving", 1e6, waited_for=False) == "healthy"
 
 
+@pytest.mark.parametrize(
+    ("certainty", "silence_s", "kind"),
+    [("idle", 64.9, "suspect"), ("idle", 65.0, "hang"), ("proven", 10.0, "hang")],
+)
+def test_a_wait_that_a_guard_ends_is_no_hang_before_its_limit(
+    certainty: str, silence_s: float, kind: str
+) -> None:
+    assert _decide(certainty, silence_s, goes_on_after_s=60.0) == kind
+
+
 def test_a_dead_rank_is_dead_and_not_hung() -> None:
     assert _decide("proven", 10.0, gone=True, cause="process_dead") == "dead"
     assert _decide("proven", 10.0, gone=True, cause="rendezvous") == "hang"

@@ -233,6 +233,15 @@ def test_an_open_logger_section_is_told_even_of_a_rank_that_cannot_be_seen() -> 
     assert _told(job(rank(0, silent=301.0, beat=beat)))[3] == "logger_init"
 
 
+@pytest.mark.parametrize(("limit_s", "kind"), [(None, "hang"), (60.0, "suspect")])
+def test_a_culprit_in_a_guard_that_goes_on_by_itself_is_only_suspected(
+    limit_s: float | None, kind: str
+) -> None:
+    sections = (OpenSection("wandb run creation", 0, goes_on_after_s=limit_s),)
+    stuck = rank(1, IN_LOAD, silent=40.0, beat=Beat(pid=101, beats=5, sections=sections))
+    assert _told(job(rank(0, IN_ALL_REDUCE, silent=40.0), stuck))[0] == kind
+
+
 def test_two_processes_of_one_rank_are_a_gap() -> None:
     verdict = judge(job(rank(0, IN_LOAD, silent=0.1), rank(0, IN_LOAD, silent=0.1)))
     assert [gap.rank for gap in verdict.gaps] == [0]

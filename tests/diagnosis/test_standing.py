@@ -160,6 +160,11 @@ def test_the_ranks_own_word_counts_before_its_frames() -> None:
     assert phase_of(IN_BACKWARD, Beat(pid=1, phase="validation")) == "validation"
 
 
+def test_what_a_rank_does_between_two_steps_is_told_by_its_frames() -> None:
+    assert phase_of(IN_BACKWARD, Beat(pid=1, phase="dataloading")) == "backward"
+    assert phase_of([], Beat(pid=1, phase="dataloading")) == "dataloading"
+
+
 @pytest.mark.parametrize(
     ("frames", "sections"),
     [(IN_WANDB, ()), (IN_LOAD, (OpenSection("WandbLogger constructor", 0),))],
@@ -169,3 +174,8 @@ def test_creating_the_logger_overrides_the_ranks_own_word(
 ) -> None:
     beat = Beat(pid=1, phase="trainer_init", sections=sections)
     assert phase_of(frames, beat) == "logger_init"
+
+
+def test_finishing_the_loggers_run_is_not_creating_it() -> None:
+    beat = Beat(pid=1, phase="teardown", sections=(OpenSection("wandb.finish", 0),))
+    assert phase_of(IN_LOAD, beat) == "teardown"

@@ -18,6 +18,7 @@ from cases import (
     rank,
     torch,
     user,
+    waiting_for,
 )
 
 from lightning_hangcheck.diagnosis import judge
@@ -135,6 +136,13 @@ def test_a_pulse_that_stands_still_shows_a_kept_interpreter_lock(behind_s: int, 
 def test_a_sleeper_that_owns_the_interpreter_lock_needs_no_pulse() -> None:
     assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD))))[3] == "gil_held"
     assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD, cpu=1.0))))[3] == "spinning"
+
+
+def test_a_kept_lock_gives_way_to_the_file_that_its_owner_waits_for() -> None:
+    opens = rank(1, IN_LOAD, **waiting_for("fifo", "openat", "/models/one.safetensors"))
+    verdict = judge(job(WAITS, with_lock_owner(opens)))
+    assert verdict.cause == "filesystem_wait"
+    assert "/models/one.safetensors" in verdict.summary
 
 
 def test_a_late_pulse_alone_is_no_kept_lock() -> None:

@@ -42,12 +42,18 @@ def test_recording_loads_nothing_heavy(run: Callable[..., Program]) -> None:
 def test_the_public_names_are_those_of_the_contract() -> None:
     assert lightning_hangcheck.__all__ == [
         "HangCheck",
+        "HuggingFaceHangCheck",
         "__version__",
+        "barrier",
         "beat",
         "checkpoint",
         "guarded_wandb_logger",
+        "locked",
+        "make_directory",
         "rank_zero_first",
         "section",
+        "step",
+        "track",
     ]
     assert set(lightning_hangcheck.__all__) <= set(dir(lightning_hangcheck))
 

@@ -58,7 +58,7 @@ def test_a_page_reads_as_it_was_written(
     page.identify(3, 8, 1)
     page.enter_phase(phase, epoch, step, batch)
     page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
-    page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6)])
+    page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5)])
     page.end("raised", "ValueError: no")
     for _ in range(beats):
         heart.beat()
@@ -66,7 +66,7 @@ def test_a_page_reads_as_it_was_written(
     assert (read.pid, read.rank, read.world_size, read.local_rank) == (os.getpid(), 3, 8, 1)
     assert (read.phase, read.epoch, read.step, read.batch) == (phase, epoch, step, batch)
     assert read.checkpoint == CheckpointMark(7, "Model created", "2023-11-14T22:13:20.123456Z")
-    assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6))
+    assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5))
     assert (read.ending, read.last_words) == ("raised", "ValueError: no")
     assert read.beats == beats + 1
     assert read.last_beat_ns >= read.phase_since_ns > 0

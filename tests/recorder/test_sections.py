@@ -150,6 +150,7 @@ hc.checkpoint("through")
     ("name", "phase"),
     [
         ("WandbLogger constructor", "logger_init"),
+        ("wandb.finish", "teardown"),
         ("Trainer constructor", "trainer_init"),
         ("load tokenizer", "tokenizer"),
         ("AutoModel.from_pretrained", "model_load"),

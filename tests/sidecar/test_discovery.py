@@ -86,3 +86,11 @@ def test_a_page_of_a_process_that_is_gone_is_no_rank() -> None:
 def test_a_world_size_that_is_no_number_does_not_hide_the_rank() -> None:
     tree = [process(11, 10, RANK="0", WORLD_SIZE="two", LOCAL_RANK="0")]
     assert pids(tree) == {0: 11}
+
+
+def test_a_slurm_task_that_spawns_the_ranks_of_its_node_is_none() -> None:
+    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+    tree = [process(10, 1, **task), process(11, 10, **task), process(12, 10, **task)]
+    tree.append(process(21, 11, **task))  # a DataLoader worker
+    spawned = {11: Beat(pid=11, rank=2, world_size=4), 12: Beat(pid=12, rank=3, world_size=4)}
+    assert pids(tree, {10: Beat(pid=10, rank=1, world_size=2), **spawned}) == {2: 11, 3: 12}

@@ -85,6 +85,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         waited_for: Whether others wait for the culprits.
         gone: A culprit has no process any more.
         pace: The slowest of the culprits', if all are known.
+        goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
+            goes on; 0 where nobody does.
         samples: Fewest usable samples of any culprit.
         span_s: Shortest span of these, seconds.
         suspect_after_s: Least silence for a suspicion, seconds.
@@ -102,6 +104,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     waited_for: bool = False
     gone: bool = False
     pace: Pace | None = None
+    goes_on_after_s: float = 0.0
     samples: int = 0
     span_s: float = 0.0
     suspect_after_s: float = 2.0
@@ -145,6 +148,11 @@ def measure(culprits: Sequence[RankReading]) -> Measure:
     )
 
 
+def _goes_on_after_s(culprit: RankReading) -> float:
+    sections = culprit.view.beat.sections if culprit.view.beat is not None else ()
+    return max((section.goes_on_after_s or 0.0 for section in sections), default=0.0)
+
+
 def blame(
     culprits: Sequence[RankReading],
     cause: Cause,
@@ -179,6 +187,7 @@ def blame(
         phase=culprits[0].phase,
         silence_s=measured.silence_s,
         pace=measured.pace,
+        goes_on_after_s=max(map(_goes_on_after_s, culprits)),
         samples=measured.samples,
         span_s=measured.span_s,
     )

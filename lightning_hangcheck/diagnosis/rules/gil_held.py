@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.rules.file_waiting import file_of
 from lightning_hangcheck.diagnosis.rules.finding import Finding, Rule, Situation, blame
 from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, verb, within
 
@@ -44,7 +45,13 @@ def find(situation: Situation) -> Finding | None:
 
 
 def _keeps_lock(reading: RankReading, taken_ns: int) -> bool:
-    """A thread in Python code gives the lock up when another asks; one in a C call may not."""
+    """A thread in Python code gives the lock up when another asks; one in a C call may not.
+
+    A call that waits for a file (safetensors opens files with the lock in hand) has a cause of its
+    own, which names the file.
+    """
+    if file_of(reading) is not None:
+        return False
     owners = _owners(reading)
     if len(owners) < 2 or not owners[-1]:
         return False

@@ -1,0 +1,175 @@
+"""Tracked loops and steps, as an agent or a simulation uses them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.diagnosis.place import tracked_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Program
+
+EPISODES = """
+import lightning_hangcheck as hc
+
+def observations():
+    yield from "abc"
+
+got = []
+for episode in hc.track(range(2), "episodes"):
+    for observation in hc.track(observations(), "simulation"):
+        with hc.step("get observation"):
+            got.append(observation)
+        hc.step("act")
+        hc.step("learn")
+assert got == list("abcabc"), got
+for number in hc.track(range(9), "left early"):
+    hc.step("look")
+    if number == 2:
+        break
+try:
+    for number in hc.track(observations(), "raising"):
+        with hc.step("outer"), hc.step("inner"):
+            raise ValueError("theirs")
+except ValueError as error:
+    assert str(error) == "theirs"
+else:
+    raise AssertionError("an exception was swallowed")
+
+def failing():
+    yield 1
+    raise OSError("of the iterable")
+
+try:
+    list(hc.track(failing(), "failing"))
+except OSError as error:
+    assert str(error) == "of the iterable"
+assert len(hc.track([1, 2])) == 2
+try:
+    len(hc.track(observations()))
+except TypeError as error:
+    assert "not known" in str(error)
+again = hc.step("again")
+with again, again:
+    pass
+with again:
+    pass
+assert list(zip(hc.track("ab", "a"), hc.track("cd", "b"))) == [("a", "c"), ("b", "d")]
+"""
+
+
+def test_loops_and_steps_are_counted_and_leave_nothing_open(run: Callable[..., Program]) -> None:
+    program = run(EPISODES)
+    assert program.process.returncode == 0, program.err
+    assert program.troubles == []
+    assert program.page().sections == ()
+    assert program.page().beats > 0
+    tracks = {entry["name"]: entry for entry in program.journal() if entry["kind"] == "track"}
+    episodes = tracks["episodes"]
+    counts = {name: times["count"] for name, times in episodes["steps"].items()}
+    assert counts == {"simulation": 2, "get observation": 6, "act": 6, "learn": 6}
+    assert (episodes["items"]["count"], episodes["whole"]) == (2, True)
+    assert (tracks["left early"]["items"]["count"], tracks["left early"]["whole"]) == (3, False)
+    assert tracks["left early"]["steps"]["look"]["count"] == 3
+    assert set(tracks["raising"]["steps"]) == {"outer", "inner"}
+    assert not tracks["failing"]["whole"]
+    assert "simulation" not in tracks, "an inner loop has no line of its own"
+    first = program.said[0]
+    assert first.startswith("episodes: 2 items in ")
+    assert "; get observation 6x, " in first
+    assert not any(line.startswith("About to call") for line in program.said)
+
+
+WAITING = """
+import lightning_hangcheck as hc
+for episode in hc.track(range(50), "simulation"):
+    if episode == 40:
+        with hc.step("get observation"):
+            print("inside", flush=True)
+            input()
+            print("beaten", flush=True)
+            input()
+    hc.step("act")
+"""
+
+
+def test_the_page_says_which_step_of_which_item(start: Callable[..., Program]) -> None:
+    program = start(WAITING)
+    assert program.hear() == "inside"
+    page = program.page()
+    assert [str(section) for section in page.sections] == ["simulation, item 41", "get observation"]
+    assert tracked_place(page) == 'in step "get observation" of "simulation", item 41'
+    assert page.phase is None, "a loop that runs is past the start"
+    assert page.beats >= 2 * 40
+    program.tell("\n")
+    program.finish("\n")
+
+
+def test_switched_off_a_tracked_loop_is_the_bare_loop(run: Callable[..., Program]) -> None:
+    program = run(EPISODES, HANGCHECK_DISABLE="1")
+    assert program.process.returncode == 0, program.err
+    assert (program.said, program.pages()) == ([], set())
+
+
+@pytest.mark.parametrize("kind", ["rich", "tqdm", "off"])
+def test_a_bar_is_drawn_on_a_terminal_only(start: Callable[..., Program], kind: str) -> None:
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    code = f"""
+import lightning_hangcheck as hc
+for number in hc.track(range(5), "simulation", bar={kind!r}):
+    pass
+"""
+    try:
+        program = start(code, stderr=end, TERM="xterm", HANGCHECK_CONSOLE="off")
+        program.finish()
+    finally:
+        os.close(end)
+    drawn = b""
+    os.set_blocking(terminal, False)
+    while chunk := _read(terminal):
+        drawn += chunk
+    os.close(terminal)
+    assert program.process.returncode == 0
+    assert (b"simulation" in drawn) == (kind != "off"), drawn
+
+
+def _read(terminal: int) -> bytes:
+    """What is left of it; a terminal whose other end is closed answers with an error."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
+def test_without_a_terminal_nothing_is_drawn(run: Callable[..., Program]) -> None:
+    """A bar between log lines is noise."""
+    program = run("import lightning_hangcheck as hc\nlist(hc.track(range(5), 'simulation'))")
+    assert [line for line in program.err.splitlines() if line.strip()] == [
+        line for line in program.err.splitlines() if "simulation: 5 items" in line
+    ]
+
+
+def test_a_forked_child_does_not_touch_its_parents_loop(run: Callable[..., Program]) -> None:
+    program = run("""
+import os
+import lightning_hangcheck as hc
+for number in hc.track(range(2), "simulation"):
+    with hc.step("fork"):
+        child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+""")
+    assert program.process.returncode == 0, program.err
+    (entry,) = [entry for entry in program.journal() if entry["kind"] == "track"]
+    assert entry["steps"]["fork"]["count"] == 2
