@@ -11,6 +11,7 @@ import click
 from lightning_hangcheck.cli.attach_command import attach
 from lightning_hangcheck.cli.explain_command import explain
 from lightning_hangcheck.cli.merge_command import merge
+from lightning_hangcheck.cli.plan_command import plan
 from lightning_hangcheck.cli.report_command import report
 from lightning_hangcheck.cli.run_command import run
 from lightning_hangcheck.errors import HangcheckError
@@ -40,6 +41,7 @@ hangcheck.add_command(attach)
 hangcheck.add_command(merge)
 hangcheck.add_command(report)
 hangcheck.add_command(explain)
+hangcheck.add_command(plan)
 
 
 def main() -> None:

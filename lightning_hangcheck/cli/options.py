@@ -39,6 +39,10 @@ WORDS: dict[str, _Words] = {
     "probe_timeout": _Words("SECONDS", "Time limit of one probe of one process."),
     "abort_grace": _Words("SECONDS", "Time between SIGTERM and SIGKILL when a hung job is ended."),
     "meeting_timeout": _Words("SECONDS", "Time that ranks wait for each other at a guard."),
+    "lock_timeout": _Words("SECONDS", "Time that `locked` waits for another process."),
+    "logger_init_timeout": _Words("SECONDS", "Time for creating the guarded logger's run."),
+    "logger_finish_timeout": _Words("SECONDS", "Time for finishing that run, upload included."),
+    "logger_on_failure": _Words(None, "Where the run cannot be created: error, or go on so."),
 }
 
 

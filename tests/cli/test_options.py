@@ -25,6 +25,10 @@ RUN_OPTIONS = {
     "--probe-timeout": (5.0, "8", 8.0),
     "--abort-grace": (10.0, "2", 2.0),
     "--meeting-timeout": (60.0, "90", 90.0),
+    "--lock-timeout": (300.0, "20", 20.0),
+    "--logger-init-timeout": (60.0, "20", 20.0),
+    "--logger-finish-timeout": (30.0, "5", 5.0),
+    "--logger-on-failure": ("raise", "offline", "offline"),
 }
 """Option: its default, a text to give it, and the value which that text means."""
 
@@ -52,7 +56,7 @@ def _settings(*arguments: str) -> Settings:
 
 def test_commands_are_frozen() -> None:
     """Commands of the contract that don't exist yet are not listed."""
-    assert sorted(hangcheck.commands) == ["attach", "explain", "merge", "report", "run"]
+    assert sorted(hangcheck.commands) == ["attach", "explain", "merge", "plan", "report", "run"]
 
 
 def test_options_of_run_are_frozen() -> None:

@@ -1,0 +1,109 @@
+"""`hangcheck plan`: will this model fit, where will it go, and how fast will it be?"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+import click
+import msgspec
+
+from lightning_hangcheck.doctor.machine import find_machine
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.memory_plan import plan_memory
+from lightning_hangcheck.planning.plan import GB, Extra
+from lightning_hangcheck.planning.weights import DTYPES
+from lightning_hangcheck.report import plan_text
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.planning.weights import Dtype
+
+EPILOG = """\b
+Examples:
+  hangcheck plan ./my-model
+  hangcheck plan ./my-model --gpus 2 --gpu-memory 24 --cpu-memory 64 --context 8192
+  hangcheck plan ./my-model/config.json --gpus 1 --gpu-memory 80 --extra operators=6
+"""
+
+
+def _positive(_: click.Context, option: click.Parameter, number: float | None) -> float | None:
+    if number is not None and not 0 < number < math.inf:
+        raise click.BadParameter(f"{number:g} is no positive number", param=option)
+    return number
+
+
+@click.command("plan", epilog=EPILOG)
+@click.argument("model", metavar="MODEL_OR_CONFIG")
+@click.option(
+    "--gpus", type=click.IntRange(0, 1024), metavar="N", help="GPUs [those of this machine]."
+)
+@click.option(
+    "--gpu-memory", type=float, callback=_positive, metavar="GB", help="Memory of each GPU."
+)
+@click.option(
+    "--cpu-memory",
+    type=float,
+    callback=_positive,
+    metavar="GB",
+    help="Main memory for weights [90 % of what is free].",
+)
+@click.option("--dtype", type=click.Choice(DTYPES), help="Format of the weights [as stored].")
+@click.option(
+    "--context",
+    type=click.IntRange(1, 100_000_000),
+    metavar="TOKENS",
+    help="Prompt and answer together [4096, or what the model takes].",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    metavar="N",
+    help="Sequences at a time.",
+)
+@click.option(
+    "--extra", "extras", multiple=True, metavar="NAME=GB", help="What is kept beside the model."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON, for programs.")
+def plan(
+    model: str,
+    gpus: int | None,
+    gpu_memory: float | None,
+    cpu_memory: float | None,
+    dtype: str | None,
+    context: int | None,
+    batch: int,
+    extras: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> int:
+    """Plan a model's memory for generation, before anything is loaded.
+
+    MODEL_OR_CONFIG is a model's folder, its config.json, or its name on the hub. The plan says what
+    weights, KV cache and activations need, where they go, what to give to from_pretrained, how fast
+    it will be, and what would help. Exit code 2 if the configuration cannot be used.
+    """
+    made = plan_memory(
+        model,
+        find_machine(gpus, gpu_memory, cpu_memory),
+        dtype=cast("Dtype | None", dtype),
+        context=context,
+        batch=batch,
+        extras=tuple(map(_extra, extras)),
+    )
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+    else:
+        click.echo(plan_text.render(made), nl=False)
+    return 0
+
+
+def _extra(text: str) -> Extra:
+    name, equals, size = text.partition("=")
+    try:
+        gigabytes = float(size)
+    except ValueError:
+        gigabytes = math.nan
+    if not (name.strip() and equals and 0 <= gigabytes < math.inf):
+        raise BadUsage(f"--extra {text} is no NAME=GB", "write for example --extra operators=6")
+    return Extra(name.strip(), int(gigabytes * GB))

@@ -1,0 +1,1 @@
+"""Will a model fit, and how fast will it be? Arithmetic over config.json; no torch, no clock."""

@@ -1,0 +1,106 @@
+"""The plan's arithmetic against real models of the same configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_model, save_config
+
+from lightning_hangcheck.hooks.memory_plan import plan_memory
+from lightning_hangcheck.hooks.meta_model import MetaModel
+from lightning_hangcheck.planning.config_fields import read_fields
+from lightning_hangcheck.planning.config_file import read_config
+from lightning_hangcheck.planning.counting import count_weights
+from lightning_hangcheck.planning.placing import place
+from lightning_hangcheck.planning.plan import GB, Machine, Use
+from lightning_hangcheck.planning.sizes import sizes_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+for needed in ("torch", "transformers", "accelerate"):
+    pytest.importorskip(needed, exc_type=ImportError)
+# what the guests warn of while they are imported is theirs
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+BIG = Machine(gpus=(80 * GB,), cpu=64 * GB)
+
+
+def bytes_of(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_are_those_of_the_real_model(family: str, dtype: Any, tmp_path: Path) -> None:
+    plan = plan_memory(str(save_config(family, tmp_path)), BIG, dtype=dtype)
+    assert plan.sureness == "counted"
+    assert plan.weights == bytes_of(real_model(tmp_path, dtype).parameters())
+
+
+@pytest.mark.parametrize("family", KNOWN)
+def test_formulas_alone_are_exact_too(family: str, tmp_path: Path) -> None:
+    config = save_config(family, tmp_path) / "config.json"
+    weights = count_weights(read_fields(read_config(config)))
+    assert weights.sureness == "computed"
+    assert weights.bytes_in("float32") == bytes_of(real_model(tmp_path, "float32").parameters())
+    assert weights.blocks == MetaModel(config).weights().blocks
+
+
+@pytest.mark.parametrize("context", [24, 48])
+@pytest.mark.parametrize("family", GENERATING)
+def test_the_cache_is_that_of_a_real_forward(family: str, context: int, tmp_path: Path) -> None:
+    """A window of 32 lies between the two contexts."""
+    import torch
+
+    folder = save_config(family, tmp_path)
+    fields = read_fields(read_config(folder / "config.json"))
+    plan = plan_memory(str(folder), BIG, dtype="bfloat16", context=context, batch=2)
+    tokens = torch.randint(2, VOCABULARY, (2, context))
+    decoder = {"decoder_input_ids": tokens} if fields.two_stacks else {}
+    with torch.no_grad():
+        cache = real_model(folder, "bfloat16")(tokens, use_cache=True, **decoder).past_key_values
+    parts = [cache.self_attention_cache, cache.cross_attention_cache] if decoder else [cache]
+    layers = [layer for part in parts for layer in part.layers]
+    assert plan.cache == bytes_of(tensor for one in layers for tensor in (one.keys, one.values))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("shares", [(2,), (0.5,), (0.3,), (0.6, 0.7), (0.4, 0.3), (0.2, 0.2, 0.9)])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mixtral"])
+def test_layers_go_where_accelerate_puts_them(
+    family: str, shares: tuple[float, ...], dtype: Any, tmp_path: Path
+) -> None:
+    """By our rules for laptops without torch, and by accelerate itself on the model."""
+    config = save_config(family, tmp_path) / "config.json"
+    model = MetaModel(config)
+    fields = read_fields(read_config(config))
+    sizes = sizes_of(fields, model.weights(), Use(dtype=dtype, context=64))
+    limits = tuple(int(sizes.weights * share) for share in (*shares, 0.5))
+    theirs = model.place(sizes, limits, dtype)
+    assert place(sizes, limits).layers == theirs.layers
+    assert sum(theirs.weights) == sizes.weights
+
+
+def test_a_configuration_that_transformers_cannot_build_is_planned_by_formula(
+    tmp_path: Path,
+) -> None:
+    config = save_config("llama", tmp_path) / "config.json"
+    config.write_text(config.read_text().replace('"llama"', '"llm_of_tomorrow"'))
+    plan = plan_memory(str(tmp_path), BIG)
+    assert plan.sureness == "guessed"
+    assert any("transformers cannot build it" in note for note in plan.notes)
+
+
+def test_what_was_not_said_is_assumed_aloud(tmp_path: Path) -> None:
+    plan = plan_memory(str(save_config("llama", tmp_path, dtype="bfloat16")), BIG)
+    assert (plan.use.dtype, plan.use.context) == ("bfloat16", 2048)
+    assert plan.notes[0] == "weights in bfloat16: says config.json"
+    assert plan.notes[1].startswith("a context of 2048 tokens")
+
+
+def test_planning_says_nothing_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """accelerate would warn that the GPUs planned for are not in this machine."""
+    plan_memory(str(save_config("llama", tmp_path)), BIG)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,37 @@
+"""Builds models and machines to plan with, in one line each."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.planning.config_fields import read_fields
+from lightning_hangcheck.planning.counting import count_weights
+from lightning_hangcheck.planning.outline import Model
+from lightning_hangcheck.planning.plan import GB, Extra, Machine, Use
+
+LLAMA_8B: dict[str, object] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 131072,
+}
+"""Sizes as published with Llama 3.1 8B."""
+PUBLISHED_PARAMETERS = 8_030_261_248
+"""Of Llama 3.1 8B, as its safetensors index and the hub give them."""
+
+
+def model(**changes: object) -> Model:
+    fields = read_fields({**LLAMA_8B, **changes})
+    return Model("llama-8b", fields, count_weights(fields))
+
+
+def machine(*gpu_gb: float, cpu_gb: float = 64) -> Machine:
+    return Machine(gpus=tuple(int(size * GB) for size in gpu_gb), cpu=int(cpu_gb * GB))
+
+
+def use(dtype: str = "bfloat16", context: int = 4096, batch: int = 1, operators_gb: int = 0) -> Use:
+    extras = (Extra("operators", operators_gb * GB),) if operators_gb else ()
+    return Use(dtype=dtype, context=context, batch=batch, extras=extras)  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+"""config.json under all its names, and one sentence for each that cannot be used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from planning.planned import LLAMA_8B
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.planning.config_fields import read_fields
+from lightning_hangcheck.planning.config_file import find_config, read_config
+from lightning_hangcheck.planning.stored_dtype import stored_dtype
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_sizes_have_several_names() -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
+    fields = read_fields({**gpt2, "n_positions": 1024, "activation_function": "gelu_new"})
+    assert (fields.hidden, fields.layers, fields.heads, fields.positions) == (768, 12, 12, 1024)
+    assert (fields.head_dim, fields.intermediate, fields.kv_heads) == (64, 3072, 12)
+    assert fields.written_out
+
+
+def test_a_model_of_several_parts_is_planned_by_its_text_part() -> None:
+    fields = read_fields({"model_type": "llava", "text_config": LLAMA_8B})
+    assert (fields.model_type, fields.layers) == ("llama", 32)
+
+
+def test_one_head_of_keys_for_all_is_seen() -> None:
+    """Falcon 7B says so beside a num_kv_heads of 71; its successors say the opposite."""
+    falcon = {**LLAMA_8B, "num_key_value_heads": None, "num_kv_heads": 71, "multi_query": True}
+    assert read_fields(falcon).kv_heads == 1
+    assert read_fields({**falcon, "new_decoder_architecture": True}).kv_heads == 71
+
+
+def test_a_window_that_is_not_used_does_not_count() -> None:
+    windowed = {**LLAMA_8B, "sliding_window": 4096}
+    assert read_fields(windowed).window == 4096
+    assert read_fields({**windowed, "use_sliding_window": False}).window is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_size": None}, "no hidden_size (its model_type is 'llama')"),
+        ({"hidden_size": -1}, "hidden_size=-1, which is no whole number"),
+        ({"num_hidden_layers": 0}, "no num_hidden_layers"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers=1000000"),
+        ({"vocab_size": "many"}, "vocab_size='many'"),
+        ({"num_attention_heads": 32.5}, "num_attention_heads=32.5"),
+        ({"num_key_value_heads": True}, "num_key_value_heads=True"),
+    ],
+)
+def test_a_size_that_cannot_be_is_one_sentence(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(BadUsage, match=r"config\.json has") as raised:
+        read_fields({**LLAMA_8B, **changes})
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_config_of_no_text_model_says_what_it_lacks() -> None:
+    with pytest.raises(
+        BadUsage, match=r"no hidden_size and no num_hidden_layers.*'vit_of_tomorrow'"
+    ):
+        read_fields({"model_type": "vit_of_tomorrow", "patch_size": 16})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "is no JSON"),
+        (b"[1]", "holds no JSON object"),
+        (b"\xff\xfe", "is no JSON"),
+        (b"", "is no JSON"),
+    ],
+)
+def test_a_broken_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(BadUsage, match=said) as raised:
+        read_config(tmp_path / "config.json")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_weights_file_is_not_read_as_a_config(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    with weights.open("wb") as file:
+        file.truncate(10**9)  # a hole: takes no room on the disk
+    with pytest.raises(BadUsage, match=r"is no config\.json"):
+        read_config(weights)
+
+
+def test_a_folder_or_its_config_is_found_and_a_folder_without_one_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    with pytest.raises(BadUsage, match=r"has no config\.json"):
+        find_config(str(tmp_path))
+    config.write_text("{}")
+    assert find_config(str(tmp_path)) == find_config(str(config)) == config
+    assert find_config(str(tmp_path / "absent")) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"torch_dtype": "torch.float16"}, "float16"),
+        ({}, "float32"),
+        ({"dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}}, "int8"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "int8"),
+        ({"quantization_config": {"load_in_4bit": True}}, "int4"),
+    ],
+)
+def test_the_stored_format_is_told_by_the_config(config: dict[str, object], dtype: str) -> None:
+    assert stored_dtype(config)[0] == dtype

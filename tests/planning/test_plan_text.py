@@ -1,0 +1,49 @@
+"""The plan as people read it."""
+
+from __future__ import annotations
+
+import ast
+
+from planning.planned import machine, model, use
+
+from lightning_hangcheck.planning.planner import make_plan
+from lightning_hangcheck.report.plan_text import render
+
+
+def pasted(text: str) -> dict[str, ast.expr]:
+    """What stands under ``paste``, read as the arguments of a call."""
+    lines = text.partition("paste")[2].partition("\n\n")[0]
+    call = ast.parse(f"f({lines})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {one.arg or "": one.value for one in call.keywords}
+
+
+def test_what_is_to_be_pasted_is_python() -> None:
+    text = render(make_plan(model(), machine(24, 24), use()))
+    arguments = pasted(text)
+    assert isinstance(arguments["max_memory"], ast.Dict)
+    assert ast.literal_eval(arguments["max_memory"]) == {0: "21.6GB", 1: "21.6GB", "cpu": "64GB"}
+    assert ast.literal_eval(arguments["device_map"]) == "auto"
+    assert ast.literal_eval(arguments["dtype"]) == "bfloat16"
+
+
+def test_what_goes_to_disk_gets_a_folder() -> None:
+    assert "offload_folder" in pasted(render(make_plan(model(), machine(6, cpu_gb=4), use())))
+    assert "offload_folder" not in pasted(render(make_plan(model(), machine(80), use())))
+
+
+def test_eight_bits_are_asked_for_as_transformers_wants_them() -> None:
+    arguments = pasted(render(make_plan(model(), machine(80), use("int8"))))
+    assert "quantization_config" in arguments
+    assert "dtype" not in arguments
+
+
+def test_it_begins_with_the_class_and_the_reason() -> None:
+    first, second = render(make_plan(model(), machine(80), use())).splitlines()[:2]
+    assert first == "FAST  llama-8b (8.03 billion weights, 16.1 GB in bfloat16) on 1 GPU of 80.0 GB"
+    assert second.strip().startswith("all on one GPU")
+
+
+def test_nothing_of_a_foreign_name_reaches_the_terminal_raw() -> None:
+    text = render(make_plan(model(model_type="evil\x1b[2J"), machine(80), use()))
+    assert "\x1b" not in text
