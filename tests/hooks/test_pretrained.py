@@ -1,0 +1,170 @@
+"""hc.transformers on a tiny real model: what it says, and that nothing else changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from launching import OFFLINE as WANDB_OFFLINE
+from launching import Ended, run_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OFFLINE = {**WANDB_OFFLINE, "HF_HUB_OFFLINE": "1"}
+pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """One process that loads and generates in every way; importing transformers takes its time."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    return run_job(folder, "hooks_pretrained.py", environment=OFFLINE)
+
+
+def fact(job: Ended, event: str) -> dict[str, object]:
+    assert job.code == 0, job.errors
+    words: dict[str, object] = job.of(event)[0]
+    return {name: word for name, word in words.items() if name not in ("event", "rank")}
+
+
+def said(job: Ended, *words: str) -> str:
+    """The first line with these words; a test fails with all lines if there is none."""
+    found = [line for line in job.errors.splitlines() if all(word in line for word in words)]
+    assert found, job.errors
+    return found[0]
+
+
+def test_what_is_loaded_is_what_was_saved_and_all_else_is_as_it_was(job: Ended) -> None:
+    assert fact(job, "loaded") == {
+        "phase": "model_load",
+        "same": True,
+        "seams_back": True,
+        "random_untouched": True,
+        "pad": ["</s>", 2, 2],
+    }
+
+
+def test_a_load_announces_where_from_and_how_much(job: Ended) -> None:
+    line = said(job, "Spying.from_pretrained will read the local folder model")
+    assert "weight files" in line
+    assert "device_map=None" in line
+    assert "offline" in line
+
+
+def test_each_weight_file_gets_a_line_when_it_is_opened_and_loaded(job: Ended) -> None:
+    spoken = [line for line in job.errors.splitlines() if "weight file " in line]
+    names = {line.split("safetensors")[0].split("/")[1] for line in spoken}
+    first_load = spoken[: 2 * len(names)]
+    assert len(names) > 3
+    assert sum("opening weight file" in line for line in first_load) == len(names)
+    assert sum("loaded weight file" in line for line in first_load) == len(names)
+
+
+def test_a_load_says_that_it_returned_and_where_the_model_is(job: Ended) -> None:
+    assert "returned (" in said(job, "model from_pretrained (Spying) returned")
+    assert said(job, "parameters: ", " on cpu")
+    assert said(job, "the model is on no GPU")
+
+
+def test_the_test_generation_says_each_step(job: Ended) -> None:
+    steps = [line.split("test generation: ")[1] for line in job.errors.splitlines()
+             if "test generation: " in line]  # fmt: skip
+    assert [step[0] for step in steps[:7]] == ["1", "2", "3", "4", "4", "5", "6"]
+    assert "(1, 8)" in steps[5]
+
+
+def test_a_missing_pad_token_is_set_and_said(job: Ended) -> None:
+    assert said(job, "the tokenizer had no pad token; it is now its end-of-sequence token")
+    assert said(job, "no pad_token_id on config and generation_config")
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled", "beams"])
+def test_tokens_and_texts_are_those_of_the_model_alone(job: Ended, kind: str) -> None:
+    assert fact(job, kind) == {"same": True, "texts": True}
+
+
+def test_the_report_has_counts_and_a_rate(job: Ended) -> None:
+    report = fact(job, "report")
+    assert isinstance(report.pop("rate"), float)
+    assert report == {"prompts": 2, "prompt_tokens": 5, "device": "cpu"}
+
+
+def test_each_token_is_a_beat_in_the_phase_generate(job: Ended) -> None:
+    watched = fact(job, "watched")
+    assert watched["new_tokens"] == 20
+    assert watched["phases"] == ["generate"]
+    assert isinstance(watched["beats"], list)
+    assert min(watched["beats"]) >= 1
+
+
+def test_a_long_generation_is_warned_of_while_it_runs(job: Ended) -> None:
+    lines = job.errors.splitlines()
+    warned = next(place for place, line in enumerate(lines) if "generation has run for" in line)
+    began = [place for place, line in enumerate(lines) if "About to call generate" in line]
+    ended = [place for place, line in enumerate(lines) if "generate (Spying) returned" in line]
+    assert any(first < warned < last for first, last in zip(began, ended, strict=False))
+
+
+def test_what_the_user_raises_passes_through_and_closes_the_section(job: Ended) -> None:
+    assert fact(job, "raised") == {"error": "the user's own", "open_sections": 0}
+
+
+def test_a_debug_run_is_kept_finite_and_says_so(job: Ended) -> None:
+    limited = fact(job, "limited")
+    assert (limited["truncated"], limited["prompt_tokens"]) == (1, 6)
+    assert (limited["asked"], limited["columns"]) == (50, 5 + 6)
+    assert said(job, "1 prompt cut to 5 tokens on the right")
+    assert said(job, "50 new tokens were asked for, 6 will be made at most")
+
+
+def test_flags_that_do_nothing_are_named(job: Ended) -> None:
+    assert "temperature=0.3 is ignored without do_sample=True" in str(fact(job, "limited"))
+
+
+def test_a_pipeline_returns_what_transformers_own_returns(job: Ended) -> None:
+    pipeline = fact(job, "pipeline")
+    assert "temperature" not in str(pipeline.pop("warnings"))
+    assert pipeline == {"same": True, "kind": True, "prompts": 2, "new_tokens": True}
+
+
+def test_a_pipeline_has_the_limits_of_a_debug_run(job: Ended) -> None:
+    assert fact(job, "short") == {"tokens": 5, "asked": 50, "new": 6}
+
+
+def test_offloading_is_warned_of_before_after_and_in_generation(job: Ended) -> None:
+    assert said(job, "WARNING: offload_state_dict")
+    assert said(job, "WARNING: with a device map and offload_folder")
+    assert said(job, "WARNING: ", "offloaded and shown on the meta device")
+    assert "offloaded (disk)" in str(fact(job, "traps"))
+
+
+def test_parameters_without_data_are_named_and_not_generated_with(job: Ended) -> None:
+    assert "model.embed_tokens.weight" in said(job, "parameters still on the meta device")
+    assert said(job, "test generation: left out, because parameters have no data")
+
+
+def test_a_model_that_is_shared_out_over_ranks_is_not_tried(job: Ended) -> None:
+    assert said(job, "test generation: left out, because its parameters are shared out")
+
+
+def test_a_load_that_fails_fails_as_it_does_without_us(job: Ended) -> None:
+    errors = fact(job, "failed")["errors"]
+    assert isinstance(errors, list)
+    alone, ours, bad_kind = errors
+    assert ours == alone
+    assert bad_kind[0] == "BadUsage"
+
+
+def test_a_failure_of_our_own_is_said_and_the_load_goes_on(job: Ended) -> None:
+    assert fact(job, "stumbled") == {"words": 64}
+    assert said(job, "looking at the files failed (DecodeError")
+
+
+def test_disabled_it_says_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    off = {**OFFLINE, "HANGCHECK_DISABLE": "1"}
+    ended = run_job(tmp_path, "hooks_pretrained.py", "briefly", environment=off)
+    assert fact(ended, "loaded")["same"] is True
+    assert fact(ended, "greedy") == {"same": True, "texts": True}
+    assert "[PID:" not in ended.errors
+    assert not (tmp_path / "hangcheck_runs").exists()
