@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +12,15 @@ from msgspec import Struct
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.meeting_places import FolderPlace, MeetingPlace, StorePlace
+from lightning_hangcheck.hooks.process_group import Joined, joined_group
+from lightning_hangcheck.hooks.start_key import shared_key, start_key
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.rundir.process_stat import read_process_stat
 from lightning_hangcheck.rundir.session import SESSION_VARIABLE, Session, read_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from torch.distributed import Store
 
     from lightning_hangcheck.recorder.recording import Recorder
 
@@ -32,6 +34,7 @@ class Circle(Struct, frozen=True, kw_only=True):
         peers_exist: A launcher has started them all, so the first may wait for the others. Under
             Lightning's own launchers the first runs alone until ``fit``, and must not wait.
         noun: What an index is: ``rank``, or ``local rank`` in a circle of one node.
+        session: Of this node, where the others can be found; None where there is none.
     """
 
     place: MeetingPlace
@@ -39,6 +42,7 @@ class Circle(Struct, frozen=True, kw_only=True):
     size: int | None
     peers_exist: bool
     noun: str = "rank"
+    session: Session | None = None
 
 
 def find_circle(recorder: Recorder, *, local: bool = False) -> Circle | None:
@@ -57,7 +61,9 @@ def find_circle(recorder: Recorder, *, local: bool = False) -> Circle | None:
     """
     if recorder.settings.disable:
         return None
-    identity = identify(os.environ)
+    identity, group = identify(os.environ), joined_group()
+    if group is not None and not identity.peers_exist:
+        return _circle_of_group(recorder, identity, group, local=local)
     index = _index(identity, local=local)
     if index is None:
         log.once(
@@ -66,7 +72,7 @@ def find_circle(recorder: Recorder, *, local: bool = False) -> Circle | None:
             "job with torchrun to have them",
         )
         return None
-    place = _place(recorder, identity, local=local)
+    place = _place(recorder, identity, group, local=local)
     if place is None:
         return None
     return Circle(
@@ -75,6 +81,30 @@ def find_circle(recorder: Recorder, *, local: bool = False) -> Circle | None:
         size=_local_size(identity) if local else identity.world_size,
         peers_exist=identity.peers_exist,
         noun="local rank" if local else "rank",
+        session=recorder.session or _inherited_session(),
+    )
+
+
+def _circle_of_group(
+    recorder: Recorder, identity: Identity, group: Joined, *, local: bool
+) -> Circle | None:
+    """The ranks of a process group whose launcher told them nothing, or not that all exist.
+
+    Lightning starts them in ``fit``, ``ddp_spawn`` and torch.multiprocessing from one process.
+    """
+    if local and identity.local_rank is None:
+        log.once("circle-local", "no local rank is known here: a local guard takes in all ranks")
+    local = local and identity.local_rank is not None
+    place = _place(recorder, identity, group, local=local)
+    if place is None:
+        return None
+    return Circle(
+        place=place,
+        index=(identity.local_rank or 0) if local else group.rank,
+        size=_local_size(identity) if local else group.size,
+        peers_exist=True,
+        noun="local rank" if local else "rank",
+        session=recorder.session or _inherited_session(),
     )
 
 
@@ -86,11 +116,16 @@ def _index(identity: Identity, *, local: bool) -> int | None:
     return identity.rank
 
 
-def _place(recorder: Recorder, identity: Identity, *, local: bool) -> MeetingPlace | None:
+def _place(
+    recorder: Recorder, identity: Identity, group: Joined | None, *, local: bool
+) -> MeetingPlace | None:
+    """Where to meet: the group's own store, where no launcher says that all are on this node."""
+    if group is not None and group.store is not None and not local and not identity.peers_exist:
+        return _place_of_group(group.store)
     start = quote(start_key(os.environ, identity), safe="")
     nodes = 1 if local else _nodes(os.environ, identity)
     if nodes > 1:
-        return _place_of_nodes(recorder, start, nodes)
+        return _place_of_nodes(recorder, group, start, nodes)
     session = recorder.session or _inherited_session()
     if session is None:
         log.once("circle-session", "guards are off: there is no session in shared memory")
@@ -98,11 +133,20 @@ def _place(recorder: Recorder, identity: Identity, *, local: bool) -> MeetingPla
     return FolderPlace(session.meetings / start)
 
 
-def _place_of_nodes(recorder: Recorder, start: str, nodes: int) -> MeetingPlace:
+def _place_of_group(store: Store) -> MeetingPlace:
+    return StorePlace(store, "hangcheck", "the process group's store")
+
+
+def _place_of_nodes(
+    recorder: Recorder, group: Joined | None, start: str, nodes: int
+) -> MeetingPlace:
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if agent_serves and address and port.isdecimal():
-        return StorePlace(address, int(port), f"hangcheck/{_shared_key(os.environ)}")
+        prefix = f"hangcheck/{shared_key(os.environ)}"
+        return StorePlace.of_agent(address, int(port), prefix)
+    if group is not None and group.store is not None:
+        return _place_of_group(group.store)
     if recorder.settings.run_dir:
         return FolderPlace(Path(recorder.settings.run_dir).absolute() / "meet" / start)
     raise MeetingFailed(
@@ -135,47 +179,3 @@ def _nodes(environment: Mapping[str, str], identity: Identity) -> int:
 def _local_size(identity: Identity) -> int | None:
     alone = identity.launcher == "slurm" and _nodes(os.environ, identity) == 1
     return identity.world_size if alone else identity.local_world_size
-
-
-def start_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """A key that the ranks of this start of the job share on this node, and no other start has.
-
-    One session can see several: a launcher that restarts failed ranks, a script that trains twice.
-    """
-    if identity.launcher == "torchrun":
-        # <agent's temporary folder>/<run id>_<random>/attempt_<n>/<local rank>/error.json: the one
-        # variable that differs between two starts even where all else is left at its default
-        error_file = Path(environment.get("TORCHELASTIC_ERROR_FILE", ""))
-        return "-".join((_shared_key(environment), *error_file.parts[-4:-2]))
-    if identity.launcher == "slurm":
-        parts = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-        return "slurm-" + "-".join(environment.get(part, "0") for part in parts)
-    if identity.launcher == "environment":
-        return f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
-    return _plain_start_key(identity)
-
-
-def _shared_key(environment: Mapping[str, str]) -> str:
-    """What torchrun tells the ranks of all nodes alike."""
-    parts = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    return "torchrun-" + "-".join(environment.get(part, "0") for part in parts)
-
-
-def _plain_start_key(identity: Identity) -> str:
-    """Names the process from which Lightning starts, or will start, the other ranks.
-
-    Children of ``ddp_spawn`` number themselves in the order of their start (SpawnProcess-3), so the
-    number of the first of them tells one ``fit`` of the script from the next.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None and parent.pid is not None:
-        number = multiprocessing.current_process().name.rpartition("-")[2]
-        first = int(number) - (identity.local_rank or 0) if number.isdecimal() else 0
-        return f"{_named_for_ever(parent.pid)}-spawn-{first}"
-    child = identity.launcher == "lightning" and bool(identity.local_rank)
-    return _named_for_ever(os.getppid() if child else os.getpid())
-
-
-def _named_for_ever(pid: int) -> str:
-    stat = read_process_stat(pid)
-    return f"pid-{pid}-{stat.started_ticks if stat else 0}"

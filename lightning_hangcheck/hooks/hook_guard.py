@@ -40,8 +40,9 @@ def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
             what = redact_text(f"{type(error).__name__}: {error}")
             log.once(
                 "hooks",
-                f"HangCheck.{hook.__name__} failed ({what}) and is switched off; training goes on. "
-                "Please report it with the versions of lightning and lightning-hangcheck",
+                f"{type(guest).__name__}.{hook.__name__} failed ({what}) and is switched off; "
+                "training goes on. Please report it with the versions of your framework and of "
+                "lightning-hangcheck",
             )
 
     return guarded_hook

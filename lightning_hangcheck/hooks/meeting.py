@@ -6,18 +6,20 @@ raises the same error. A rank that gives up leaves word too: who comes later lea
 
 from __future__ import annotations
 
+import socket
 import time
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.hooks.absence import absence, answer_question, name_indices
 from lightning_hangcheck.hooks.circle import Circle, find_circle
-from lightning_hangcheck.model.ranges import format_ranks
+from lightning_hangcheck.hooks.meeting_point import Arrival, Outcome, Point, next_point
+from lightning_hangcheck.hooks.notice import notice_after
+from lightning_hangcheck.hooks.where_ranks_stand import LOOK_LIMIT
 from lightning_hangcheck.recorder.recording import current
 
 if TYPE_CHECKING:
@@ -25,73 +27,39 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.hooks.meeting_places import MeetingPlace
 
-GRACE = 5.0  # seconds that the others wait longer, so that the first rank's verdict reaches them
+# Seconds that the others wait longer, so that the first rank's verdict reaches them: it looks for
+# stacks on its own node, and asks other nodes.
+GRACE = 2 * LOOK_LIMIT + 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two looks
-LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
-
-_meetings: Counter[str] = Counter()
-"""How often each name was met in this process: ranks walk the same guards in the same order."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first rank, or one that gave up, tells the others.
-
-    Attributes:
-        failure: What went wrong, in one clause; empty if all went well.
-        remedy: The way out, in one clause.
-        payloads: What each rank brought, by its index.
-    """
-
-    failure: str = ""
-    remedy: str = ""
-    payloads: dict[int, bytes] = {}
-
-    def unwrap(self) -> dict[int, bytes]:
-        """Return the payloads.
-
-        Raises:
-            MeetingFailed: The outcome is a failure.
-        """
-        if self.failure:
-            raise MeetingFailed(self.failure, self.remedy)
-        return self.payloads
-
-
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One meeting: the n-th of its name in this start of the job."""
-
-    circle: Circle
-    name: str
-    key: str
-    time_limit: float
-
-    def arrival(self, index: int) -> str:
-        """Key under which a rank leaves what it brought."""
-        return f"{self.key}/arrived-{index}"
-
-    @property
-    def outcome(self) -> str:
-        """Key under which the first rank leaves the outcome."""
-        return f"{self.key}/outcome"
-
-    @property
-    def given_up(self) -> str:
-        """Key under which a rank leaves word that it waits no longer."""
-        return f"{self.key}/given-up"
-
-
-def next_point(circle: Circle, name: str, time_limit: float) -> Point:
-    """Open the next meeting of this name.
+class Patience:
+    """How long a rank waits at a point, and what it says of that meanwhile.
 
     Args:
-        circle: Who meets.
-        name: The same on all ranks, at most about 100 characters.
-        time_limit: Seconds that each rank waits at most.
+        point: Where.
+        awaited: Whom it waits for, in words; asked when it is said.
+        limit: Seconds.
     """
-    plain = quote(name, safe=" ")[:LONGEST_NAME]
-    _meetings[plain] += 1
-    key = f"{circle.noun} {plain} {_meetings[plain]}"
-    return Point(circle=circle, name=name, key=key, time_limit=time_limit)
+
+    def __init__(self, point: Point, awaited: Callable[[], str], limit: float) -> None:
+        now = time.monotonic()
+        self._point = point
+        self._awaited = awaited
+        self._notice_at = now + notice_after(point.time_limit)
+        self.deadline = now + limit
+
+    def remind(self) -> None:
+        """Say once what is waited for, when it takes long; the first two ranks speak for all."""
+        point = self._point
+        if time.monotonic() < self._notice_at or point.circle.index > 1:
+            return
+        self._notice_at = self.deadline
+        log.once(
+            point.key,
+            f"{point.circle.noun} {point.circle.index} waits at {point.name!r} for "
+            f"{self._awaited()}, and gives up after {point.time_limit:g} s",
+        )
 
 
 def meet(
@@ -112,7 +80,7 @@ def meet(
         What each rank brought, by rank. Without anybody to meet, only this rank's own, as rank 0.
 
     Raises:
-        MeetingFailed: Ranks did not come in time: which, where, and after how long.
+        MeetingFailed: Ranks did not come in time: which, where they stand, and after how long.
     """
     circle = circle or find_circle(current())
     if circle is None:
@@ -120,17 +88,30 @@ def meet(
     point = next_point(circle, name, time_limit)
     if circle.index == 0:
         return _lead(point, payload)
-    circle.place.post(point.arrival(circle.index), payload)
-    return hear(point, partial(_absence, point), GRACE).unwrap()
+    arrive(point, payload)
+    return hear(point, partial(absence, point), GRACE).unwrap()
 
 
-def wait(place: MeetingPlace, keys: Sequence[str], deadline: float) -> tuple[str, bytes] | None:
+def arrive(point: Point, payload: bytes) -> None:
+    """Leave word that this rank has come.
+
+    Args:
+        point: Where to.
+        payload: What it brings.
+    """
+    session = point.circle.session
+    node = f"{socket.gethostname()}:{session.path if session is not None else ''}"
+    arrival = Arrival(node=node, payload=payload)
+    point.circle.place.post(point.arrival(point.circle.index), msgspec.msgpack.encode(arrival))
+
+
+def wait(place: MeetingPlace, keys: Sequence[str], patience: Patience) -> tuple[str, bytes] | None:
     """Wait until one of the keys is posted. The diagnosis knows a rank in a guard by this frame.
 
     Args:
         place: Where to look.
         keys: The first that is found counts.
-        deadline: On the clock of time.monotonic.
+        patience: How long.
 
     Returns:
         The key and its value; None after the deadline.
@@ -141,9 +122,10 @@ def wait(place: MeetingPlace, keys: Sequence[str], deadline: float) -> tuple[str
             value = place.look(key)
             if value is not None:
                 return key, value
-        left = deadline - time.monotonic()
+        left = patience.deadline - time.monotonic()
         if left <= 0:
             return None
+        patience.remind()
         time.sleep(min(pause, left))
         pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -171,13 +153,14 @@ def hear(point: Point, explain_absence: Callable[[], Outcome], grace: float = 0.
         explain_absence: Called when the time is over; what it returns is left for the others too.
         grace: Seconds beyond the point's time limit, where the first rank has that limit itself.
     """
-    place = point.circle.place
-    deadline = time.monotonic() + point.time_limit + grace
-    found = wait(place, (point.outcome, point.given_up), deadline)
-    if found is not None:
-        return msgspec.msgpack.decode(found[1], type=Outcome)
-    outcome = explain_absence()
-    place.post(point.given_up, msgspec.msgpack.encode(outcome))
+    patience = Patience(point, partial(_awaited, point, grace), point.time_limit + grace)
+    outcome = _listen(point, patience, asked=grace > 0)
+    if outcome is None and not _speaks_first(point):
+        # another rank looks where the first one stands; one look is enough
+        outcome = _listen(point, Patience(point, partial(_awaited, point, grace), GRACE))
+    if outcome is None:
+        outcome = explain_absence()
+        point.circle.place.post(point.given_up, msgspec.msgpack.encode(outcome))
     return outcome
 
 
@@ -192,6 +175,25 @@ def check_given_up(point: Point) -> None:
         msgspec.msgpack.decode(word, type=Outcome).unwrap()
 
 
+def _listen(point: Point, patience: Patience, *, asked: bool = False) -> Outcome | None:
+    keys = [point.outcome, point.given_up, *([point.wanted] if asked else [])]
+    found = wait(point.circle.place, keys, patience)
+    if found is not None and found[0] == point.wanted:
+        answer_question(point, found[1])
+        return _listen(point, patience)
+    return None if found is None else msgspec.msgpack.decode(found[1], type=Outcome)
+
+
+def _speaks_first(point: Point) -> bool:
+    """Whether this is the first of those that wait for the first rank, as far as they left word."""
+    earlier = range(1, point.circle.index)
+    return all(point.circle.place.look(point.arrival(index)) is None for index in earlier)
+
+
+def _awaited(point: Point, grace: float) -> str:
+    return name_indices(point, point.absent() if grace else [0])
+
+
 def _lead(point: Point, payload: bytes) -> dict[int, bytes]:
     outcome = _collect(point, payload)
     tell(point, outcome)
@@ -203,29 +205,15 @@ def _collect(point: Point, payload: bytes) -> Outcome:
     payloads = {0: payload}
     if not point.circle.peers_exist:
         return Outcome(payloads=payloads)
-    place, deadline = point.circle.place, time.monotonic() + point.time_limit
-    place.post(point.arrival(0), payload)
+    arrive(point, payload)
+    place = point.circle.place
+    patience = Patience(point, partial(_awaited, point, GRACE), point.time_limit)
     for index in range(1, point.circle.size or 1):
-        found = wait(place, (point.given_up, point.arrival(index)), deadline)
+        found = wait(place, (point.given_up, point.arrival(index)), patience)
         if found is None:
-            return _absence(point)
+            return absence(point)
         key, value = found
         if key == point.given_up:
             return msgspec.msgpack.decode(value, type=Outcome)
-        payloads[index] = value
+        payloads[index] = msgspec.msgpack.decode(value, type=Arrival).payload
     return Outcome(payloads=payloads)
-
-
-def _absence(point: Point) -> Outcome:
-    """Name the ranks that did not come. One that came and did not go on is the first itself."""
-    circle = point.circle
-    everyone = range(circle.size or 1)
-    absent = [index for index in everyone if circle.place.look(point.arrival(index)) is None]
-    who = f"{circle.noun}{'s' if len(absent) > 1 else ''} {format_ranks(absent or [0])}"
-    of = f" of {circle.size}" if circle.size else ""
-    return Outcome(
-        failure=f"{who}{of} did not come to {point.name!r} within {point.time_limit:g} s "
-        f"({circle.noun} {circle.index} waited at {circle.place.where})",
-        remedy="see where they are (py-spy dump --pid PID, or the verdict of hangcheck); if they "
-        "are only slow, allow more time: time_limit=... or HANGCHECK_MEETING_TIMEOUT=...",
-    )

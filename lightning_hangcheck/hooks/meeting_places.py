@@ -1,6 +1,7 @@
 """Where ranks can leave each other a word before any process group exists.
 
-Both places open no port: one is a folder, the other the store that torchrun's agent already serves.
+Both places open no port: one is a folder, the other a store that torch already serves: torchrun's
+agent before the process group exists, and the group's own afterwards.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from lightning_hangcheck.rundir.atomic import make_private_folder, write_atomica
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torch.distributed import Store
 
 STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
 
@@ -77,23 +80,39 @@ class FolderPlace:
 
 
 class StorePlace:
-    """The store of torchrun's agent at MASTER_ADDR:MASTER_PORT, under a prefix of ours."""
+    """A store of torch, under a prefix of ours."""
 
-    def __init__(self, host: str, port: int, prefix: str, timeout: float = STORE_TIMEOUT) -> None:
-        """Connect.
+    def __init__(self, store: Store, prefix: str, where: str) -> None:
+        """Use a store that is connected.
+
+        Args:
+            store: The process group's, or torchrun's.
+            prefix: Keeps our keys apart from torch's own, and one start of the job from the next.
+            where: The store in words.
+        """
+        from torch.distributed import PrefixStore
+
+        self._store = PrefixStore(prefix, store)
+        self._where = where
+
+    @classmethod
+    def of_agent(
+        cls, host: str, port: int, prefix: str, timeout: float = STORE_TIMEOUT
+    ) -> StorePlace:
+        """Connect to the store of torchrun's agent.
 
         Args:
             host: MASTER_ADDR.
             port: MASTER_PORT.
-            prefix: Keeps our keys apart from torch's own, and one start of the job from the next.
+            prefix: As above.
             timeout: Seconds for the connection and for each request.
 
         Raises:
             MeetingFailed: The store cannot be reached.
         """
-        from torch.distributed import PrefixStore, TCPStore
+        from torch.distributed import TCPStore
 
-        self._address = f"{host}:{port}"
+        where = f"torchrun's store at {host}:{port}"
         try:
             store = TCPStore(
                 host,
@@ -103,30 +122,32 @@ class StorePlace:
                 timeout=timedelta(seconds=timeout),
             )
         except RuntimeError as error:
-            raise self._lost(error) from error
-        self._store = PrefixStore(prefix, store)
+            raise _lost(where, error) from error
+        return cls(store, prefix, where)
 
     @property
     def where(self) -> str:
-        """The store's address."""
-        return f"torchrun's store at {self._address}"
+        """The store in words."""
+        return self._where
 
     def post(self, key: str, value: bytes) -> None:
         """Set a key."""
         try:
             self._store.set(key, value)
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise _lost(self._where, error) from error
 
     def look(self, key: str) -> bytes | None:
         """Read a key, if it is set."""
         try:
             return bytes(self._store.get(key)) if self._store.check([key]) else None
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise _lost(self._where, error) from error
 
-    def _lost(self, error: RuntimeError) -> MeetingFailed:
-        return MeetingFailed(
-            f"the ranks cannot meet: {self.where} does not answer ({str(error).splitlines()[0]})",
-            "see whether the agent on that host still runs, and whether a firewall is in between",
-        )
+
+def _lost(where: str, error: RuntimeError) -> MeetingFailed:
+    return MeetingFailed(
+        f"the ranks cannot meet: {where} does not answer ({str(error).splitlines()[0]})",
+        "see whether the process that serves it still runs there, and whether a firewall is in "
+        "between",
+    )

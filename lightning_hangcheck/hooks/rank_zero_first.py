@@ -8,15 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.hooks.absence import details_of
 from lightning_hangcheck.hooks.circle import find_circle
-from lightning_hangcheck.hooks.meeting import (
-    Outcome,
-    Point,
-    check_given_up,
-    hear,
-    next_point,
-    tell,
-)
+from lightning_hangcheck.hooks.limits import check_limit
+from lightning_hangcheck.hooks.meeting import arrive, check_given_up, hear, tell
+from lightning_hangcheck.hooks.meeting_point import Outcome, Point, next_point
 from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.recorder.recording import current
 
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def rank_zero_first(
-    name: str, time_limit: float | None = None, *, local: bool = False
+    name: str, timeout: float | None = None, *, local: bool = False
 ) -> Iterator[None]:
     """Run the body on rank 0 first, then on all others at once.
 
@@ -39,20 +35,23 @@ def rank_zero_first(
 
     Args:
         name: Of the work, the same on all ranks; may be used any number of times.
-        time_limit: Seconds that the others wait for rank 0; HANGCHECK_MEETING_TIMEOUT by default.
+        timeout: Seconds that the others wait for rank 0; HANGCHECK_MEETING_TIMEOUT by default.
         local: Let the first rank of each node go first, for work on a disk of the node.
 
     Raises:
         MeetingFailed: On every rank alike, if the body failed on rank 0 (there with its error as
             the cause) or was late. A first process without peers raises its own error unchanged.
+        BadUsage: The timeout is no positive number.
     """
+    check_limit("timeout", timeout)
     recorder = current()
     circle = find_circle(recorder, local=local)
     if circle is None:
         yield
         return
-    point = next_point(circle, name, time_limit or recorder.settings.meeting_timeout)
+    point = next_point(circle, name, timeout or recorder.settings.meeting_timeout)
     if circle.index != 0:
+        arrive(point, b"")
         hear(point, partial(_late, point)).unwrap()
         yield
         return
@@ -87,5 +86,6 @@ def _late(point: Point) -> Outcome:
         failure=f"{point.circle.noun} 0 did not finish {point.name!r} within {point.time_limit:g} "
         f"s ({point.circle.noun} {point.circle.index} waited at {point.circle.place.where})",
         remedy="see where it is (py-spy dump --pid PID, or the verdict of hangcheck); if it is "
-        "only slow, allow more time: time_limit=... or HANGCHECK_MEETING_TIMEOUT=...",
+        "only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
+        details=details_of(point, [0]),
     )

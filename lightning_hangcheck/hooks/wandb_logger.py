@@ -1,4 +1,4 @@
-"""The three WandbLoggers that one call can become: with its run, offline, or following rank 0's."""
+"""The WandbLoggers that one call can become: with its run, offline, none, or following rank 0's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from lightning.pytorch.loggers import WandbLogger
 
-REPORTING_MARGIN = 2.0  # seconds that wandb gives up earlier than we do: its own error says more
 RUN_ID_LETTERS = string.ascii_lowercase + string.digits
 
 
@@ -62,18 +61,21 @@ class LoggerPlan:
         """Make the logger as WandbLogger itself would: its run is created later, in ``fit``."""
         return self._kind(**self._arguments)
 
-    def online(self, time_limit: float) -> WandbLogger:
+    def online(self, init_timeout: float, finish_timeout: float) -> WandbLogger:
         """Make the logger and its run. Blocks as long as wandb does.
 
         Args:
-            time_limit: Seconds; wandb is asked to give up a little earlier, if nobody else told it.
+            init_timeout: Seconds after which wandb is asked to give up creating the run, unless
+                the caller or the environment told it.
+            finish_timeout: The same for finishing it: wandb then writes the rest to the disk.
         """
-        import wandb
-
+        # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
+        # server that does not answer; who sets the variable gets what it says
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         arguments = self._arguments
-        if "settings" not in arguments and "WANDB_INIT_TIMEOUT" not in os.environ:
-            patience = max(1.0, time_limit - REPORTING_MARGIN)
-            arguments = {**arguments, "settings": wandb.Settings(init_timeout=patience)}
+        if "settings" not in arguments:
+            patience = {"init_timeout": init_timeout, "finish_timeout": finish_timeout}
+            arguments = {**arguments, "settings": _settings(patience)}
         return _with_run(self._kind(**arguments))
 
     def offline(self, run_id: str) -> WandbLogger:
@@ -81,7 +83,12 @@ class LoggerPlan:
 
         Checkpoints are not logged as artifacts: WandbLogger refuses that offline.
         """
-        changes = {"offline": True, "log_model": False, "version": run_id}
+        changes = {"mode": "offline", "offline": True, "log_model": False, "version": run_id}
+        return _with_run(self._kind(**{**self._arguments, **changes}))
+
+    def disabled(self, run_id: str) -> WandbLogger:
+        """Make a logger that takes everything and keeps nothing; it starts no process."""
+        changes = {"mode": "disabled", "offline": False, "log_model": False, "version": run_id}
         return _with_run(self._kind(**{**self._arguments, **changes}))
 
     def following(self, created: Created) -> WandbLogger:
@@ -98,6 +105,19 @@ class LoggerPlan:
 def describe(logger: WandbLogger) -> Created:
     """Say what other ranks need to know of a logger."""
     return Created(name=logger.name, version=logger.version, save_dir=logger.save_dir)
+
+
+def _settings(patience: Mapping[str, float]) -> object:
+    """Wandb's settings with what this version of it knows and nobody else has said."""
+    import wandb
+
+    known = wandb.Settings.model_fields
+    unsaid = {
+        name: seconds
+        for name, seconds in patience.items()
+        if name in known and f"WANDB_{name.upper()}" not in os.environ
+    }
+    return wandb.Settings(**unsaid)
 
 
 def _with_run(logger: WandbLogger) -> WandbLogger:

@@ -1,4 +1,4 @@
-"""Ending wandb's service process after a run that could not be created.
+"""wandb's service process: which is ours, and how to end it.
 
 A service whose server does not answer outlives its owner while it tries on, and holds its pipes
 open: whoever waits for the job's output waits with it.
@@ -52,8 +52,13 @@ def abandon(before: frozenset[ProcessRef]) -> None:
     # wandb forgets the service first and then waits for it; however that ends, it is forgotten
     with suppress(Exception):
         within(CLOSING_LIMIT, partial(wandb.teardown, exit_code=1))
+    end_services(ours)
+
+
+def end_services(processes: Iterable[ProcessRef]) -> None:
+    """End these services, those that don't listen by force."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        _end(ours, number)
+        _end(processes, number)
 
 
 def _is_service(process: ProcessRef) -> bool:

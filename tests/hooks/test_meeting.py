@@ -6,6 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from launching import json_lines, start_job
 from processes import end
@@ -13,12 +14,14 @@ from processes import end
 from lightning_hangcheck.rundir.session import SESSION_VARIABLE, SessionFacts, open_session
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     Meet = Callable[..., dict[int, list[dict[str, Any]]]]
 
 PATIENCE_S = 30.0
+NO_PROCESS = 2**22  # the kernel's largest process id is one less
 
 
 @pytest.fixture
@@ -32,19 +35,35 @@ def meet(tmp_path: Path) -> Iterator[Meet]:
         launched=True,  # so that no rank takes the session away while others are still to come
     )
     session = open_session(tmp_path / "session", facts)
-    started = []
+    nobody = msgspec.structs.replace(facts, root_pid=NO_PROCESS)
+    of_another_node = open_session(tmp_path / "session of another node", nobody)
+    started: list[subprocess.Popen[str]] = []
 
-    def run(steps: list[list[Any]], ranks: tuple[int, ...] = (0, 1, 2), **more: str) -> Any:
-        for rank in ranks:
-            numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3}
-            environment = {key: str(value) for key, value in numbers.items()}
-            environment |= {SESSION_VARIABLE: str(session.path), "MASTER_PORT": "1", **more}
-            job = start_job(
-                tmp_path, "hooks_meeting.py", json.dumps(steps), environment=environment
-            )
-            started.append(job)
-        outputs = [job.communicate(timeout=PATIENCE_S)[0] for job in started[-len(ranks) :]]
-        return {rank: list(json_lines(output)) for rank, output in zip(ranks, outputs, strict=True)}
+    def start(rank: int, steps: list[list[Any]], more: dict[str, str]) -> subprocess.Popen[str]:
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3}
+        environment = {key: str(value) for key, value in numbers.items()}
+        alone = more.get("LOCAL_WORLD_SIZE") == "2" and rank == 0
+        path = of_another_node.path if alone else session.path
+        environment |= {SESSION_VARIABLE: str(path), "MASTER_PORT": "1", **more}
+        job = start_job(tmp_path, "hooks_meeting.py", json.dumps(steps), environment=environment)
+        started.append(job)
+        return job
+
+    def run(
+        steps: list[list[Any]],
+        ranks: tuple[int, ...] = (0, 1, 2),
+        standing: int | None = None,
+        **more: str,
+    ) -> Any:
+        said = {}
+        if standing is not None:
+            stands = start(standing, [["stand"]], more)
+            assert stands.stdout is not None
+            said[standing] = list(json_lines(stands.stdout.readline()))
+        jobs = {rank: start(rank, steps, more) for rank in ranks}
+        for rank, job in jobs.items():
+            said[rank] = list(json_lines(job.communicate(timeout=PATIENCE_S)[0]))
+        return said
 
     yield run
     for job in started:
@@ -100,9 +119,10 @@ def test_failure_of_rank_zero_is_the_same_error_on_every_rank(meet: Meet) -> Non
 def test_rank_zero_that_is_late_fails_on_every_rank(meet: Meet) -> None:
     said = meet([["first", "download", 0.5, 2.0]])
 
-    failures = {lines[0]["failed"] for lines in said.values()}
-    assert all("rank 0 did not finish 'download' within 0.5 s" in text for text in failures)
-    assert said[0][0]["failed"] in failures
+    (failure,) = {lines[0]["failed"] for lines in said.values()}
+    assert "rank 0 did not finish 'download' within 0.5 s" in failure
+    assert "rank 0: pid" in failure
+    assert "do_first (" in failure
 
 
 def test_process_without_peers_just_runs_its_body_and_keeps_its_own_error(tmp_path: Path) -> None:
@@ -131,3 +151,49 @@ def test_place_that_cannot_be_written_is_said_with_the_way_out(meet: Meet, tmp_p
 
     assert "cannot be written" in said[1][0]["failed"]
     assert "free space below" in said[1][0]["failed"]
+
+
+def test_missing_rank_of_a_barrier_is_named_with_its_stack_on_every_rank(meet: Meet) -> None:
+    said = meet([["barrier", "after data", 1.0]], ranks=(0, 1), standing=2)
+
+    assert said[0][0]["failed"] == said[1][0]["failed"]
+    assert "rank 2 of 3 did not come to 'after data' within 1 s" in said[0][0]["failed"]
+    assert f"rank 2: pid {said[2][0]['pid']}, main thread:" in said[0][0]["failed"]
+    assert "stand_here (" in said[0][0]["failed"]
+
+
+def test_rank_of_another_node_is_asked_for_the_stack_of_a_missing_one(
+    meet: Meet, tmp_path: Path
+) -> None:
+    """Rank 0 is alone on its node; rank 1 sees where rank 2 of its node stands."""
+    nodes = {"LOCAL_WORLD_SIZE": "2", "HANGCHECK_RUN_DIR": str(tmp_path / "shared")}
+    said = meet([["barrier", "after data", 1.0]], ranks=(0, 1), standing=2, **nodes)
+
+    assert said[0][0]["failed"] == said[1][0]["failed"]
+    assert f"rank 2: pid {said[2][0]['pid']}, main thread:" in said[0][0]["failed"]
+    assert "stand_here (" in said[0][0]["failed"]
+
+
+def test_folder_is_there_on_every_rank_or_all_say_who_does_not_see_it(
+    meet: Meet, tmp_path: Path
+) -> None:
+    steps = [["directory", "a/b", 5.0], ["directory", "a/b", 5.0], ["directory", "c", 0.3, 2]]
+    said = meet(steps)
+
+    assert (tmp_path / "a/b").is_dir()
+    for lines in said.values():
+        assert [line.get("result") for line in lines[:2]] == ["a/b", "a/b"]
+        assert lines[2]["failed"] == said[0][2]["failed"]
+    assert "rank 2 did not see" in said[0][2]["failed"]
+    assert "within 0.3 s, though rank 0 made it" in said[0][2]["failed"]
+
+
+def test_folder_that_rank_zero_cannot_make_is_the_same_error_on_every_rank(
+    meet: Meet, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    said = meet([["directory", "file/a", 5.0]])
+
+    failures = {lines[0]["failed"] for lines in said.values()}
+    assert len(failures) == 1
+    assert "rank 0 could not make" in failures.pop()

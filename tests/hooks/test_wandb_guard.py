@@ -6,16 +6,38 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from launching import OFFLINE, TORCHRUN, Ended, run_job
+from wandb_run_file import logged
+from wandb_server import Manner, WandbServer
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    Serve = Callable[[Manner], Mapping[str, str]]
 
 pytestmark = pytest.mark.real
 
+STEPS = 2
 IN_TRAINING = {"trainer_init", "dataloading", "training_step", "backward", "optimizer_step"}
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server of this manner; return what makes a job use it, and go offline without it."""
+    started = []
+
+    def start(manner: Manner) -> Mapping[str, str]:
+        server = WandbServer(manner)
+        started.append(server)
+        choice = {"HANGCHECK_LOGGER_ON_FAILURE": "offline", "HANGCHECK_LOGGER_INIT_TIMEOUT": "3"}
+        return {**OFFLINE, **server.environment, **choice}
+
+    yield start
+    for server in started:
+        server.close()
 
 
 def offline_runs(folder: Path) -> list[str]:
@@ -35,7 +57,7 @@ def check_trained(job: Ended, folder: Path, ranks: int) -> dict[int, Any]:
         assert set(said["phases"]) >= IN_TRAINING
     assert trained[0]["run_id"] == run_id
     (data,) = folder.glob(f"**/run-{run_id}.wandb")
-    assert b"loss" in data.read_bytes(), "what the ranks log arrives in that run"
+    assert len(logged(data, "loss")) == STEPS, "what the ranks log arrives in that run"
     assert len({said["session"] for said in trained.values()}) == 1
     assert {said["built_by"] for said in trained.values()} == {trained[0]["pid"]}
     return trained
@@ -51,9 +73,10 @@ def test_torchrun_ranks_share_the_run_of_rank_zero(tmp_path: Path) -> None:
 
 
 def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
-    tmp_path: Path,
+    tmp_path: Path, serve: Serve
 ) -> None:
-    environment = {**OFFLINE, "PACKAGE": "pytorch_lightning"}
+    """The server accepts and never answers: the job goes on offline."""
+    environment = {**serve("mute"), "PACKAGE": "pytorch_lightning"}
     job = run_job(tmp_path, "hooks_training.py", "ddp", "2", environment=environment)
 
     trained = check_trained(job, tmp_path, ranks=2)
@@ -63,8 +86,10 @@ def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     assert {line["package"] for line in job.of("ended").values()} == {"pytorch_lightning"}
 
 
-def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path) -> None:
-    job = run_job(tmp_path, "hooks_training.py", "ddp_spawn", "2")
+def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, serve: Serve) -> None:
+    """The server resets every connection: the job goes on offline."""
+    environment = serve("resets")
+    job = run_job(tmp_path, "hooks_training.py", "ddp_spawn", "2", environment=environment)
 
     trained = check_trained(job, tmp_path, ranks=2)
     main = next(line for line in job.said if line["event"] == "made")
@@ -92,7 +117,8 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
     assert [said["brought"] for said in job.of("met").values()] == [{"0": "0", "1": "1"}] * 2
     for said in job.of("no store").values():
         assert "torchrun's store at 127.0.0.1:1 does not answer" in said["failed"]
-    refused, late, offline = (job.of(event) for event in ("refused", "late", "offline"))
+    events = ("refused", "late", "none", "offline")
+    refused, late, none, offline = (job.of(event) for event in events)
     assert refused[0]["failed"] == refused[1]["failed"]
     assert "rank 0 could not create the wandb run" in refused[0]["failed"]
     assert "MisconfigurationException" in refused[0]["failed"]
@@ -100,18 +126,23 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
     assert "gave up after" in late[0]["failed"]
     assert "WANDB_MODE=offline" in late[0]["failed"]
     assert max(said["seconds"] for said in late.values()) < 10.0
+    assert none[0]["identity"] == none[1]["identity"]
+    assert "Training goes on without wandb" in job.errors
     (run,) = offline_runs(tmp_path)
     identity = ["demo", run.rpartition("-")[2], str(tmp_path)]
     assert [said["identity"] for said in offline.values()] == [identity, identity]
     assert "gave up after 3.0 s: no answer within 3 s" in job.errors
+    (data,) = tmp_path.glob("**/offline-run-*/*.wandb")
+    assert logged(data, "loss") == ["1"]
     assert job.of("end")[1]["modules"] == [], "only rank 0 needs wandb"
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"on_failure": "ignore"}, "write 'raise' or 'offline'"),
-        ({"time_limit": 0}, "is no positive number"),
+        ({"on_failure": "ignore"}, "write 'raise', 'offline' or 'none'"),
+        ({"init_timeout": 0}, "is no positive number"),
+        ({"finish_timeout": -1.0}, "is no positive number"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -27,6 +27,7 @@ def attempt(event, *arguments, **named):
         say(event, rank=rank, identity=names, seconds=time.monotonic() - began)
         if rank == 0:
             logger.log_metrics({"loss": 1.0}, step=0)
+            logger.experiment.finish()
 
 
 def accepts_and_never_answers():
@@ -42,14 +43,15 @@ os.environ["LOCAL_WORLD_SIZE"] = "1"
 say("met", rank=rank, brought={r: b.decode() for r, b in meet("nodes", 20.0, b"%d" % rank).items()})
 os.environ["LOCAL_WORLD_SIZE"] = "2"
 try:
-    StorePlace("127.0.0.1", 1, "nobody listens there", timeout=0.5)
+    StorePlace.of_agent("127.0.0.1", 1, "nobody listens there", timeout=0.5)
 except MeetingFailed as error:
     say("no store", rank=rank, failed=str(error))
 
 attempt("refused", project="demo", offline=True, log_model=True)
 del os.environ["WANDB_MODE"]
 server = accepts_and_never_answers()
-attempt("late", project="demo", time_limit=4.0)
+attempt("late", project="demo", init_timeout=4.0)
 os.environ["WANDB_INIT_TIMEOUT"] = "300"  # so wandb itself goes on trying
-attempt("offline", project="demo", save_dir=sys.argv[1], time_limit=3.0, on_failure="offline")
+attempt("none", project="demo", init_timeout=2.0, on_failure="none")
+attempt("offline", project="demo", save_dir=sys.argv[1], init_timeout=3.0, on_failure="offline")
 say("end", rank=rank, modules=loaded("wandb"))

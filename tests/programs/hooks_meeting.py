@@ -5,12 +5,14 @@ Arguments: a JSON list of steps, each a list of a name and its arguments. Prints
 
 import json
 import os
+import signal
 import sys
+import tempfile
 import time
 
+import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.meeting import meet
-from lightning_hangcheck.hooks.rank_zero_first import rank_zero_first
 
 
 def say(**words):
@@ -25,7 +27,7 @@ def do_meet(name, time_limit):
 
 def do_first(name, time_limit, work, local=False):
     """`work` says what the body does: nothing, fail, or last for so many seconds."""
-    with rank_zero_first(name, time_limit, local=local):
+    with hc.rank_zero_first(name, time_limit, local=local):
         began = time.monotonic()
         if work == "fail" and os.environ.get("RANK", "0") == "0":
             raise ValueError("no such tokenizer, api_key=verysecretvalue")
@@ -34,7 +36,25 @@ def do_first(name, time_limit, work, local=False):
     return {"began": began, "ended": time.monotonic()}
 
 
-STEPS = {"meet": do_meet, "first": do_first}
+def do_directory(path, timeout, stray=None):
+    """The rank `stray` has another working folder, as if it had another disk."""
+    if stray == int(os.environ["RANK"]):
+        os.chdir(tempfile.mkdtemp())
+    return str(hc.make_directory(path, timeout))
+
+
+def stand_here():
+    say(step="stand", pid=os.getpid())
+    signal.pause()
+
+
+STEPS = {
+    "meet": do_meet,
+    "first": do_first,
+    "directory": do_directory,
+    "barrier": hc.barrier,
+    "stand": stand_here,
+}
 for name, *arguments in json.loads(sys.argv[1]):
     try:
         say(step=name, result=STEPS[name](*arguments))

@@ -32,6 +32,7 @@ class Teller(Spy):
     """Says at the end of training what this rank's logger and page look like."""
 
     def on_train_end(self, trainer, pl_module):
+        hc.barrier("trained", 30.0)
         logger, beat = trainer.logger, page()
         say(
             "trained",
@@ -50,7 +51,7 @@ def main():
     strategy, devices = sys.argv[1], int(sys.argv[2])
     say("imported", rank=os.environ.get("LOCAL_RANK", "0"), modules=loaded("wandb"))
     folder = f"logs-of-{os.environ.get('LOCAL_RANK', '0')}"
-    logger = hc.guarded_wandb_logger("trial", folder, project="demo", time_limit=30.0)
+    logger = hc.guarded_wandb_logger("trial", folder, project="demo")
     say("made", rank=os.environ.get("LOCAL_RANK", "0"), version=logger.version)
     running = trainer(
         callbacks=[hc.HangCheck(), Teller()],

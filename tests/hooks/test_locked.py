@@ -1,0 +1,136 @@
+"""A lock names its holder to whoever waits, and is free as soon as its holder ends."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from launching import json_lines, start_job
+from processes import end, until
+
+import lightning_hangcheck as hc
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.lock_holder import find_holder, write_record
+from lightning_hangcheck.rundir.process_stat import read_process_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from processes import StartProgram
+
+LIMIT_S = 30.0
+OF_ANOTHER_HOST = "17\nnode7\nrank 8\n2026-01-01T00:00:00Z\npython train.py\n"
+
+
+def take(path: Path, patience_s: float) -> tuple[dict[str, Any], str]:
+    """Take the lock in a process of its own; return what it said, and on stderr."""
+    words = ("hooks_locking.py", "take", str(path), str(patience_s))
+    job = start_job(
+        path.parent, *words, environment={"HANGCHECK_RUN_DIR": str(path.parent / "run")}
+    )
+    try:
+        output, errors = job.communicate(timeout=LIMIT_S)
+    finally:
+        end(job)
+    (said,) = json_lines(output)
+    return said, errors
+
+
+def test_whoever_waits_names_the_holder_while_it_waits_and_in_its_error(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    holder = program("hooks_locking.py", "hold", str(path), RANK="3", WORLD_SIZE="4")
+    assert holder.first_words == f"{path}.lock"
+
+    said, errors = take(path, 1.0)
+    who = f"pid {holder.pid} (rank 3, host {socket.gethostname()}, "
+    assert f"the lock {path}.lock was not free within 1 s: held by {who}" in said["failed"]
+    assert "hooks_locking.py hold" in said["failed"]
+    assert f"py-spy dump --pid {holder.pid}" in said["failed"]
+    assert f"the lock {path}.lock is held by {who}" in errors
+    assert not path.exists()
+
+    holder.tell("let go")
+    assert take(path, 20.0)[0]["taken"] == f"{path}.lock"
+    assert (tmp_path / "tokenizer.json.lock").read_text() == ""
+
+
+def test_lock_of_a_killed_holder_is_free_and_its_end_is_said(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = tmp_path / "cache.lock"
+    holder = program("hooks_locking.py", "hold", str(path))
+    holder.process.kill()
+    holder.process.wait(LIMIT_S)
+
+    said, errors = take(path, 5.0)
+    assert said["taken"] == str(path)
+    assert f"was left by pid {holder.pid}" in errors
+
+
+def test_child_that_inherited_the_lock_of_a_dead_holder_is_named(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = tmp_path / "cache.lock"
+    holder = program("hooks_locking.py", "bequeath", str(path))
+    until(lambda: _has_ended(holder.pid), "the holder to end")
+
+    said, _ = take(path, 1.0)
+    assert f"held by pid {holder.pid}" in said["failed"]
+    assert f"which has ended; pid {holder.first_words} has it open still" in said["failed"]
+    holder.tell("end")
+    until(lambda: _has_ended(int(holder.first_words)), "its child to end")
+
+
+def test_holder_on_another_host_is_known_from_the_file(tmp_path: Path) -> None:
+    """As on a network file system: the kernel of this machine does not know the holder."""
+    path = tmp_path / "cache.lock"
+    path.write_text(OF_ANOTHER_HOST)
+
+    holder = find_holder(path)
+    who = "pid 17 (rank 8, host node7, python train.py), since 2026-01-01T00:00:00Z"
+    assert holder.words == f"{who}, which cannot be seen from this host"
+    assert holder.pid is None
+
+
+def test_kernel_is_believed_over_the_file(program: StartProgram, tmp_path: Path) -> None:
+    path = tmp_path / "cache.lock"
+    holder = program("hooks_locking.py", "hold", str(path))
+    path.write_text(OF_ANOTHER_HOST)
+
+    assert find_holder(path).pid == holder.pid
+    assert "hooks_locking.py hold" in find_holder(path).words
+
+
+def test_file_that_is_no_lock_file_keeps_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "poetry.lock"
+    file.write_text("[[package]]\nname = 'torch'\n")
+
+    write_record(file, None)
+    assert file.read_text() == "[[package]]\nname = 'torch'\n"
+
+
+def test_lock_in_a_folder_that_is_missing_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    job = start_job(
+        tmp_path, "hooks_locking.py", "take", str(tmp_path / "no/x"), "1", environment={}
+    )
+    try:
+        _, errors = job.communicate(timeout=LIMIT_S)
+    finally:
+        end(job)
+
+    assert f"{BadUsage.__name__}: the lock file {tmp_path}/no/x.lock cannot be made" in errors
+
+
+def _has_ended(pid: int) -> bool:
+    stat = read_process_stat(pid)
+    return stat is None or stat.state == "Z"
+
+
+@pytest.mark.parametrize("guard", [hc.barrier, hc.make_directory])
+def test_limit_that_is_none_is_refused(guard: Callable[..., object]) -> None:
+    with pytest.raises(BadUsage, match="timeout=0 is no positive number"):
+        guard("here", timeout=0)

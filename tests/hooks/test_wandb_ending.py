@@ -1,0 +1,42 @@
+"""Ending a run never keeps the job, and what was logged is on the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from launching import run_job
+from wandb_run_file import exit_code, logged
+from wandb_server import WandbServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+SLOW_S = 0.6
+NOISE_S = 4.0  # of a busy machine, on top of every limit
+
+
+def test_frozen_service_and_mute_server_are_left_in_time_and_nothing_logged_is_lost(
+    tmp_path: Path,
+) -> None:
+    """The server first answers slowly, which must not be cut short."""
+    server = WandbServer("answers", delay=SLOW_S)
+    try:
+        job = run_job(tmp_path, "hooks_ending.py", environment=server.environment)
+    finally:
+        server.close()
+
+    assert job.code == 3, job.errors
+    said = {line["event"]: line for line in job.said}
+    assert said["frozen"]["seconds"] < 2.0 + NOISE_S
+    assert "wandb's service did not react and was ended" in job.errors
+    assert said["made"]["seconds"] > 2 * SLOW_S
+    assert said["made"]["offline"] is False
+    assert said["left"]["at"] - said["exit"]["at"] < 4.0 + NOISE_S
+    assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
+    (folder,) = (tmp_path / "wandb").glob("run-*")
+    assert f"upload it later: wandb sync {folder}" in job.errors
+    (file,) = folder.glob("*.wandb")
+    assert exit_code(file) == 3
+    assert logged(file, "loss") == ["0", "1", "2", "3", "4"]
