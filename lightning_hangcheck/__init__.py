@@ -15,32 +15,51 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.recorder.api import beat, checkpoint, section
+from lightning_hangcheck.recorder.api import beat, checkpoint, section, step, track
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
+    from lightning_hangcheck import transformers as transformers
+    from lightning_hangcheck.hooks.barrier import barrier
+    from lightning_hangcheck.hooks.huggingface_callback import HuggingFaceHangCheck
     from lightning_hangcheck.hooks.lightning_callback import HangCheck
+    from lightning_hangcheck.hooks.locked import locked
+    from lightning_hangcheck.hooks.make_directory import make_directory
     from lightning_hangcheck.hooks.rank_zero_first import rank_zero_first
     from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
 
 __all__ = [
     "HangCheck",
+    "HuggingFaceHangCheck",
     "__version__",
+    "barrier",
     "beat",
     "checkpoint",
     "guarded_wandb_logger",
+    "locked",
+    "make_directory",
     "rank_zero_first",
     "section",
+    "step",
+    "track",
 ]
 
 _LOADED_WHEN_NAMED = {
+    "HuggingFaceHangCheck": "lightning_hangcheck.hooks.huggingface_callback",
     "HangCheck": "lightning_hangcheck.hooks.lightning_callback",
+    "barrier": "lightning_hangcheck.hooks.barrier",
     "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb_guard",
+    "locked": "lightning_hangcheck.hooks.locked",
+    "make_directory": "lightning_hangcheck.hooks.make_directory",
     "rank_zero_first": "lightning_hangcheck.hooks.rank_zero_first",
 }
+# not in __all__: a star import must not hide the real transformers
+_SUBMODULES_LOADED_WHEN_NAMED = ("transformers",)
 
 
 def __getattr__(name: str) -> object:
+    if name in _SUBMODULES_LOADED_WHEN_NAMED:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _LOADED_WHEN_NAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LOADED_WHEN_NAMED[name]), name)

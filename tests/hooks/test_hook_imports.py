@@ -8,7 +8,15 @@ import sys
 import pytest
 
 HEAVY = "torch lightning pytorch_lightning wandb transformers"
-NAMES = ("HangCheck", "guarded_wandb_logger", "rank_zero_first")
+NAMES = (
+    "HangCheck",
+    "barrier",
+    "guarded_wandb_logger",
+    "locked",
+    "make_directory",
+    "rank_zero_first",
+    "transformers",
+)
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
@@ -25,6 +33,12 @@ def test_naming_it_imports_none_of_the_guests(name: str) -> None:
     )
 
     assert said.stdout == "[]\n", said.stderr
+
+
+def test_a_star_import_leaves_the_real_transformers_alone() -> None:
+    said = run_python("from lightning_hangcheck import *\nprint('transformers' in globals())")
+
+    assert said.stdout == "False\n", said.stderr
 
 
 def test_missing_lightning_is_one_sentence_with_the_way_out() -> None:

@@ -8,6 +8,7 @@ import pickle
 import sys
 from contextlib import contextmanager
 from functools import wraps
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,3 +181,14 @@ def test_others_may_patch_the_same_function_before_and_after(
 def test_a_function_that_another_version_lacks_is_left_out() -> None:
     assert not wrap(HERE, "tripled", Seen())
     assert not hasattr(HERE, "tripled")
+
+
+def test_packages_that_hand_out_a_modules_function_hand_out_the_watched_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package, module = ModuleType("package"), ModuleType("package.module")
+    for one in (package, module):
+        monkeypatch.setitem(sys.modules, one.__name__, one)
+        one.doubled = doubled  # type: ignore[attr-defined]
+    assert wrap(module, "doubled", Seen())
+    assert package.doubled is module.doubled is not doubled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,23 @@ def test_a_script_that_was_started_plainly_records_once_it_imports_a_framework(
     assert (shown["pages"], shown["hook"]) == (1, True)
 
 
+@pytest.mark.parametrize("imports", ["import lightning_hangcheck as hc", "import mine as hc"])
+def test_a_script_that_says_its_own_checkpoints_gets_no_number_twice(
+    imports: str, session: Session, framework: str
+) -> None:
+    """Also where a module of the script's says them, which nobody can know at its start."""
+    (Path(framework) / "mine.py").write_text("from lightning_hangcheck import checkpoint\n")
+    script = Path(framework) / "train.py"
+    script.write_text(
+        f"import datasets\n{imports}\n"
+        "hc.checkpoint('Script started')\nhc.checkpoint('Model created', number=5)\n"
+    )
+    speaking = {**RANK, "HANGCHECK_CONSOLE": "all"}
+    said = _python(session, str(script), search=framework, **speaking).stderr
+    numbers = re.findall(r"CHECKPOINT (\d+)", said)
+    assert numbers == (["1", "5"] if "mine" not in imports else ["1", "2", "5"])
+
+
 def test_what_such_a_script_starts_is_a_helper(session: Session, framework: str) -> None:
     inner = f"import datasets\n{SHOWN}"
     program = (
@@ -121,6 +139,14 @@ def test_what_such_a_script_starts_is_a_helper(session: Session, framework: str)
     )
     shown = json.loads(_python(session, "-c", program, search=framework).stdout)
     assert (shown["ours"], shown["pages"]) == ([], 1)
+
+
+def test_a_launcher_is_left_alone_whatever_its_flags(session: Session, framework: str) -> None:
+    launcher = Path(framework) / "torchrun"
+    launcher.write_text(f"import datasets\n{SHOWN}")
+    flags = ("-u", "-W", "ignore", "-X", "utf8")
+    shown = json.loads(_python(session, *flags, str(launcher), search=framework).stdout)
+    assert (shown["ours"], shown["pages"]) == ([], 0)
 
 
 def test_a_child_of_multiprocessing_is_left_alone(session: Session, framework: str) -> None:
@@ -138,7 +164,9 @@ if __name__ == "__main__":
     child.join()
 """
     )
-    shown = json.loads(_python(session, f"{framework}/spawning.py", search=framework).stdout)
+    flags = ("-B", "-W", "ignore", "-X", "utf8")  # which its children get too
+    ended = _python(session, *flags, f"{framework}/spawning.py", search=framework)
+    shown = json.loads(ended.stdout)
     assert (shown["pages"], shown["hook"]) == (0, False)
 
 

@@ -5,31 +5,61 @@ whatever else is called sitecustomize is run after this. What only may become a 
 was started plainly, a child of multiprocessing) pays no more until it imports a framework.
 """
 
+import gc
 import importlib.util
 import os
 import sys
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+
+TYPE_CHECKING = False  # importing typing for that of its own would cost every process a millisecond
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _FOLDER = str(Path(__file__).parent)
 _LAUNCHERS = (
     "accelerate",
+    "accelerate.commands.accelerate_cli",
     "accelerate.commands.launch",
     "deepspeed",
     "deepspeed.launcher.launch",
     "deepspeed.launcher.runner",
+    "fabric",
     "torch.distributed.launch",
     "torch.distributed.run",
     "torchrun",
 )
 _RANK_NAMES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 _FRAMEWORKS = frozenset(
-    {"torch", "lightning", "pytorch_lightning", "transformers", "datasets", "wandb"}
+    {
+        "accelerate",
+        "datasets",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+        "wandb",
+    }
 )
 
 
 def _mark() -> str:
     return "/".join(os.environ.get(name, "") for name in _RANK_NAMES)
+
+
+def _program() -> str:
+    """The script, module or code that this interpreter was told to run."""
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word in ("-W", "-X"):
+            next(words, "")
+        elif word[:1] != "-":
+            return word
+        elif word[1:2] not in "WX-" and word[-1] in "mc":
+            return next(words, "")
+    return ""
 
 
 def _role() -> str:
@@ -48,10 +78,10 @@ def _role() -> str:
         return "stranger"
     if environment.get("HANGCHECK_JOINED", pid) != pid:
         return "stranger"
-    words = sys.orig_argv[1:4]
-    if any("multiprocessing" in word for word in words):
+    program = _program()
+    if program.startswith("from multiprocessing."):
         return "child"
-    if any(word.rpartition("/")[2] in _LAUNCHERS for word in words):
+    if program.rpartition("/")[2] in _LAUNCHERS:
         return "stranger"
     known = environment.get("HANGCHECK_RANK_PROCESS", "").partition(":")
     if known[2] == _mark() and known[0] not in ("", pid):
@@ -59,14 +89,31 @@ def _role() -> str:
     return "rank" if any(name in environment for name in _RANK_NAMES) else "script"
 
 
+@contextmanager
+def _uncollected() -> "Iterator[None]":
+    """Keep the garbage collector out of our imports.
+
+    It runs after so many new objects: ours brought a full run forward into the import of torch,
+    where it has ten times as much to look at (about 100 ms).
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def _record() -> None:
     """Record this process from here on."""
-    try:
-        from lightning_hangcheck.hooks.zero_code import start
-    except ImportError:  # this interpreter has not installed the package; it is not ours to watch
-        return
-    os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
-    start()
+    with _uncollected():
+        try:
+            from lightning_hangcheck.hooks.zero_code import start
+        except ImportError:  # not installed for this interpreter, which is not ours to watch then
+            return
+        os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
+        start()
 
 
 class _FirstImport:
@@ -83,11 +130,12 @@ class _FirstImport:
         sys.meta_path.remove(self)
         if self._role == "script":
             _record()
-        try:
-            from lightning_hangcheck.hooks.instrument.imports import watch_imports
-        except ImportError:
-            return None
-        watch_imports(only_joining=self._role == "child")
+        with _uncollected():
+            try:
+                from lightning_hangcheck.hooks.zero_code import watch
+            except ImportError:
+                return None
+            watch(is_child=self._role == "child")
         return importlib.util.find_spec(name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import wrapt
@@ -14,19 +14,51 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _HERE = __package__
-_JOINING = (("torch.distributed.distributed_c10d", "joining"),)
+_C10D = "torch.distributed.distributed_c10d"
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+_WATCHED = (
+    (_C10D, "groups"),
+    ("torch.serialization", "checkpoints"),
+    ("torch.utils.data.dataloader", "data_loading"),
+    ("datasets.load", "data_loading"),
+    ("wandb.sdk.wandb_init", "experiments"),
+    ("wandb.sdk.wandb_run", "experiments"),
+    ("transformers.modeling_utils", "model_loading"),
+    ("transformers.models.auto.modeling_auto", "model_loading"),
+    ("transformers.tokenization_utils_base", "model_loading"),
+    ("transformers.models.auto.tokenization_auto", "model_loading"),
+    ("transformers.models.auto.processing_auto", "model_loading"),
+    ("transformers.trainer", "huggingface"),
+    ("accelerate.accelerator", "accelerators"),
+    ("lightning.fabric.fabric", "fabric"),
+    ("lightning.fabric.wrappers", "fabric"),
+    ("lightning_fabric.fabric", "fabric"),
+    ("lightning_fabric.wrappers", "fabric"),
+    *((f"{package}.loggers.wandb", "experiments") for package in _LIGHTNING),
+    *((f"{package}.trainer.trainer", "trainers") for package in _LIGHTNING),
+    *(
+        (f"{package}.trainer.connectors.accelerator_connector", "trainers")
+        for package in _LIGHTNING
+    ),
+)
 """Modules as they are imported, and the files of this folder whose ``instrument`` then wraps."""
-_RANKS_ONLY: tuple[tuple[str, str], ...] = ()
 
 
-def watch_imports(*, only_joining: bool) -> None:
-    """Have each watched module wrapped as soon as it is imported, or now if it is there.
+@cache
+def watch_joining() -> None:
+    """Notice when this process joins a process group."""
+    _watch(_C10D, "joining")
 
-    Args:
-        only_joining: This process is a rank only if it joins a process group.
-    """
-    for module, ours in _JOINING if only_joining else (*_JOINING, *_RANKS_ONLY):
-        wrapt.register_post_import_hook(partial(_instrument, ours), module)
+
+@cache
+def watch_ranks() -> None:
+    """Have all else wrapped as soon as it is imported, or now if it is there."""
+    for module, ours in _WATCHED:
+        _watch(module, ours)
+
+
+def _watch(module: str, ours: str) -> None:
+    wrapt.register_post_import_hook(partial(_instrument, ours), module)
 
 
 def _instrument(ours: str, module: ModuleType) -> None:

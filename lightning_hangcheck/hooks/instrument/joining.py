@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from lightning_hangcheck.hooks.instrument.wrapping import Call, wrap
+from lightning_hangcheck.hooks.instrument.imports import watch_ranks
+from lightning_hangcheck.hooks.instrument.places import in_section
+from lightning_hangcheck.hooks.instrument.wrapping import Call, by_name, wrap
 from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.recorder.recording import current
-from lightning_hangcheck.recorder.sections import Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,14 +30,15 @@ JOINED = "HANGCHECK_JOINED"
 def instrument(module: ModuleType) -> None:
     """Watch torch's ``init_process_group``."""
     signature = inspect.signature(module.init_process_group)
+    section = in_section("init_process_group")
 
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
-        named = signature.bind(*call.arguments, **call.named).arguments
-        _learn(*announced(named, os.environ))
-        with Section(current(), "init_process_group"):
+        _learn(*announced(by_name(call, signature), os.environ))
+        with section(call):
             yield
         _learn(module.get_rank(), module.get_world_size())
+        watch_ranks()
         os.environ[JOINED] = str(os.getpid())
 
     wrap(module, "init_process_group", joining)

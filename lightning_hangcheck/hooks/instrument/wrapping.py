@@ -7,8 +7,10 @@ are wrapped, never a class. A watcher of ours that fails is switched off and sai
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import wrapt
@@ -18,8 +20,9 @@ from lightning_hangcheck import log
 from lightning_hangcheck.model.redaction import redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from inspect import Signature
 
     Around = Callable[["Call"], AbstractContextManager[None]]
     AnyFunctionWrapper = wrapt.FunctionWrapper[..., Any]
@@ -54,10 +57,40 @@ def wrap(owner: Any, name: str, around: Around) -> bool:  # noqa: ANN401 - a mod
     Returns:
         Whether there is such a function; another version of the framework may not have it.
     """
-    if not callable(getattr(owner, name, None)):
+    before = getattr(owner, name, None)
+    if not callable(before):
         return False
-    wrapt.wrap_object(owner, name, WatchedFunction, (_Watcher(name, around),))
+    ours = wrapt.wrap_object(owner, name, WatchedFunction, (_Watcher(name, around),))
+    if isinstance(owner, ModuleType):
+        for package in _packages_around(owner):
+            if vars(package).get(name) is before:
+                setattr(package, name, ours)
     return True
+
+
+def _packages_around(module: ModuleType) -> Iterator[ModuleType]:
+    """Packages that may hand out a module's functions as their own, as torch does: torch.save."""
+    name = module.__name__.rpartition(".")[0]
+    while name:
+        if name in sys.modules:
+            yield sys.modules[name]
+        name = name.rpartition(".")[0]
+
+
+def unwrap(owner: Any, name: str) -> None:  # noqa: ANN401 - a module or a class
+    """Stop watching; where somebody has patched the function since, ours stays below it."""
+    ours = vars(owner).get(name)
+    if isinstance(ours, WatchedFunction):
+        setattr(owner, name, ours.__wrapped__)
+
+
+def by_name(call: Call, signature: Signature) -> Mapping[str, Any]:
+    """Return the arguments of a call by their names; none if the function will refuse them."""
+    first = () if call.instance is None else (call.instance,)
+    try:
+        return signature.bind(*first, *call.arguments, **call.named).arguments
+    except TypeError:
+        return {}
 
 
 class _WatchedMethod(AnyMethodWrapper):

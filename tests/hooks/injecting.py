@@ -1,0 +1,51 @@
+"""Running scripts as processes of a job that is watched, without a sidecar."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lightning_hangcheck.hooks.zero_code import injected
+from lightning_hangcheck.rundir.session import SESSION_VARIABLE, SessionFacts, open_session
+
+PACKAGE = str(Path(__file__).parents[2])
+
+
+def run_script(script: Path, environment: dict[str, str], python_path: str) -> tuple[int, str, str]:
+    """Run it in its own folder; exit code, output and errors."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", script.name],
+        cwd=script.parent,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": python_path,
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def as_script(tmp_path: Path) -> tuple[dict[str, str], str]:
+    """Environment and PYTHONPATH of a process of a job that is watched."""
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="train.py",
+        started_at="2026-11-20T10:00:00Z",
+        root_pid=os.getpid(),
+        launched=True,
+    )
+    session = open_session(tmp_path / "shared" / "key", facts)
+    return {SESSION_VARIABLE: str(session.path)}, injected(PACKAGE)
+
+
+def as_rank(tmp_path: Path) -> tuple[dict[str, str], str]:
+    """The same, of the only rank of that job."""
+    watched, python_path = as_script(tmp_path)
+    return {**watched, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}, python_path

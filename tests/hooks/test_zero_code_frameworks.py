@@ -1,0 +1,65 @@
+"""Fabric and Hugging Face's Trainer, by scripts that never heard of us."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from injecting import PACKAGE, as_script, run_script
+from processes import PROGRAMS
+
+from lightning_hangcheck.recorder.journal_reader import read_journal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+SAID = {
+    "unaware_fabric.py": [
+        "CHECKPOINT 1: Script started",
+        "Fabric constructor",
+        "CHECKPOINT 8: Accelerator configured",
+        "Fabric.launch",
+        "Fabric.setup",
+        "DataLoader constructor",
+        "Fabric.setup_dataloaders",
+        "first batch of a DataLoader",
+        "Fabric.barrier",
+        "Fabric.save of a checkpoint",
+        "Fabric.load of a checkpoint",
+    ],
+    "unaware_huggingface.py": [
+        "CHECKPOINT 1: Script started",
+        "Trainer constructor",
+        "Accelerator constructor",
+        "CHECKPOINT 8: Accelerator configured",
+        "CHECKPOINT 11: Trainer ready (prime suspect)",
+        "Trainer.train",
+        "DataLoader constructor",
+        "first batch of a DataLoader",
+        "Trainer.save_model of a checkpoint",
+        "torch.save of a checkpoint",
+        "CHECKPOINT 12: Training finished",
+        "Trainer.evaluate",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_framework_is_seen_and_not_changed(name: str, tmp_path: Path) -> None:
+    script = tmp_path / name
+    shutil.copy(PROGRAMS / name, script)
+    watched, plain = run_script(script, *as_script(tmp_path)), run_script(script, {}, PACKAGE)
+    assert watched[0] == plain[0] == 0, watched[2]
+    # the lines before hold transformers' own times
+    assert watched[1].splitlines()[-1] == plain[1].splitlines()[-1]
+    lines = re.findall(r"\] (?:About to call (.+)\.\.\.|(CHECKPOINT .+))", watched[2])
+    assert list(dict.fromkeys(call or checkpoint for call, checkpoint in lines)) == SAID[name]
+    assert watched[2].count("Trainer constructor returned") <= 1
+    (journal,) = (tmp_path / "run" / "ranks").iterdir()
+    entries, _ = read_journal(journal)
+    assert "is no longer watched" not in watched[2]
+    assert "is switched off" not in watched[2]
+    assert entries[-1]["kind"] == "finished"

@@ -1,0 +1,92 @@
+"""Scripts that never heard of this package, under `hangcheck run`: what is said of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from launched import run
+from processes import PROGRAMS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OFFLINE = {
+    "WANDB_SILENT": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HANGCHECK_CONSOLE": "all",
+}
+CHECKPOINTS = [
+    "1: Script started",
+    "4: Tokenizer loaded",
+    "5: Model created",
+    "9: WandbLogger ready (prime suspect)",
+    "8: Accelerator configured",
+    "11: Trainer ready (prime suspect)",
+    "7: DataModule ready",
+    "12: Training finished",
+]
+"""In the order of this script, whose numbers are those of the reference script."""
+SECTIONS = [
+    "tokenizer from_pretrained (AutoTokenizer)",
+    "model from_pretrained (AutoModelForCausalLM)",
+    "WandbLogger constructor",
+    "Trainer constructor",
+    "Trainer.fit",
+    "wandb.init",
+    "DataLoader constructor",
+    "first batch of a DataLoader",
+    "Trainer.save_checkpoint",
+]
+
+pytestmark = pytest.mark.real
+
+
+def script(*arguments: str) -> list[str]:
+    return [sys.executable, "-W", "ignore", str(PROGRAMS / "unaware_training.py"), *arguments]
+
+
+def said_of(errors: str, rank: int) -> list[str]:
+    """What our lines say of the process that became this rank."""
+    pid = re.search(rf"\[R{rank}/\d+\]\[LR{rank}\]\[PID:(\d+)\]", errors)
+    assert pid is not None, errors
+    return re.findall(rf"\[PID:{pid[1]}\] (.+)", errors)
+
+
+def test_a_training_is_seen_from_its_start_to_its_end_and_is_not_changed(tmp_path: Path) -> None:
+    plain = subprocess.run(
+        script("lightning.pytorch"),
+        cwd=tmp_path,
+        env={**os.environ, **OFFLINE},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    ended = run(tmp_path, script("lightning.pytorch"), **OFFLINE)
+    assert (ended.returncode, ended.stdout) == (plain.returncode, plain.stdout)
+    assert (ended.returncode, ended.stdout) == (3, "steps 8 vocabulary 1\n")
+    said = said_of(ended.stderr, 0)
+    prefix = "CHECKPOINT "
+    assert [one.removeprefix(prefix) for one in said if prefix in one] == CHECKPOINTS
+    begun = re.findall(r"About to call (.+)\.\.\.", "\n".join(said))
+    assert list(dict.fromkeys(begun)) == SECTIONS
+    for section in begun:
+        assert sum(one.startswith(f"{section} returned (") for one in said) == begun.count(section)
+
+
+def test_each_rank_of_lightnings_own_launcher_is_seen(tmp_path: Path) -> None:
+    ended = run(tmp_path, script("pytorch_lightning"), TWO_RANKS="1", **OFFLINE)
+    assert (ended.returncode, ended.stdout.count("steps 4 vocabulary 1\n")) == (3, 2)
+    for rank in (0, 1):
+        said = said_of(ended.stderr, rank)
+        numbers = re.findall(r"CHECKPOINT (\d+)", "\n".join(said))
+        assert numbers == ["1", "4", "5", "8", "11", "7", "12"]
+        for name in ("init_process_group", "dist.barrier", "Trainer.fit"):
+            assert f"About to call {name}..." in said
