@@ -83,13 +83,14 @@ def plan(
     weights, KV cache and activations need, where they go, what to give to from_pretrained, how fast
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
+    beside = tuple(map(_extra, extras))
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),
         dtype=cast("Dtype | None", dtype),
         context=context,
         batch=batch,
-        extras=tuple(map(_extra, extras)),
+        extras=beside,
     )
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -38,7 +39,14 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
 def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(name, "config.json"))
+    # it announces each of its attempts; one sentence at the end says it all
+    chatter = logging.getLogger("huggingface_hub")
+    before = chatter.level
+    chatter.setLevel(logging.CRITICAL)
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    finally:
+        chatter.setLevel(before)
 
 
 def _reason(error: Exception) -> str:

@@ -59,12 +59,15 @@ def _carried(shares: tuple[Share, ...], seconds: float) -> str:
     away = [share for share in shares if share.device in ("cpu", "disk") and share.weights]
     names = {"cpu": "in main memory", "disk": "on disk"}
     where = " and ".join(
-        f"{count(share.layers, 'layer')} ({_gb(share.weights)}) {names[share.device]}"
-        for share in away
+        f"{_held(share)} ({_gb(share.weights)}) {names[share.device]}" for share in away
     )
     what = "must be carried to the GPU" if any(s.device == "0" for s in shares) else "must be read"
     answer = f"{seconds * ANSWER / 60:.0f} minutes" if seconds * ANSWER > 99 else "under 2 minutes"
     return f"{where} {what} for every token: {seconds:.2g} s each, {answer} for {ANSWER} tokens"
+
+
+def _held(share: Share) -> str:
+    return count(share.layers, "layer") if share.layers else "what is outside the layers"
 
 
 def _device(share: Share) -> str:

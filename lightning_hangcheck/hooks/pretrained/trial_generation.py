@@ -85,8 +85,11 @@ def _can_generate(model: PreTrainedModel) -> bool:
 
 
 def _first_token(model: PreTrainedModel) -> int:
-    start = getattr(model.config, "bos_token_id", None)
-    return start if isinstance(start, int) else 0
+    """The token of a beginning; another where it means padding, as transformers warns of that."""
+    start, padding = (getattr(model.config, f"{kind}_token_id", None) for kind in ("bos", "pad"))
+    if isinstance(start, int) and start != padding:
+        return start
+    return 1 if padding == 0 else 0
 
 
 def _plainest(model: PreTrainedModel) -> GenerationConfig:
