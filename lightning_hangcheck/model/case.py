@@ -102,6 +102,7 @@ class RankView(Struct, frozen=True, kw_only=True):
 
     Attributes:
         pid: None where the rank never had a process on a node that we see.
+        rivals: Other processes that say of themselves that they are this rank.
         silent_for_s: Seconds since its last progress, by its page, or judged from outside where
             it has none.
         idle_for_s: Seconds since it last used the processor or moved bytes, never more than
@@ -119,6 +120,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     local_rank: int | None = None
     host: str = ""
     pid: int | None = None
+    rivals: tuple[int, ...] = ()
     beat: Beat | None = None
     silent_for_s: float = 0.0
     idle_for_s: float = 0.0

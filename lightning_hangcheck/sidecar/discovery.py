@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.identity import Identity
 
@@ -39,6 +40,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
 
     Attributes:
         guessed: Nothing said so: it is only the first Python process of a job without any rank.
+        rivals: Processes that say of themselves that they are this rank too.
     """
 
     rank: int
@@ -48,6 +50,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
     world_size: int | None = None
     local_world_size: int | None = None
     guessed: bool = False
+    rivals: tuple[int, ...] = ()
 
 
 def find_ranks(
@@ -72,7 +75,8 @@ def find_ranks(
     found = _told_by_environment(tree, agents, told)
     for pid, beat in told.items():
         by_page = _rank_by_page(beat, tree[pid])
-        found[by_page.rank] = by_page
+        rivals = tuple(p for p, other in told.items() if other.rank == beat.rank and p != pid)
+        found[by_page.rank] = replace(by_page, rivals=rivals)
     if not any(rank.rank == 0 for rank in found.values()):
         main = _plain_main(tree, bool(found))
         if main is not None:

@@ -96,6 +96,7 @@ class WatchedRank:
             local_rank=self.found.local_rank,
             host=host,
             pid=self.found.pid,
+            rivals=self.found.rivals,
             beat=self.beat,
             silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),

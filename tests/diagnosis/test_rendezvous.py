@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from cases import (
     IN_CONNECT,
     IN_INIT,
@@ -31,6 +32,13 @@ def test_a_missing_rank_is_proven_where_all_ranks_belong_on_this_node() -> None:
     assert _told(case) == ("hang", (1,), (0,), "rendezvous")
     assert "rank 1 never came: WORLD_SIZE is 2" in judge(case).summary
     assert judge(case).ranks[1].state == "missing"
+
+
+def test_processes_that_took_the_same_number_are_told_where_a_rank_is_missing() -> None:
+    zero = msgspec.structs.replace(rank(0, IN_INIT, silent=11.0), rivals=(700,))
+    verdict = judge(job(zero, missing(1, silent=11.0)))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+    assert "2 processes (pids 100, 700) say that they are rank 0" in verdict.summary
 
 
 def test_a_rank_without_a_store_is_the_culprit_of_the_rendezvous() -> None:

@@ -78,6 +78,13 @@ def test_a_page_that_knows_its_rank_decides() -> None:
     assert pids(tree, beats) == {0: 11, 1: 12}
 
 
+def test_two_processes_that_say_they_are_one_rank_know_of_each_other() -> None:
+    tree = [process(10, 1), process(11, 10), process(12, 10)]
+    beats = {pid: Beat(pid=pid, rank=0, world_size=2) for pid in (11, 12)}
+    (found,) = find_ranks(tree, beats)
+    assert {found.pid, *found.rivals} == {11, 12}
+
+
 def test_a_page_of_a_process_that_is_gone_is_no_rank() -> None:
     tree = [torchrun_rank(11, 10, 0)]
     assert pids(tree, {99: Beat(pid=99, rank=1, world_size=2)}) == {0: 11}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.rules.finding import Certainty
-    from lightning_hangcheck.diagnosis.scene import RankReading
+    from lightning_hangcheck.diagnosis.scene import RankReading, Scene
 
 NOBODY_ELSEWHERE = (
     "all known ranks are there, so one that they expect was never started, or they cannot reach "
@@ -44,14 +44,32 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
     scene = situation.scene
     who = [reading.rank for reading in missing]
     sentence = (
-        f"{name_ranks(who)} never came: WORLD_SIZE is {scene.world_size}, and only "
-        f"{len(scene.alive)} of its processes {verb(range(len(scene.alive)), 'was', 'were')} seen"
+        f"{name_ranks(who)} never came: WORLD_SIZE is {scene.world_size}, and "
+        f"{_of_one_number(scene) or _too_few(scene)}"
     )
     proven: Certainty = "proven" if scene.complete else "other"
     finding = blame(
         missing, "rendezvous", proven, 0.95 if scene.complete else 0.5, sentence, waited_for=True
     )
     return _as_rendezvous(finding, scene.waiting_in(RENDEZVOUS), "peers")
+
+
+def _too_few(scene: Scene) -> str:
+    alive = len(scene.alive)
+    return f"only {alive} of its processes {verb(range(alive), 'was', 'were')} seen"
+
+
+def _of_one_number(scene: Scene) -> str:
+    """Say where several processes took the same number; it is theirs that somebody misses."""
+    claimed = next((one for one in scene.alive if one.view.rivals), None)
+    if claimed is None:
+        return ""
+    pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
+    who = ", ".join(str(pid) for pid in pids)
+    return join(
+        f"{len(pids)} processes (pids {who}) say that they are rank {claimed.rank}",
+        within(claimed.place),
+    )
 
 
 def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
