@@ -118,11 +118,12 @@ def _cells(
     ranks = [state.rank for state in states]
     runs = situation.state == STATE_WORDS["running"]
     targets = [edge.target for rank in ranks for edge in edges.get(f"rank:{rank}", ())]
-    doing = ", ".join(filter(None, (situation.doing, _awaited(targets)))) or _progress(states)
+    steps = "" if targets else _steps(states)
+    doing = ", ".join(filter(None, (steps, situation.doing, _awaited(targets))))
     return (
         name_ranks(ranks),
         situation.state[len(ranks) > 1],
-        doing,
+        doing or _checkpoint(states),
         plain(situation.place.function),
         plain(situation.place.line).rpartition("/")[2],
         f"phase {situation.phase}" if situation.phase else "",
@@ -141,11 +142,16 @@ def _awaited(targets: Iterable[str]) -> str:
     return ""
 
 
-def _progress(states: Sequence[RankState]) -> str:
-    """How far these ranks are: their steps, else the last checkpoint of the first."""
+def _steps(states: Sequence[RankState]) -> str:
+    """How far these ranks are, where they count steps."""
     steps = [state.step for state in states if state.step is not None]
-    if steps:
-        first, last = min(steps), max(steps)
-        return f"step {first}" if first == last else f"steps {first}-{last}"
+    if not steps:
+        return ""
+    first, last = min(steps), max(steps)
+    return f"step {first}" if first == last else f"steps {first}-{last}"
+
+
+def _checkpoint(states: Sequence[RankState]) -> str:
+    """The last checkpoint of the first of them."""
     mark = states[0].last_checkpoint
     return f"after checkpoint {mark.number} {plain(mark.name)}" if mark else ""

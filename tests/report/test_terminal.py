@@ -165,6 +165,12 @@ def test_culprits_come_first() -> None:
     assert re.match(r" +ranks 0-2,4-7 +wait", rows[1])
 
 
+def test_a_section_around_the_whole_stage_does_not_hide_the_step() -> None:
+    states = (RankState(rank=0, state="running", step=10, open_sections=("Trainer.fit",)),)
+    text = terminal.render(None, verdict("hang", world_size=1, ranks=states), FOLDER)
+    assert "step 10, in Trainer.fit" in text
+
+
 def test_more_situations_than_rows_are_counted() -> None:
     """Ranks that do not fit are named in one line, so that none is lost silently."""
     states = tuple(
