@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals by which launchers, schedulers and people end a job: no rank's own failure."""
-TERMINATED = "SIGTERMException"
-"""What Lightning raises in a rank that a launcher ends (lightning 2.6, utilities/exceptions.py)."""
+TOLD_TO_END = ("SIGTERMException", "SignalException", "KeyboardInterrupt")
+"""What is raised in a rank that somebody ends by a signal: by Lightning 2.6
+(utilities/exceptions.py), torch's launcher, and Python."""
+WAY_OUT_NS = 1_000_000_000
+"""Signs of progress that a program still gives while its exception leaves the last sections."""
 SHELL_BASE = 128
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 
@@ -30,13 +33,24 @@ def failed(view: RankView) -> bool:
 
 
 def ended_from_outside(view: RankView) -> bool:
-    """Whether a launcher, a scheduler or a person ended it."""
-    return _signal(view) in FROM_OUTSIDE or last_words(view).startswith(TERMINATED)
+    """Whether a launcher, a scheduler or a person ended it.
+
+    A signal may come to a rank that has raised and is still on its way out.
+    """
+    if last_words(view).startswith(TOLD_TO_END):
+        return True
+    return _signal(view) in FROM_OUTSIDE and not _raised(view)
 
 
 def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
-    """Return the first rank that failed by itself, not because others had."""
+    """Return the first rank that failed by itself, not because others had.
+
+    Where all of them raised, the moment of that counts: a rank may take longer to its end than
+    those that fail because of it.
+    """
     own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
+    if all(_raised(one.view) for one in own):
+        return min(own, key=_raised_ns, default=None)
     return min(own, key=_order, default=None)
 
 
@@ -90,6 +104,18 @@ def aspect_of(view: RankView) -> str:
         return "raised"
     clean = view.departure is not None and view.departure.exit_code == 0
     return "left" if clean else "silent"
+
+
+def _raised(view: RankView) -> bool:
+    """Whether an exception left the program: none that was caught, after which it went on."""
+    beat = view.beat
+    if beat is None or beat.ending != "raised" or not beat.ended_ns:
+        return False
+    return beat.last_beat_ns - beat.ended_ns < WAY_OUT_NS
+
+
+def _raised_ns(reading: RankReading) -> int:
+    return reading.view.beat.ended_ns if reading.view.beat is not None else 0
 
 
 def _order(reading: RankReading) -> float:

@@ -51,6 +51,7 @@ class Beat(Struct, frozen=True, kw_only=True):
             present while the process is alive: something keeps the interpreter lock.
         ending: ``raised`` once an exception left the program or a Lightning stage, ``finished``
             once the interpreter began to exit without one.
+        ended_ns: Monotonic time of that; 0 while it runs.
         last_words: Type, message and place of that exception, redacted, in one line.
     """
 
@@ -69,4 +70,5 @@ class Beat(Struct, frozen=True, kw_only=True):
     sections: tuple[OpenSection, ...] = ()
     pulse_ns: int = 0
     ending: Ending = "running"
+    ended_ns: int = 0
     last_words: str = ""

@@ -62,8 +62,8 @@ CHECKPOINT: Final = Record(320, f"@Qqqq{CHECKPOINT_NAME_BYTES}sQ")
 # monotonic time, how many are open, then for each shown one: monotonic time of entry, item,
 # milliseconds after which a guard ends it, name
 SECTIONS: Final = Record(576, "@Qqq" + f"qqq{SECTION_NAME_BYTES}s" * SECTION_SLOTS + "Q")
-# ending, last words
-ENDING: Final = Record(1536, f"@Qq{LAST_WORDS_BYTES}sQ")
+# ending, monotonic time of it, last words
+ENDING: Final = Record(1536, f"@Qqq{LAST_WORDS_BYTES}sQ")
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again

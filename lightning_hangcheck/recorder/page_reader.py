@@ -86,7 +86,7 @@ def read_page(memory: Memory) -> Beat:
     rank, world_size, local_rank = _read_record(memory, layout.IDENTITY)[1:]
     checkpoint_ns, number, at_ns, name = _read_record(memory, layout.CHECKPOINT)[1:]
     sections_ns, count, *slots = _read_record(memory, layout.SECTIONS)[1:]
-    ending, last_words = _read_record(memory, layout.ENDING)[1:]
+    ending, ended_ns, last_words = _read_record(memory, layout.ENDING)[1:]
     (pulse_ns,) = layout.PULSE.form.unpack(memory[layout.PULSE.start : layout.PULSE.stop])
     return Beat(
         pid=pid,
@@ -105,6 +105,7 @@ def read_page(memory: Memory) -> Beat:
         sections=_sections(count, slots),
         pulse_ns=pulse_ns,
         ending=_ending(ending),
+        ended_ns=ended_ns,
         last_words=read_text(last_words),
     )
 

@@ -136,7 +136,7 @@ class PageWriter:
         """Show how the process ended."""
         self.ending = ending
         text = fit_text(last_words, layout.LAST_WORDS_BYTES)
-        self._write("ending", layout.ENDING, layout.ENDINGS.index(ending), text)
+        self._write("ending", layout.ENDING, layout.ENDINGS.index(ending), monotonic_ns(), text)
 
     def _write_first(self) -> None:
         header = (layout.MAGIC, layout.LAYOUT_VERSION, layout.PAGE_SIZE, os.getpid())

@@ -87,11 +87,14 @@ def _look_at(pid: int, asleep: bool, looks: int) -> tuple[list[Span], list[Span]
         ((sample, gaps),) = sample_all([Subject(pid=pid, asleep=asleep)], LOOK_LIMIT_S)
         ended = time.monotonic_ns()
         if sample.stack is None:
-            raise SystemExit(f"dump_pause: no stack: {gaps}")
+            print(f"dump_pause: a look without a stack: {gaps}", file=sys.stderr)
+            continue
         looked.append((began, ended))
         time.sleep(INTERVAL_S + (ended - began) / 1e9)
         now = time.monotonic_ns()
         unlooked.append((now - (ended - began), now))
+    if not looked:
+        raise SystemExit("dump_pause: no look gave a stack")
     return looked, unlooked
 
 

@@ -46,6 +46,26 @@ def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
     assert "rank 1 raised" in verdict.remedies[0].text
 
 
+def _raising(view: RankView, at_ns: int, *, last_beat_ns: int = 0) -> RankView:
+    beat = Beat(pid=1, ending="raised", ended_ns=at_ns, last_beat_ns=last_beat_ns)
+    return _beaten(view, beat)
+
+
+def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
+    """Rank 1 raised, and the launcher ended it on its way out, for rank 0 failed for want of it."""
+    late = _raising(gone(1, -15, order=1, words="ValueError: bad sample"), 100)
+    early = _raising(gone(0, 1, order=0, words="RuntimeError: Connection closed by peer"), 200)
+    verdict = judge(job(early, late, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "ValueError: bad sample" in verdict.summary
+
+
+def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
+    caught = _raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
+    failure = _raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
+    assert judge(job(failure, caught, ended=True, exit_code=1)).culprits == (0,)
+
+
 def test_a_rank_that_left_before_the_first_failed_is_told() -> None:
     failure = gone(0, 1, order=1, words="RuntimeError: Connection closed by peer")
     verdict = judge(job(failure, gone(1, 0, order=0), ended=True, exit_code=1))
