@@ -17,7 +17,7 @@ from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.probes.file_locks import file_locks, holders_of
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.tree import command_line, read_environment
-from lightning_hangcheck.probes.vitals import vitals
+from lightning_hangcheck.probes.vitals import has_ended, vitals
 
 READ_LIMIT = 1.0  # seconds for one look into the file or the processes
 LONGEST_COMMAND = 120  # characters
@@ -100,7 +100,7 @@ def read_record(file: Path) -> Record | None:
 
 def left_by(record: Record | None) -> str | None:
     """Name the holder that ended on this machine without giving its lock back, if one did."""
-    if record is None or record.host != socket.gethostname() or not _has_ended(record.pid):
+    if record is None or record.host != socket.gethostname() or not has_ended(record.pid):
         return None
     return record.who
 
@@ -126,7 +126,7 @@ def _on_this_machine(file: Path, record: Record) -> Holder:
     words, signs = _with_time(record), vitals(record.pid)
     if record.pid == os.getpid():
         return Holder(words="this process itself", pid=record.pid)
-    if _has_ended(record.pid):
+    if has_ended(record.pid):
         heirs = _who_has_open(file)
         kept = f"; {', '.join(heirs)} has it open still" if heirs else ""
         return Holder(words=f"{words}, which has ended{kept}", pid=record.pid, gone=not heirs)
@@ -149,11 +149,6 @@ def _look_up(pid: int, host: str) -> Record:
 
 def _with_time(record: Record) -> str:
     return f"{record.who}{f', since {record.since}' if record.since else ''}"
-
-
-def _has_ended(pid: int) -> bool:
-    signs = vitals(pid)
-    return signs is None or signs.state in "ZX"
 
 
 def _who_has_open(file: Path) -> list[str]:

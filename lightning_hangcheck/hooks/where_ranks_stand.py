@@ -15,7 +15,7 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.ranges import parse_ranks
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.probes.stacks import python_stacks
-from lightning_hangcheck.probes.vitals import vitals
+from lightning_hangcheck.probes.vitals import has_ended, vitals
 from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.discovery import find_ranks
@@ -81,7 +81,7 @@ def _processes(session: Session, *, local: bool) -> dict[int, tuple[int, Beat | 
     found = find_ranks(census.take(time.monotonic_ns()), beats)
     by_environment = {one.local_rank if local else one.rank: (one.pid, None) for one in found}
     # a page outlives its process: where a rank was started again, the process that lives counts
-    in_order = sorted(beats.items(), key=lambda one: _has_ended(one[0]), reverse=True)
+    in_order = sorted(beats.items(), key=lambda one: has_ended(one[0]), reverse=True)
     by_page = {beat.local_rank if local else beat.rank: (pid, beat) for pid, beat in in_order}
     return {key: one for key, one in (by_environment | by_page).items() if key is not None}
 
@@ -93,7 +93,7 @@ def _look(
         return Standing(lines="no process of it is seen on this node", seen=False)
     pid, beat = process
     signs = vitals(pid)
-    if signs is None or _has_ended(pid):
+    if signs is None or has_ended(pid):
         said = f" ({beat.last_words})" if beat is not None and beat.last_words else ""
         return Standing(lines=f"pid {pid} has ended{said}")
     stopped = ", which is stopped" if signs.state in "Tt" else ""
@@ -107,11 +107,6 @@ def _look(
     if earlier:
         return Standing(lines=f"pid {pid}{stopped}, as the sidecar saw it:{_indented(earlier)}")
     return Standing(lines=f"pid {pid}{stopped}; no stack: {gaps[0].why if gaps else 'unknown'}")
-
-
-def _has_ended(pid: int) -> bool:
-    signs = vitals(pid)
-    return signs is None or signs.state in "ZX"
 
 
 def _indented(frames: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from lightning_hangcheck.probes.guard import Looked, guarded
 from lightning_hangcheck.probes.lock_lines import takes_lock
 from lightning_hangcheck.probes.permission import why_filtered, why_refused
 from lightning_hangcheck.probes.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
-from lightning_hangcheck.probes.vitals import vitals
+from lightning_hangcheck.probes.vitals import has_ended
 
 ABSENT = "py-spy is not installed beside this Python nor on PATH; pip install py-spy"
 PY_SPY = "py-spy"
@@ -65,7 +65,7 @@ def python_stacks(
 
 def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | str:
     """Return the stacks, or why there are none."""
-    if _has_ended(pid):
+    if has_ended(pid):
         return ENDED
     program = find_py_spy()
     if program is None:
@@ -85,15 +85,10 @@ def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | st
 
 
 def _why_failed(pid: int, complaint: str) -> str:
-    if _has_ended(pid):
+    if has_ended(pid):
         return ENDED
     refusal = why_refused(pid) or why_filtered()
     return str(refusal) if refusal else f"py-spy: {complaint}"
-
-
-def _has_ended(pid: int) -> bool:
-    seen = vitals(pid)
-    return seen is None or seen.state in "ZX"
 
 
 def _main_first(pid: int, dumped: list[_DumpedThread]) -> tuple[ThreadStack, ...]:

@@ -51,6 +51,12 @@ def vitals(pid: int) -> Vitals | None:
     return Vitals(state=line.state, cpu_s=line.cpu_s, started_ticks=line.started_ticks)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to notice; unreadable is not gone."""
+    signs = vitals(pid)
+    return signs is None or signs.state in "ZX"
+
+
 def main_thread_cpu_s(pid: int) -> float | None:
     """Seconds of processor time of the main thread alone, at the kernel's tick (usually 10 ms).
 
