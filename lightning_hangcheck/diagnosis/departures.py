@@ -39,7 +39,7 @@ def ended_from_outside(view: RankView) -> bool:
     """
     if last_words(view).startswith(TOLD_TO_END):
         return True
-    return _signal(view) in FROM_OUTSIDE and not _raised(view)
+    return ending_signal(view) in FROM_OUTSIDE and not raised(view)
 
 
 def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
@@ -49,7 +49,7 @@ def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
     those that fail because of it.
     """
     own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
-    if all(_raised(one.view) for one in own):
+    if all(raised(one.view) for one in own):
         return min(own, key=_raised_ns, default=None)
     return min(own, key=_order, default=None)
 
@@ -67,7 +67,7 @@ def how_it_ended(view: RankView) -> str:
     """
     words = last_words(view)
     said = f": {words}" if words else ""
-    number = _signal(view)
+    number = ending_signal(view)
     if number is not None:
         name = _name(number)
         why = killed_for_memory(view) if number == signal.SIGKILL else ""
@@ -98,7 +98,7 @@ def aspect_of(view: RankView) -> str:
     """Say which kind of end it was, for the remedies: see causes.toml."""
     if ended_from_outside(view):
         return "outside"
-    if _signal(view) is not None:
+    if ending_signal(view) is not None:
         return "killed"
     if last_words(view):
         return "raised"
@@ -106,7 +106,7 @@ def aspect_of(view: RankView) -> str:
     return "left" if clean else "silent"
 
 
-def _raised(view: RankView) -> bool:
+def raised(view: RankView) -> bool:
     """Whether an exception left the program: none that was caught, after which it went on."""
     beat = view.beat
     if beat is None or beat.ending != "raised" or not beat.ended_ns:
@@ -123,7 +123,7 @@ def _order(reading: RankReading) -> float:
     return reading.view.departure.order if reading.view.departure is not None else float("inf")
 
 
-def _signal(view: RankView) -> int | None:
+def ending_signal(view: RankView) -> int | None:
     """Return the number of the signal that ended it; a shell between reports 128 plus that."""
     code = view.departure.exit_code if view.departure is not None else None
     if code is None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis.asked_end import asked_end
 from lightning_hangcheck.diagnosis.departures import (
     aspect_of,
-    ended_from_outside,
     failed,
     first_to_fail,
     how_it_ended,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.scene import RankReading, Scene
+    from lightning_hangcheck.model.case import AskedEnd
 
 
 def is_over(scene: Scene) -> bool:
@@ -32,10 +33,13 @@ def find_crash(scene: Scene) -> Finding | None:
     """Blame the first rank that failed by itself; None if the job ended well.
 
     Ranks that end because another failed (killed by the launcher) are no culprits. Where every rank
-    was ended from outside, none is.
+    was ended from outside, none is; and what fails after the end was asked for is no crash.
     """
     ranks = tuple(scene.ranks.values())
     first = first_to_fail(ranks)
+    asked = asked_end(scene)
+    if asked is not None and not _failed_before(asked, first):
+        return None
     if first is not None and not _forgiven(scene, first):
         others = [one.rank for one in ranks if one is not first and failed(one.view)]
         sentence = join(
@@ -57,6 +61,10 @@ def find_crash(scene: Scene) -> Finding | None:
     return _ended_otherwise(scene)
 
 
+def _failed_before(asked: AskedEnd, first: RankReading | None) -> bool:
+    return first is not None and first.rank in asked.failed_before
+
+
 def _left_before(first: RankReading, ranks: Sequence[RankReading]) -> list[int]:
     """Return the ranks that ended well before the first failed: it may have needed them."""
     failure = first.view.departure
@@ -71,19 +79,9 @@ def _left_before(first: RankReading, ranks: Sequence[RankReading]) -> list[int]:
 
 
 def _ended_otherwise(scene: Scene) -> Finding | None:
-    """No rank failed by itself: was the job ended from outside, or did only its command fail?"""
-    ended = [one for one in scene.ranks.values() if ended_from_outside(one.view)]
+    """No rank failed by itself: did only its command fail?"""
     code = scene.case.exit_code
-    if code == 0:
-        return None
-    if ended:
-        how = how_it_ended(ended[0].view)
-        sentence = (
-            f"the job was ended from outside: rank {ended[0].rank} {how}; no rank failed first"
-        )
-    elif code:
-        sentence = f"the command ended with exit code {code}, and no rank was seen to fail"
-    else:
+    if not code:
         return None
     return Finding(
         cause="process_dead",
@@ -91,8 +89,8 @@ def _ended_otherwise(scene: Scene) -> Finding | None:
         certainty="proven",
         confidence=0.5,
         silence_s=0.0,
-        sentence=sentence,
-        aspect="outside" if ended else "silent",
+        sentence=f"the command ended with exit code {code}, and no rank was seen to fail",
+        aspect="silent",
     )
 
 

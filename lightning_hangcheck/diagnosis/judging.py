@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence
 from lightning_hangcheck.diagnosis.collective_table import collectives
 from lightning_hangcheck.diagnosis.departures import failed
 from lightning_hangcheck.diagnosis.engine import Conclusion, conclude
@@ -48,7 +49,7 @@ def judge(case: Case) -> Verdict:
         started_at=_timestamp(case.run.started_at),
         detected_at=_timestamp(case.taken_at),
         stalled_since=_timestamp(case.taken_at, before_s=silence) if stalled else None,
-        stalled_for_s=silence if stalled else 0.0,
+        stalled_for_s=round(silence + _later_s(case), 3) if stalled else 0.0,
         world_size=max(0, scene.world_size),
         nnodes=case.run.nnodes,
         culprits=culprits,
@@ -65,6 +66,10 @@ def judge(case: Case) -> Verdict:
         stack_groups=groups,
         collectives=collectives(scene) if finding is not None else (),
     )
+
+
+def _later_s(case: Case) -> float:
+    return case.aftermath.after_s if case.aftermath is not None else 0.0
 
 
 def _victims(conclusion: Conclusion) -> tuple[int, ...]:
@@ -85,7 +90,9 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
     if finding is None:
         return ()
     blamed = [scene.ranks[rank] for rank in finding.culprits if rank in scene.ranks]
-    return (*finding.evidence, *facts_about(blamed), *waits(scene, conclusion.graph))
+    after = scene.case.aftermath
+    later = [EvidenceItem("ending", None, aftermath_sentence(after))] if after is not None else []
+    return (*later, *finding.evidence, *facts_about(blamed), *waits(scene, conclusion.graph))
 
 
 def _gaps(conclusion: Conclusion) -> tuple[Gap, ...]:

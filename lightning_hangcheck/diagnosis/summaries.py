@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_end
 from lightning_hangcheck.diagnosis.place import tracked_place
 from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, short_place, verb
 
@@ -21,13 +22,19 @@ def summarise(conclusion: Conclusion) -> str:
         if conclusion.kind == "crashed":
             return finding.sentence
         told = ", ".join(filter(None, (finding.sentence, _in_loop(conclusion))))
-        return "; ".join(filter(None, (told, _who_waits(conclusion))))
+        after = scene.case.aftermath
+        later = aftermath_sentence(after) if after is not None else ""
+        return "; ".join(filter(None, (told, _who_waits(conclusion), later)))
     count = len(scene.ranks)
-    if conclusion.kind == "finished":
-        return (
-            f"the job ended well; {_all(count)} left without a fault" if count else "the job ended"
-        )
-    return _calm(scene, count)
+    return _ended(scene, count) if conclusion.kind == "finished" else _calm(scene, count)
+
+
+def _ended(scene: Scene, count: int) -> str:
+    asked = asked_end(scene)
+    if asked is not None:
+        suspected = f"; suspected by then: {asked.suspected}" if asked.suspected else ""
+        return f"the job was ended by {asked.by}; no rank failed by itself{suspected}"
+    return f"the job ended well; {_all(count)} left without a fault" if count else "the job ended"
 
 
 def _in_loop(conclusion: Conclusion) -> str:

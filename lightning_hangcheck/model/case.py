@@ -75,6 +75,32 @@ class Departure(Struct, frozen=True, kw_only=True):
     memory_kills_scope: str = ""
 
 
+class AskedEnd(Struct, frozen=True, kw_only=True):
+    """Somebody asked the job to end: what its ranks did from then on is no fault of theirs.
+
+    Attributes:
+        by: The rest of "ended by", for example ``SIGINT from the terminal``.
+        failed_before: Ranks that had failed by themselves by then.
+        suspected: Summary of the suspicion that stood then, empty if none did.
+    """
+
+    by: str
+    failed_before: tuple[int, ...] = ()
+    suspected: str = ""
+
+
+class Aftermath(Struct, frozen=True, kw_only=True):
+    """What became of a job while a proven hang stood.
+
+    Attributes:
+        after_s: Seconds between the proof and this.
+        text: For example ``the job was ended by SIGINT from the terminal``.
+    """
+
+    after_s: float
+    text: str
+
+
 class PhaseTime(Struct, frozen=True):
     """Seconds that a rank has spent in a phase."""
 
@@ -141,6 +167,8 @@ class Case(Struct, frozen=True, kw_only=True):
         ended: The command that was launched has ended.
         exit_code: Its exit code where we are its parent.
         code: What the source says around the lines on which ranks stand.
+        asked_end: Of a case that has ended: who asked for it; None where nobody did.
+        aftermath: Of the case of a hang: what happened while it stood; None as long as nothing did.
     """
 
     schema_version: int = 1
@@ -153,3 +181,5 @@ class Case(Struct, frozen=True, kw_only=True):
     ended: bool = False
     exit_code: int | None = None
     code: tuple[CodeNote, ...] = ()
+    asked_end: AskedEnd | None = None
+    aftermath: Aftermath | None = None

@@ -60,6 +60,11 @@ def render_line(verdict: Verdict) -> str:
     return f"{verdict.verdict.upper()}  {summary(verdict)}" + (f"  ({cost})" if cost else "")
 
 
+def render_again(verdict: Verdict, run_folder: str) -> str:
+    """Write a verdict that was reported before, with what is new in its summary, as two lines."""
+    return "\n".join([render_line(verdict), *_report_command(run_folder)])
+
+
 def _why(verdict: Verdict) -> list[str]:
     if verdict.cause is None or verdict.verdict == "crashed":
         return []  # of a crash, the first line says it all: who failed, how, and its last words
@@ -94,11 +99,15 @@ def _remedies(verdict: Verdict) -> Iterator[str]:
 
 def _more(verdict: Verdict, run_folder: str) -> list[str]:
     """Commands, one a line, so that each can be copied whole."""
-    again = labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
+    again = _report_command(run_folder)
     untold = verdict.verdict == "crashed" and verdict.cause == "unknown"
     if untold or verdict.cause is None or verdict.cause not in causes():
         return again
     return [*again, *labelled("", f"hangcheck explain {verdict.cause}", most=1)]
+
+
+def _report_command(run_folder: str) -> list[str]:
+    return labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
 
 
 def _gaps(verdict: Verdict) -> Iterator[str]:

@@ -23,7 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher holds its signals back
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        Service(read_session(Path(arguments[0])), from_environment(os.environ)).run()
+        service = Service(read_session(Path(arguments[0])), from_environment(os.environ))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, service.told_to_end)
+        service.run()
     except HangcheckError as error:
         log.once("sidecar", f"the run is not watched: {error}")
         return 2

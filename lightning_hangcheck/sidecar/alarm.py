@@ -9,7 +9,7 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
-Telling = Literal["line", "report", "silent"]
+Telling = Literal["line", "report", "silent", "aftermath"]
 LOUDNESS: dict[str, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
 PROVEN = ("hang", "dead")
 

@@ -1,6 +1,7 @@
 """The line between `hangcheck run` and its sidecar: one JSON object a line, both ways, over pipes.
 
-The launcher says how the command ended; the sidecar says that a hang is proven. Each side sees the
+The launcher says that the job shall end, and how the command ended; the sidecar says that a hang is
+proven. Each side sees the
 other's death as the end of its pipe.
 """
 
@@ -19,17 +20,20 @@ CHUNK = 65_536
 
 
 class CommandEnded(Struct, frozen=True, tag="ended"):
-    """From the launcher: the command is gone.
-
-    Attributes:
-        stopped_by: Signal with which somebody ended `hangcheck run`, empty if nobody did.
-        aborted: We ended the job ourselves because of a hang.
-    """
+    """From the launcher: the command is gone."""
 
     pid: int
     exit_code: int
-    stopped_by: str = ""
-    aborted: bool = False
+
+
+class EndAsked(Struct, frozen=True, tag="end"):
+    """From the launcher: somebody asked the job to end, or the launcher itself is ending it.
+
+    Attributes:
+        by: As in `AskedEnd`.
+    """
+
+    by: str
 
 
 class LauncherGone(Struct, frozen=True, tag="gone"):
@@ -40,7 +44,7 @@ class HangProven(Struct, frozen=True, tag="hang"):
     """From the sidecar: a hang stands, its evidence is saved."""
 
 
-Message = CommandEnded | LauncherGone | HangProven
+Message = CommandEnded | EndAsked | LauncherGone | HangProven
 
 
 def send(pipe: IO[bytes], message: Message) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import BadUsage
@@ -71,6 +72,23 @@ class Job:
         if self.exit_code is None:
             self._process.send_signal(number)
 
+    def hang_up(self, ours: Sequence[int]) -> None:
+        """Tell the job that its terminal is closed, as the shell that leads a session does.
+
+        SIGHUP to its process groups of this session, and SIGCONT: a stopped process hears it only
+        then. Our own group is one of them, so we get both, too.
+        """
+        session = os.getsid(0)
+        groups = set()
+        for pid in self.processes(ours):
+            with suppress(ProcessLookupError):
+                if os.getsid(pid) == session:
+                    groups.add(os.getpgid(pid))
+        for group in groups:
+            for number in (signal.SIGHUP, signal.SIGCONT):
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)
+
     def processes(self, ours: Sequence[int]) -> list[int]:
         """Return the job's processes that are alive, without ours."""
         skipped = set(ours)
@@ -119,7 +137,5 @@ class Ending:
         """Kill what is left once the grace is over."""
         if time.monotonic() >= self._kill_at:
             for pid in self._job.processes(ours):
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue

@@ -11,7 +11,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report.stacks_text import render_stacks
-from lightning_hangcheck.report.terminal import render, render_line
+from lightning_hangcheck.report.terminal import render, render_again, render_line
 from lightning_hangcheck.rundir.atomic import make_private_folder, write_atomically
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
 
@@ -40,6 +40,8 @@ class Publisher:
             _print(render_line(verdict))
         elif telling == "report":
             _print(render(case, verdict, str(self._folder.path)))
+        elif telling == "aftermath":
+            _print(render_again(verdict, str(self._folder.path)))
         self._number += 1
         number = self._number
         self._work.put(lambda: save_verdict(self._folder, number, case, verdict))

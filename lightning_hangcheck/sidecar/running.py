@@ -33,7 +33,7 @@ from lightning_hangcheck.rundir.session import (
 from lightning_hangcheck.settings import Settings, to_environment
 from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.job import Ending, Job, shell_code
-from lightning_hangcheck.sidecar.signals import ENDING, PASSED_ON, hold, next_signal, restore
+from lightning_hangcheck.sidecar.signals import PASSED_ON, hold, next_signal, restore
 from lightning_hangcheck.sidecar.tie import Tie
 
 if TYPE_CHECKING:
@@ -91,22 +91,20 @@ class _Run:
         self._job = Job(command, environment, mask)
         self._tie = Tie(session, settings) if session is not None else None
         self._ending: Ending | None = None
-        self._stopped_by = ""
 
     def until_ended(self) -> int:
         while self._goes_on():
             self._take_signal()
-            ours = self._tie.processes if self._tie is not None else []
-            self._job.reap(ours)
+            self._job.reap(self._ours)
             if self._tie is not None:
                 self._tie.keep_alive()
                 if self._tie.hang_proven() and self._settings.on_hang == "abort":
-                    self._ending = self._ending or Ending(self._job, self._settings.abort_grace)
+                    self._abort(self._tie)
             if self._ending is not None:
-                self._ending.press([process.pid for process in ours])
+                self._ending.press([process.pid for process in self._ours])
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._tie is not None:
-            self._tie.close(self._job.pid, exit_code, self._stopped_by, self._ending is not None)
+            self._tie.close(self._job.pid, exit_code)
         return ABORTED if self._ending is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
@@ -119,18 +117,35 @@ class _Run:
         return self._job.exit_code is None or self._left_over()
 
     def _left_over(self) -> bool:
-        ours = self._tie.processes if self._tie is not None else []
-        return bool(self._job.processes([process.pid for process in ours]))
+        return bool(self._job.processes([process.pid for process in self._ours]))
+
+    @property
+    def _ours(self) -> list[subprocess.Popen[bytes]]:
+        return self._tie.processes if self._tie is not None else []
+
+    def _abort(self, tie: Tie) -> None:
+        """The sidecar hears of it first: what ranks do on SIGTERM is no recovery."""
+        if self._ending is not None:
+            return
+        grace_s = self._settings.abort_grace
+        log.once(
+            "abort",
+            f"the job is ended because of the hang (--on-hang abort): SIGTERM now, SIGKILL to what "
+            f"is left after {grace_s:g} s; exit code {ABORTED}",
+        )
+        tie.end_asked("hangcheck run (--on-hang abort)")
+        self._ending = Ending(self._job, grace_s)
 
     def _take_signal(self) -> None:
         taken = next_signal(POLL_S)
-        if taken is None or taken[0] == signal.SIGCHLD:
+        if taken is None or taken.number == signal.SIGCHLD:
             return
-        number, from_terminal = taken
-        if number in ENDING:
-            self._stopped_by = number.name
-        if not from_terminal:
-            self._job.pass_on(number)
+        if taken.asks_for_end and self._tie is not None:
+            self._tie.end_asked(taken.by)
+        if taken.hangs_up:
+            self._job.hang_up([process.pid for process in self._ours])
+        elif not taken.from_kernel:
+            self._job.pass_on(taken.number)
 
 
 def _open_session(command: Sequence[str], settings: Settings) -> Session | None:

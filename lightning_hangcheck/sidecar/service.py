@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
+from lightning_hangcheck import log
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.probes.tree import process_ref
 from lightning_hangcheck.rundir.atomic import write_atomically
 from lightning_hangcheck.rundir.layout import prepare_run_folder
 from lightning_hangcheck.rundir.session import Session, SidecarFacts
-from lightning_hangcheck.sidecar.control import CommandEnded, HangProven, Inbox, LauncherGone, send
+from lightning_hangcheck.sidecar.control import (
+    CommandEnded,
+    EndAsked,
+    HangProven,
+    Inbox,
+    LauncherGone,
+    send,
+)
 from lightning_hangcheck.sidecar.publishing import Publisher
 from lightning_hangcheck.sidecar.run_record import RunRecorder
 from lightning_hangcheck.sidecar.watching import Watcher
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.verdict import Verdict
+    from types import FrameType
+
     from lightning_hangcheck.settings import Settings
 
 DISK_LIMIT_S = 5.0
@@ -40,6 +48,7 @@ class Service:
         self._watcher = Watcher(session, settings, self._publisher, self._hang_proven)
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
         self._gone_since: float | None = None
+        self._signal = ""
 
     def run(self) -> None:
         """Watch until the job is over, tell its end, and leave nothing behind.
@@ -55,7 +64,7 @@ class Service:
             record = self._record.update(self._watcher.roster)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))
-            ended = self._hear_launcher()
+            ended = self._hear()
         self._conclude(ended)
         self._publisher.close(DISK_LIMIT_S)
         self._watcher.roster.close()
@@ -64,11 +73,26 @@ class Service:
         else:
             self._session.sidecar_file.unlink(missing_ok=True)
 
-    def _hear_launcher(self) -> CommandEnded | None:
-        message = self._inbox.next() if self._inbox is not None else None
-        if isinstance(message, LauncherGone):
-            self._inbox = None
-        return message if isinstance(message, CommandEnded) else None
+    def told_to_end(self, number: int, _: FrameType | None) -> None:
+        """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
+        self._signal = signal.Signals(number).name
+
+    def _hear(self) -> CommandEnded | None:
+        """Hear what came since: the launcher's messages, and signals that reached ourselves."""
+        if self._signal:
+            self._watcher.end_asked(f"{self._signal} (sent to the sidecar, too)")
+            log.once(
+                "told to end", f"the sidecar got {self._signal}: it ends with the job, not before"
+            )
+            self._signal = ""
+        while self._inbox is not None and (message := self._inbox.next()) is not None:
+            if isinstance(message, CommandEnded):
+                return message
+            if isinstance(message, EndAsked):
+                self._watcher.end_asked(message.by)
+            elif isinstance(message, LauncherGone):
+                self._inbox = None
+        return None
 
     def _over(self) -> bool:
         """Without a launcher's word: everybody who was there is gone, and nobody came back."""
@@ -84,14 +108,7 @@ class Service:
         if ended is not None:
             roster.exit_code_of_command(ended.pid, ended.exit_code)
         exit_code = ended.exit_code if ended is not None else None
-        case, verdict = self._watcher.conclude(exit_code)
-        failed = verdict.verdict != "finished"
-        if not (self._watcher.alarm.proven and (failed or (ended and ended.aborted))):
-            if ended is not None and ended.stopped_by:
-                verdict = _stopped_by_user(verdict, ended.stopped_by)
-            self._publisher.publish(
-                case, verdict, "line" if verdict.verdict == "finished" else "report"
-            )
+        self._watcher.conclude(exit_code)
         self._publisher.save(partial(self._record.write, self._record.end(roster, exit_code)))
 
     def _hang_proven(self) -> None:
@@ -113,16 +130,3 @@ def announce(session: Session) -> None:
 
 def _tell(message: HangProven) -> None:
     send(sys.stdout.buffer, message)
-
-
-def _stopped_by_user(verdict: Verdict, signal_name: str) -> Verdict:
-    return replace(
-        verdict,
-        verdict="finished",
-        culprits=(),
-        victims=(),
-        cause=None,
-        remedies=(),
-        confidence=1.0,
-        summary=f"ended by {signal_name} sent to hangcheck run; no rank failed by itself",
-    )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,23 +23,57 @@ PASSED_ON = (
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+class Taken(Struct, frozen=True):
+    """A signal that was sent to this process.
+
+    Attributes:
+        from_kernel: The terminal sent it, to the whole foreground group: the command has got it
+            already. Not so for `hangs_up`.
+    """
+
+    number: signal.Signals
+    from_kernel: bool
+
+    @property
+    def asks_for_end(self) -> bool:
+        """Whether it ends the job; one that we were told to ignore (nohup) does not."""
+        return self.number in ENDING and signal.getsignal(self.number) is not signal.SIG_IGN
+
+    @property
+    def hangs_up(self) -> bool:
+        """Whether the terminal of a session that we lead was closed.
+
+        Then the kernel tells the session's leader alone (drivers/tty/tty_jobctrl.c,
+        tty_signal_session_leader), and the leader its jobs.
+        """
+        leads = os.getsid(0) == os.getpid()
+        return self.number == signal.SIGHUP and self.from_kernel and leads and self.asks_for_end
+
+    @property
+    def by(self) -> str:
+        """Who asked for the end by it, as in `AskedEnd`."""
+        if not self.from_kernel:
+            return f"{self.number.name} sent to hangcheck run"
+        if self.number == signal.SIGHUP:
+            return "SIGHUP (its terminal was closed)"
+        return f"{self.number.name} from the terminal"
+
+
 def hold(signals: Iterable[signal.Signals]) -> set[signal.Signals | int]:
     """Block signals so that `next_signal` can take them; returns the mask from before."""
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
 
 
-def next_signal(time_limit_s: float) -> tuple[signal.Signals, bool] | None:
-    """Wait for a signal that was sent to this process.
+def next_signal(time_limit_s: float) -> Taken | None:
+    """Wait for a signal that others, or a child's end, sent to this process.
 
     Returns:
-        The signal, and whether it came from the terminal: then the command, which is in the same
-        foreground group, has got it already. None when the time is up.
+        None when the time is up, and for what we sent ourselves together with our group.
     """
     taken = signal.sigtimedwait([*PASSED_ON, signal.SIGCHLD], time_limit_s)
-    if taken is None:
+    if taken is None or taken.si_pid == os.getpid():
         return None
-    from_kernel = taken.si_code > 0
-    return signal.Signals(taken.si_signo), from_kernel
+    return Taken(signal.Signals(taken.si_signo), from_kernel=taken.si_code > 0)
 
 
 def restore(mask: set[signal.Signals | int]) -> None:

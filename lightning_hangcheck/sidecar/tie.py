@@ -6,7 +6,14 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.sidecar.control import CommandEnded, HangProven, Inbox, send
+from lightning_hangcheck.sidecar.control import (
+    CommandEnded,
+    EndAsked,
+    HangProven,
+    Inbox,
+    Message,
+    send,
+)
 from lightning_hangcheck.sidecar.starting import start_tied_sidecar
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ class Tie:
         self._session = session
         self._settings = settings
         self._starts = 0
+        self._end_asked: EndAsked | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._inbox: Inbox | None = None
         self._start()
@@ -56,12 +64,21 @@ class Tie:
             proven = proven or isinstance(message, HangProven)
         return proven
 
-    def close(self, pid: int, exit_code: int, stopped_by: str, aborted: bool) -> None:
+    def end_asked(self, by: str) -> None:
+        """Tell the sidecar that the job shall end.
+
+        Args:
+            by: As in `AskedEnd`.
+        """
+        self._end_asked = self._end_asked or EndAsked(by)
+        self._tell(EndAsked(by))
+
+    def close(self, pid: int, exit_code: int) -> None:
         """Tell the sidecar how the command ended, and wait for its last verdict, not for ever."""
         process = self._process
-        if process is None or process.stdin is None:
+        if process is None:
             return
-        send(process.stdin, CommandEnded(pid, exit_code, stopped_by, aborted))
+        self._tell(CommandEnded(pid, exit_code))
         try:
             process.wait(CONCLUSION_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -78,3 +95,9 @@ class Tie:
             return
         if self._process.stdout is not None:
             self._inbox = Inbox(self._process.stdout)
+        if self._end_asked is not None:
+            self._tell(self._end_asked)
+
+    def _tell(self, message: Message) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            send(self._process.stdin, message)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.gather.case_building import build_case
-from lightning_hangcheck.model.case import Case, RunFacts
+from lightning_hangcheck.model.case import Aftermath, Case, RunFacts
 from lightning_hangcheck.probes.vitals import vitals
 from lightning_hangcheck.sidecar.alarm import Alarm
 from lightning_hangcheck.sidecar.clock import utc_now
@@ -15,13 +17,13 @@ from lightning_hangcheck.sidecar.looking import Look, Looker
 from lightning_hangcheck.sidecar.progress import NANOSECONDS
 from lightning_hangcheck.sidecar.roster import Roster
 from lightning_hangcheck.sidecar.schedule import Schedule
+from lightning_hangcheck.sidecar.way_out import WayOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightning_hangcheck.model.code_note import CodeNote
     from lightning_hangcheck.model.evidence import Gap
-    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.sidecar.publishing import Publisher
@@ -33,6 +35,11 @@ CLOSER_EVERY_S = 15.0
 MOST_SEEN_CLOSER = 4
 """Culprits of which the facts tell."""
 STOPPED = ("T", "t")
+SETTLED_NS = 3 * NANOSECONDS
+"""Time for which a rank must have advanced before that is called a recovery. On Ctrl-C a Python
+program ends within a second, and its launcher's word comes within a tenth."""
+STILL_THERE_NS = 10 * NANOSECONDS
+"""Time after which a person who ended a hung job asks why it is still there."""
 
 
 class Watcher:
@@ -59,7 +66,11 @@ class Watcher:
         self._read_ns = time.monotonic_ns()
         self.roster = Roster(session, self._read_ns)
         self.alarm = Alarm()
+        self._way_out = WayOut()
+        self._said_still_there: set[int] = set()
         self._raised_ns = 0
+        self._recovering_ns = 0
+        self._raised_case: Case | None = None
         self._look_begun_ns = 0
         self._closer_ns = 0
         self._gaps: tuple[Gap, ...] = ()
@@ -73,17 +84,64 @@ class Watcher:
         self._forgive_lapse(now_ns)
         self.roster.update(now_ns)
         look = self._looker.finished()
-        if look is not None and not self._job_is_ended():
-            self._judge(look, now_ns)
-        self._notice_recovery(now_ns)
-        if not self._looker.looking and self._due(now_ns):
-            targets = self.roster.targets()
-            if targets:
-                self._looker.begin(
-                    targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
-                )
-                self._look_begun_ns = now_ns
+        if look is not None:
+            self._take(look)
+        if self._on_its_way_out(now_ns, looked=look is not None):
+            self._say_still_there(now_ns)
+        else:
+            if look is not None:
+                self._judge(now_ns)
+            self._notice_recovery(now_ns)
+            self._look_if_due(now_ns)
         self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
+
+    def end_asked(self, by: str) -> None:
+        """Somebody asks the job to end: from now on nothing is judged afresh.
+
+        Args:
+            by: As in `AskedEnd`.
+        """
+        now_ns = time.monotonic_ns()
+        standing = self.alarm.standing
+        suspected = standing.summary if standing is not None and not self.alarm.proven else ""
+        self._way_out.ask(by, self.roster.views(now_ns), suspected, now_ns)
+
+    def _on_its_way_out(self, now_ns: int, *, looked: bool) -> bool:
+        """Asked only where there is something to judge, or not to."""
+        proven = self.alarm.proven
+        if not (looked or proven or self._way_out.asked is not None):
+            return False
+        return self._way_out.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
+
+    def _say_still_there(self, now_ns: int) -> None:
+        """A hung job that does not end when it is asked to: say once how it can be ended."""
+        asked, since_ns = self._way_out.asked, self._way_out.asked_ns
+        if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
+            return
+        if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
+            return
+        self._said_still_there.add(since_ns)
+        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
+        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
+        self._tell_aftermath(text, now_ns)
+
+    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
+        """Tell what became of the job while a hang stood, with the evidence of that hang."""
+        from lightning_hangcheck.diagnosis import judge
+
+        if self._raised_case is None:
+            return
+        after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
+        case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
+        self._publisher.publish(case, judge(case), "aftermath")
+
+    def _look_if_due(self, now_ns: int) -> None:
+        targets = self.roster.targets() if not self._looker.looking and self._due(now_ns) else []
+        if targets:
+            self._looker.begin(
+                targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
+            )
+            self._look_begun_ns = now_ns
 
     def _ranks_with_values(self) -> tuple[int, ...]:
         """Local variables are read on request only, and then of ranks that a suspicion names."""
@@ -98,23 +156,39 @@ class Watcher:
         self._closer_ns = now_ns
         return standing.culprits[:MOST_SEEN_CLOSER]
 
-    def conclude(self, exit_code: int | None) -> tuple[Case, Verdict]:
-        """Judge the job at its end."""
+    def conclude(self, exit_code: int | None) -> None:
+        """Judge the job at its end and tell it; a hang that stands is not judged afresh.
+
+        Args:
+            exit_code: Of the command, where its launcher says it.
+        """
         from lightning_hangcheck.diagnosis import judge
+        from lightning_hangcheck.diagnosis.aftermath import aftermath_of, ended_well
 
         self._looker.close()
         now_ns = time.monotonic_ns()
         self.roster.update(now_ns)
         case = self._case(now_ns, ended=True, exit_code=exit_code)
-        return case, judge(case)
+        if self.alarm.proven and not ended_well(case):
+            asked_ns = self._way_out.asked_ns if self._way_out.asked is not None else now_ns
+            self._tell_aftermath(aftermath_of(case), asked_ns)
+            return
+        if self.alarm.proven:
+            self._tell_recovery(now_ns)
+        verdict = judge(case)
+        self._publisher.publish(
+            case, verdict, "line" if verdict.verdict == "finished" else "report"
+        )
 
-    def _judge(self, look: Look, now_ns: int) -> None:
+    def _take(self, look: Look) -> None:
+        self._gaps, self._code = look.gaps, look.code
+        self.roster.add(look)
+
+    def _judge(self, now_ns: int) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
         from lightning_hangcheck.diagnosis import judge
         from lightning_hangcheck.diagnosis.activity import doing
 
-        self._gaps, self._code = look.gaps, look.code
-        self.roster.add(look)
         for rank in self.roster.alive:
             seen = doing(rank.view("", now_ns))
             if seen.carried:
@@ -129,29 +203,34 @@ class Watcher:
         self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
         if telling is None:
             return
-        self._raised_ns = now_ns
+        self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
+        if self.alarm.proven:
+            self._way_out.hang_proven(case.ranks)
         self._publisher.publish(case, verdict, telling)
         if telling == "report":
             self._hang_proven()
 
-    def _job_is_ended(self) -> bool:
-        """Whether `hangcheck run` is ending the job: what ranks do on SIGTERM is no recovery."""
-        launched, on_hang = self._session.facts.launched, self._settings.on_hang
-        return self.alarm.proven and launched and on_hang == "abort"
-
     def _notice_recovery(self, now_ns: int) -> None:
+        """Wait a little after the first progress: it may be that of ranks that are asked to end."""
         standing = self.alarm.standing
-        if standing is None or self._job_is_ended():
-            return
-        blamed = [rank for rank in self.roster.alive if rank.found.rank in standing.culprits]
+        culprits = standing.culprits if standing is not None else ()
+        blamed = [rank for rank in self.roster.alive if rank.found.rank in culprits]
         if not blamed or not all(
             rank.progress.last_progress_ns > self._raised_ns for rank in blamed
         ):
+            self._recovering_ns = 0
             return
-        silence = standing.stalled_for_s + (now_ns - self._raised_ns) / NANOSECONDS
+        self._recovering_ns = self._recovering_ns or now_ns
+        if now_ns - self._recovering_ns >= SETTLED_NS:
+            self._tell_recovery(self._recovering_ns)
+
+    def _tell_recovery(self, since_ns: int) -> None:
+        standing = self.alarm.standing
+        silence = standing.stalled_for_s if standing is not None else 0.0
+        silence += (since_ns - self._raised_ns) / NANOSECONDS
         recovered = self.alarm.recovered(utc_now(), silence)
         if recovered is not None:
-            self._publisher.publish(self._case(now_ns), recovered, "line")
+            self._publisher.publish(self._case(time.monotonic_ns()), recovered, "line")
 
     def _due(self, now_ns: int) -> bool:
         silent = max(
@@ -193,6 +272,7 @@ class Watcher:
             taken_ns=now_ns,
             ended=ended,
             exit_code=exit_code,
+            asked_end=self._way_out.asked if ended else None,
         )
 
     def _run_facts(self) -> RunFacts:

@@ -37,18 +37,22 @@ def start_run(
         environment: Added to ours.
     """
     return subprocess.Popen(
-        [
-            *prefix,
-            *(str(hangcheck or sys.executable), "-m", "lightning_hangcheck"),
-            *("run", "--run-dir", "run", *options, "--"),
-            *command,
-        ],
+        [*prefix, *run_words(command, *options, hangcheck=hangcheck)],
         cwd=folder,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def run_words(command: Sequence[str], *options: str, hangcheck: Path | None = None) -> list[str]:
+    """The words that start `hangcheck run` with a run folder below the working folder."""
+    return [
+        *(str(hangcheck or sys.executable), "-m", "lightning_hangcheck"),
+        *("run", "--run-dir", "run", *options, "--"),
+        *command,
+    ]
 
 
 def run(

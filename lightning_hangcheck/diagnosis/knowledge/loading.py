@@ -39,6 +39,7 @@ class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     parked: str | None = None
     one_rank: bool = False
     loop: str | None = None
+    handles: str = ""
 
 
 class FramesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

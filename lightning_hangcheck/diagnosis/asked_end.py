@@ -1,0 +1,76 @@
+"""Was a rank asked to end, and what became of a job while a hang stood?"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.departures import (
+    FROM_OUTSIDE,
+    TOLD_TO_END,
+    ending_signal,
+    last_words,
+    raised,
+)
+from lightning_hangcheck.diagnosis.knowledge.frames import meanings
+from lightning_hangcheck.diagnosis.wording import duration
+from lightning_hangcheck.gather.stack_groups import latest_frames
+from lightning_hangcheck.model.case import AskedEnd
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.scene import Scene
+    from lightning_hangcheck.model.case import Aftermath, RankView
+
+
+def asked_by(view: RankView) -> str | None:
+    """Say who asked a rank to end, as far as it shows itself; as in `AskedEnd`.
+
+    Its last words, the signal that ended it, and a signal handler on its stack tell.
+    """
+    words = _by_words(view)
+    if words:
+        return f"{words} in rank {view.rank}"
+    number = _by_signal(view) or _by_handler(view)
+    return f"{number} to rank {view.rank}" if number else None
+
+
+def asked_end(scene: Scene) -> AskedEnd | None:
+    """Return who asked the whole job to end: the launcher's word, or what ranks show at the end.
+
+    What a rank shows does not tell when. A rank that failed by itself is taken to have done so
+    before, since launchers end the others for it; and a job that ended well was not ended.
+    """
+    case = scene.case
+    if case.asked_end is not None or case.exit_code == 0:
+        return case.asked_end
+    by = next(filter(None, (asked_by(one.view) for one in scene.ranks.values())), None)
+    return AskedEnd(by=by, failed_before=tuple(scene.ranks)) if by is not None else None
+
+
+def aftermath_sentence(aftermath: Aftermath) -> str:
+    """Say what happened after a hang was proven: ``12 s later the job was ended by ...``."""
+    return f"{duration(aftermath.after_s)} later {aftermath.text}"
+
+
+def _by_words(view: RankView) -> str:
+    """One that caught the exception and went on shows no way out."""
+    words = last_words(view)
+    leaving = view.departure is not None or raised(view) or _tears_down(view)
+    told = leaving and words.startswith(TOLD_TO_END)
+    return words.partition(":")[0].partition(" ")[0] if told else ""
+
+
+def _tears_down(view: RankView) -> bool:
+    return view.beat is not None and view.beat.phase == "teardown"
+
+
+def _by_signal(view: RankView) -> str:
+    number = ending_signal(view)
+    return signal.Signals(number).name if number in FROM_OUTSIDE and number is not None else ""
+
+
+def _by_handler(view: RankView) -> str:
+    own = next((look for look in view.processes if look.role == "rank"), None)
+    frames = latest_frames(own) if own is not None and view.departure is None else ()
+    rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
+    return next((rule.handles for rule in rules if rule.handles), "")
