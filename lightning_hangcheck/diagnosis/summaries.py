@@ -32,9 +32,25 @@ def summarise(conclusion: Conclusion) -> str:
 def _ended(scene: Scene, count: int) -> str:
     asked = asked_end(scene)
     if asked is not None:
-        suspected = f"; suspected by then: {asked.suspected}" if asked.suspected else ""
-        return f"the job was ended by {asked.by}; no rank failed by itself{suspected}"
+        suspected = f"suspected by then: {asked.suspected}" if asked.suspected else ""
+        told = f"the job was ended by {asked.by}; no rank failed by itself"
+        return "; ".join(filter(None, (told, suspected, _left_running(scene))))
+    left = _left_running(scene)
+    if left:
+        return f"the command ended; {left}"
     return f"the job ended well; {_all(count)} left without a fault" if count else "the job ended"
+
+
+def _left_running(scene: Scene) -> str:
+    """Say what the command left behind, for example a job that it only put into the background."""
+    pids = scene.case.left_running
+    if not pids:
+        return ""
+    processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
+    return (
+        f"{processes} that it started still {verb(pids, 'runs', 'run')}, unwatched: "
+        f"hangcheck attach --pid {pids[0]}"
+    )
 
 
 def _in_loop(conclusion: Conclusion) -> str:

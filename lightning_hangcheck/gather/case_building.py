@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.case import AskedEnd, Case, Limits, RankView, RunFacts
+from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.ranges import format_ranks
 
@@ -29,7 +29,6 @@ def build_case(
     ended: bool = False,
     exit_code: int | None = None,
     code: tuple[CodeNote, ...] = (),
-    asked_end: AskedEnd | None = None,
 ) -> Case:
     """Join what was seen of one node into the case that is judged and saved.
 
@@ -47,7 +46,6 @@ def build_case(
         ended: The launched command has ended.
         exit_code: Its exit code, where we are its parent.
         code: What the source says around the lines on which ranks stand.
-        asked_end: Who asked for the end, of a case that has ended.
     """
     seen = {view.rank: view for view in ranks}
     facts = replace(run, world_size=max(run.world_size, len(seen)))
@@ -69,7 +67,6 @@ def build_case(
         ended=ended,
         exit_code=exit_code,
         code=code,
-        asked_end=asked_end,
     )
 
 

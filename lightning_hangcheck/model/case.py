@@ -167,6 +167,7 @@ class Case(Struct, frozen=True, kw_only=True):
         ended: The command that was launched has ended.
         exit_code: Its exit code where we are its parent.
         code: What the source says around the lines on which ranks stand.
+        left_running: Process ids of what the command started and left behind when it ended.
         asked_end: Of a case that has ended: who asked for it; None where nobody did.
         aftermath: Of the case of a hang: what happened while it stood; None as long as nothing did.
     """
@@ -181,5 +182,6 @@ class Case(Struct, frozen=True, kw_only=True):
     ended: bool = False
     exit_code: int | None = None
     code: tuple[CodeNote, ...] = ()
+    left_running: tuple[int, ...] = ()
     asked_end: AskedEnd | None = None
     aftermath: Aftermath | None = None

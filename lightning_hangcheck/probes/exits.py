@@ -6,11 +6,15 @@ import os
 import select
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from lightning_hangcheck.probes.exit_code import code_of_reaped, code_of_zombie
-from lightning_hangcheck.probes.vitals import io_bytes, vitals
+from lightning_hangcheck.probes.vitals import has_ended, io_bytes, vitals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 POLL_S = 0.05
 
@@ -130,6 +134,16 @@ class ExitWatcher:
             self._epoll.unregister(watched.descriptor)
             os.close(watched.descriptor)
         return Exited(pid=pid, exit_code=code, seen_ns=seen_ns)
+
+
+def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:
+    """Return which of these processes still run after so many seconds, or as soon as none does."""
+    deadline = time.monotonic() + time_limit_s
+    while left := tuple(pid for pid in pids if not has_ended(pid)):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_S)
+    return left
 
 
 def _has_ended(pid: int, watched: _Watched) -> bool:

@@ -20,10 +20,15 @@ CHUNK = 65_536
 
 
 class CommandEnded(Struct, frozen=True, tag="ended"):
-    """From the launcher: the command is gone."""
+    """From the launcher: the command is gone.
+
+    Attributes:
+        left_running: Process ids of what it started and left behind.
+    """
 
     pid: int
     exit_code: int
+    left_running: tuple[int, ...] = ()
 
 
 class EndAsked(Struct, frozen=True, tag="end"):

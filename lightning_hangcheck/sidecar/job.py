@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -44,10 +45,7 @@ class Job:
                 preexec_fn=lambda: restore(mask),
             )
         except OSError as error:
-            raise BadUsage(
-                f"{command[0]!r} cannot be started ({error.strerror})",
-                "write it as you would without hangcheck: hangcheck run -- python train.py",
-            ) from error
+            raise _unstartable(command[0], error.strerror) from error
         self.pid = self._process.pid
         self.exit_code: int | None = None
 
@@ -99,6 +97,23 @@ class Job:
             elif (seen := vitals(ref.pid)) is not None and seen.state != "Z":
                 alive.append(ref.pid)
         return alive
+
+
+def refuse_unstartable(command: Sequence[str]) -> None:
+    """Refuse a program that is not there, before anything is made for its run.
+
+    Raises:
+        BadUsage: It is not there, or may not be run.
+    """
+    if shutil.which(command[0]) is None:
+        raise _unstartable(command[0], "no such program, or it may not be run")
+
+
+def _unstartable(program: str, why: str | None) -> BadUsage:
+    return BadUsage(
+        f"{program!r} cannot be started ({why})",
+        "write it as you would without hangcheck: hangcheck run -- python train.py",
+    )
 
 
 def adopt_orphans() -> None:

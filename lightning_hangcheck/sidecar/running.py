@@ -32,7 +32,7 @@ from lightning_hangcheck.rundir.session import (
 )
 from lightning_hangcheck.settings import Settings, to_environment
 from lightning_hangcheck.sidecar.clock import utc_now
-from lightning_hangcheck.sidecar.job import Ending, Job, shell_code
+from lightning_hangcheck.sidecar.job import Ending, Job, refuse_unstartable, shell_code
 from lightning_hangcheck.sidecar.signals import PASSED_ON, hold, next_signal, restore
 from lightning_hangcheck.sidecar.tie import Tie
 
@@ -62,6 +62,7 @@ def run_command(
         BadUsage: The command cannot be started.
         UsedRunFolder: The named run folder holds another run.
     """
+    refuse_unstartable(command)
     if settings.disable:
         return shell_code(subprocess.call(list(command)))
     session = _open_session(command, settings)
@@ -104,7 +105,7 @@ class _Run:
                 self._ending.press([process.pid for process in self._ours])
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._tie is not None:
-            self._tie.close(self._job.pid, exit_code)
+            self._tie.close(self._job.pid, exit_code, self._left_over())
         return ABORTED if self._ending is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
@@ -114,10 +115,10 @@ class _Run:
         if self._ending.hopeless:
             log.once("hopeless", "parts of the job do not end on SIGKILL (state D?); leaving them")
             return False
-        return self._job.exit_code is None or self._left_over()
+        return self._job.exit_code is None or bool(self._left_over())
 
-    def _left_over(self) -> bool:
-        return bool(self._job.processes([process.pid for process in self._ours]))
+    def _left_over(self) -> list[int]:
+        return self._job.processes([process.pid for process in self._ours])
 
     @property
     def _ours(self) -> list[subprocess.Popen[bytes]]:

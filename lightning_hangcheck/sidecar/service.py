@@ -108,7 +108,7 @@ class Service:
         if ended is not None:
             roster.exit_code_of_command(ended.pid, ended.exit_code)
         exit_code = ended.exit_code if ended is not None else None
-        self._watcher.conclude(exit_code)
+        self._watcher.conclude(exit_code, ended.left_running if ended is not None else ())
         self._publisher.save(partial(self._record.write, self._record.end(roster, exit_code)))
 
     def _hang_proven(self) -> None:

@@ -17,6 +17,8 @@ from lightning_hangcheck.sidecar.control import (
 from lightning_hangcheck.sidecar.starting import start_tied_sidecar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.settings import Settings
 
@@ -73,12 +75,12 @@ class Tie:
         self._end_asked = self._end_asked or EndAsked(by)
         self._tell(EndAsked(by))
 
-    def close(self, pid: int, exit_code: int) -> None:
+    def close(self, pid: int, exit_code: int, left_running: Sequence[int]) -> None:
         """Tell the sidecar how the command ended, and wait for its last verdict, not for ever."""
         process = self._process
         if process is None:
             return
-        self._tell(CommandEnded(pid, exit_code))
+        self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
         try:
             process.wait(CONCLUSION_LIMIT_S)
         except subprocess.TimeoutExpired:

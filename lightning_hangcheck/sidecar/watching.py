@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.model.case import Aftermath, Case, RunFacts
+from lightning_hangcheck.probes.exits import still_running
 from lightning_hangcheck.probes.vitals import vitals
 from lightning_hangcheck.sidecar.alarm import Alarm
 from lightning_hangcheck.sidecar.clock import utc_now
@@ -20,7 +21,7 @@ from lightning_hangcheck.sidecar.schedule import Schedule
 from lightning_hangcheck.sidecar.way_out import WayOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lightning_hangcheck.model.code_note import CodeNote
     from lightning_hangcheck.model.evidence import Gap
@@ -38,6 +39,8 @@ STOPPED = ("T", "t")
 SETTLED_NS = 3 * NANOSECONDS
 """Time for which a rank must have advanced before that is called a recovery. On Ctrl-C a Python
 program ends within a second, and its launcher's word comes within a tenth."""
+LEFT_BEHIND_AFTER_S = 1.0
+"""Time in which helpers of multiprocessing, and loggers, end after the command."""
 STILL_THERE_NS = 10 * NANOSECONDS
 """Time after which a person who ended a hung job asks why it is still there."""
 
@@ -156,19 +159,26 @@ class Watcher:
         self._closer_ns = now_ns
         return standing.culprits[:MOST_SEEN_CLOSER]
 
-    def conclude(self, exit_code: int | None) -> None:
+    def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> None:
         """Judge the job at its end and tell it; a hang that stands is not judged afresh.
 
         Args:
             exit_code: Of the command, where its launcher says it.
+            left_running: What it left behind; most of that ends at once.
         """
         from lightning_hangcheck.diagnosis import judge
         from lightning_hangcheck.diagnosis.aftermath import aftermath_of, ended_well
 
         self._looker.close()
+        left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
         now_ns = time.monotonic_ns()
         self.roster.update(now_ns)
-        case = self._case(now_ns, ended=True, exit_code=exit_code)
+        case = replace(
+            self._case(now_ns, ended=True),
+            exit_code=exit_code,
+            left_running=left_running,
+            asked_end=self._way_out.asked,
+        )
         if self.alarm.proven and not ended_well(case):
             asked_ns = self._way_out.asked_ns if self._way_out.asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
@@ -261,7 +271,7 @@ class Watcher:
         launcher = vitals(self._session.facts.root_pid)
         return launcher is not None and launcher.state in STOPPED
 
-    def _case(self, now_ns: int, *, ended: bool = False, exit_code: int | None = None) -> Case:
+    def _case(self, now_ns: int, *, ended: bool = False) -> Case:
         return build_case(
             run=self._run_facts(),
             ranks=self.roster.views(now_ns),
@@ -271,8 +281,6 @@ class Watcher:
             taken_at=utc_now(),
             taken_ns=now_ns,
             ended=ended,
-            exit_code=exit_code,
-            asked_end=self._way_out.asked if ended else None,
         )
 
     def _run_facts(self) -> RunFacts:

@@ -159,7 +159,7 @@ def test_a_helper_ended_in_a_job_that_ended_well_does_not_mean_that_it_was_ended
 
 
 def test_what_became_of_a_hang_is_a_sentence_more_and_the_verdict_stays() -> None:
-    hung = job(rank(0, IN_ALL_REDUCE, silence=40.0), rank(1, IN_LOAD, silence=40.0))
+    hung = job(rank(0, IN_ALL_REDUCE, silent=40.0), rank(1, IN_LOAD, silent=40.0))
     before = judge(hung)
     after = Aftermath(after_s=60.0, text="the job was ended by SIGINT from the terminal")
     verdict = judge(msgspec.structs.replace(hung, aftermath=after))

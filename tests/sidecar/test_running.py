@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import end, until
+from processes import end, end_by_pid, until
 from sidecar.launched import python, record_of, run, start_run, verdict_of
 
 if TYPE_CHECKING:
@@ -107,8 +108,31 @@ def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
+    tmp_path: Path,
+) -> None:
+    """The exit code comes back at once, and the last line says what goes on."""
+    sleeps = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    script = f"import subprocess; print(subprocess.Popen({sleeps}, start_new_session=True).pid)"
+    process = start_run(tmp_path, python(script))
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    try:
+        assert process.wait(30) == 0
+        summary = verdict_of(tmp_path / "run").summary
+        assert psutil.Process(pid).is_running()
+        assert summary == (
+            "the command ended; a process that it started still runs, unwatched: "
+            f"hangcheck attach --pid {pid}"
+        )
+    finally:
+        end_by_pid([psutil.Process(pid)])
+        end(process)
+
+
 def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     ended = run(tmp_path, ["no-such-program"])
+    assert list(tmp_path.iterdir()) == [], "it leaves no run folder behind"
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert "'no-such-program' cannot be started" in ended.stderr
