@@ -79,7 +79,8 @@ class WayOut:
         if self._asked is not None:
             return True
         if proven:
-            return bool(_gone(ranks) - self._gone) or any(map(asked_by, ranks))
+            others = [view for view in ranks if view.rank not in self._gone]
+            return any(view.departure is not None or asked_by(view) for view in others)
         alive = [view for view in ranks if view.departure is None]
         return bool(alive) and all(map(asked_by, alive))
 
