@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnosis.cases import IN_ALL_REDUCE, IN_LOAD, gone, rank
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.sidecar.progress import NANOSECONDS
 from lightning_hangcheck.sidecar.way_out import WayOut
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
 
 HUNG = (rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
 INTERRUPTED = "KeyboardInterrupt in main (train.py:3)"
