@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues
-from lightning_hangcheck.model.redaction import redact_environment
+from lightning_hangcheck.model.redaction import redact_values
 from lightning_hangcheck.probes.guard import Looked, guarded
 from lightning_hangcheck.probes.py_spy import (
     SHORT_VALUES,
@@ -81,7 +81,7 @@ def _of_main(pid: int, threads: list[_Thread]) -> tuple[LocalValues, ...]:
 def _shown(variables: list[_Local]) -> dict[str, str]:
     """Hide secrets in whole values, then cut these: half a secret has no shape any more."""
     named = {one.name: one.repr or "?" for one in variables[:MOST_VALUES]}
-    hidden = redact_environment(named)
+    hidden = redact_values(named)
     return {
         name: value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
         for name, value in hidden.items()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.redaction import redact_environment, redact_text
+from lightning_hangcheck.model.redaction import redact_values, redact_text
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
         "command": redact_text(" ".join(sys.orig_argv)),
         "folder": _working_folder(),
         "versions": versions(),
-        "environment": redact_environment(dict(sorted(told.items()))),
+        "environment": redact_values(dict(sorted(told.items()))),
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.redaction import redact_environment
+from lightning_hangcheck.model.redaction import redact_values
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.probes.tree import read_environment
 from lightning_hangcheck.rundir.atomic import write_atomically
@@ -104,7 +104,7 @@ def rank_record(found: FoundRank, host: str) -> RankRecord:
         local_rank=found.local_rank,
         host=host,
         pid=found.pid,
-        environment=redact_environment(shown),
+        environment=redact_values(shown),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.model.redaction import HIDDEN, redact_environment, redact_text
+from lightning_hangcheck.model.redaction import HIDDEN, redact_values, redact_text
 
 SECRETS = [
     "0123456789abcdef0123456789abcdef01234567",
@@ -102,7 +102,7 @@ def test_redacting_again_changes_nothing(text: str) -> None:
     ],
 )
 def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
-    assert redact_environment({name: "x"}) == {name: HIDDEN}
+    assert redact_values({name: "x"}) == {name: HIDDEN}
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
     ["TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "NCCL_DEBUG", "PATH", "MASTER_ADDR", "MAX_TOKENS"],
 )
 def test_other_variables_stay(name: str) -> None:
-    assert redact_environment({name: "false"}) == {name: "false"}
+    assert redact_values({name: "false"}) == {name: "false"}
 
 
 def test_a_secret_in_a_plain_variable_is_hidden_and_an_empty_one_shown() -> None:
     environment = {"HTTPS_PROXY": "http://u:pw@proxy:1", "HF_TOKEN": ""}
-    assert redact_environment(environment) == {
+    assert redact_values(environment) == {
         "HTTPS_PROXY": f"http://{HIDDEN}@proxy:1",
         "HF_TOKEN": "",
     }
@@ -123,4 +123,4 @@ def test_a_secret_in_a_plain_variable_is_hidden_and_an_empty_one_shown() -> None
 
 @given(some.dictionaries(some.text(), some.text()))
 def test_no_variable_is_lost(environment: dict[str, str]) -> None:
-    assert list(redact_environment(environment)) == list(environment)
+    assert list(redact_values(environment)) == list(environment)

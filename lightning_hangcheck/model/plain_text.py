@@ -1,0 +1,50 @@
+r"""Text of foreign origin as it may be shown: nothing in it moves a cursor, hides, or turns.
+
+Arguments, names of processes, threads and files, and messages of exceptions may hold anything:
+escape sequences that a terminal would obey, signs that turn the writing direction, signs of no
+width, bytes that are no text. Each is shown by its escape (``\x1b``), so that it can be read and
+does nothing. Idempotent: an escape is itself plain text.
+"""
+
+from __future__ import annotations
+
+
+def visible(text: str) -> str:
+    """Show every character that is not printable by its escape, line breaks and tabs too.
+
+    Printable is what `str.isprintable` says: no control character (C0, DEL, C1), no format
+    character (direction, zero width), no lone surrogate, no line separator, no private sign.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+
+
+def visible_lines(text: str) -> str:
+    r"""The same, but line breaks (``\n``) stay: for a text of our own around foreign ones."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def one_line(text: str) -> str:
+    """Join words by single blanks, whatever stood between them, and show the rest as `visible`."""
+    return visible(" ".join(text.split()))
+
+
+def visible_json(text: str) -> str:
+    """Escape what is not printable in a JSON text as JSON does; it decodes to the same.
+
+    Encoders leave DEL, C1 and format characters as they are, and a terminal obeys them.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()
+
+
+def _json(sign: str) -> str:
+    r"""One ``\uXXXX``, or two beyond the basic plane."""
+    units = sign.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
