@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import threading
 
+from lightning_hangcheck.model.plain_text import one_line
+from lightning_hangcheck.model.redaction import redact_text
+
 _said: set[str] = set()
 _lock = threading.Lock()
 
@@ -26,14 +29,14 @@ def once(key: str, sentence: str) -> None:
 
     Args:
         key: Names the trouble; later sentences under the same key are dropped.
-        sentence: What happened and what to do, without a newline.
+        sentence: What happened and what to do; secrets in it are hidden, and it becomes one line.
     """
     with _lock:
         if key in _said:
             return
         _said.add(key)
-    line = f"[hangcheck][PID:{os.getpid()}] {sentence}\n"
+    line = f"[hangcheck][PID:{os.getpid()}] {one_line(redact_text(sentence))}\n"
     try:
-        os.write(2, line.encode(errors="replace"))
+        os.write(2, line.encode())
     except OSError:
         return

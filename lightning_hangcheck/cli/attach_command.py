@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.showing import as_typed, exit_code_of, show
+from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import terminal
 from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
@@ -88,7 +88,7 @@ def _say_who_watches(session: Session) -> None:
     if watch is None:
         return
     newest = "no verdict yet" if watch.newest is None else terminal.render_line(watch.newest)
-    click.echo(f"hangcheck: this job is watched, see {watch.run_folder}: {newest}", err=True)
+    say(f"this job is watched, see {watch.run_folder}: {newest}")
 
 
 def _ask_which(jobs: Sequence[FoundJob]) -> None:

@@ -14,6 +14,7 @@ from lightning_hangcheck.cli.merge_command import merge
 from lightning_hangcheck.cli.plan_command import plan
 from lightning_hangcheck.cli.report_command import report
 from lightning_hangcheck.cli.run_command import run
+from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 
@@ -85,5 +86,5 @@ def _way_out(error: click.UsageError) -> str:
 
 
 def _say(sentence: str, exit_code: int) -> int:
-    click.echo(f"hangcheck: {sentence}", err=True)
+    say(sentence)
     return exit_code

@@ -11,6 +11,7 @@ import msgspec
 from lightning_hangcheck.doctor.machine import find_machine
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.memory_plan import plan_memory
+from lightning_hangcheck.model.codec import pretty
 from lightning_hangcheck.planning.plan import GB, Extra
 from lightning_hangcheck.planning.weights import DTYPES
 from lightning_hangcheck.report import plan_text
@@ -93,7 +94,7 @@ def plan(
         extras=beside,
     )
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+        click.echo(pretty(msgspec.json.encode(made)))
     else:
         click.echo(plan_text.render(made), nl=False)
     return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.cli.options import settings_from, settings_options
+from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
@@ -54,4 +55,4 @@ def _warn(settings: Settings) -> None:
     folder = Path(settings.run_dir or RUNS_FOLDER)
     for check in checks_before_run(folder, os.environ):
         if check.status != "ok":
-            click.echo(f"hangcheck: {check.sentence}; {check.remedy}", err=True)
+            say(f"{check.sentence}; {check.remedy}")

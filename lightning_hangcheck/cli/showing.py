@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.model.plain_text import one_line
+
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
@@ -26,6 +28,11 @@ def show(text: str) -> None:
     from lightning_hangcheck.report.colour import coloured
 
     Console(highlight=False).print(coloured(text), end="", soft_wrap=True)
+
+
+def say(sentence: str) -> None:
+    """Print a line to stderr; whatever it quotes of others can do nothing to the terminal."""
+    click.echo(f"hangcheck: {one_line(sentence)}", err=True)
 
 
 def exit_code_of(verdict: Verdict) -> int:

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck import log
-from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.recorder.wording import describe_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
             hook(guest, *arguments, **named)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
             switch_off(guest)
-            what = redact_text(f"{type(error).__name__}: {error}")
+            what = describe_exception(error)
             log.once(
                 "hooks",
                 f"{type(guest).__name__}.{hook.__name__} failed ({what}) and is switched off; "

@@ -13,7 +13,9 @@ from msgspec import Struct
 
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.plain_text import one_line
 from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.model.shown_command import show_command
 from lightning_hangcheck.probes.file_locks import file_locks, holders_of
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.tree import command_line, read_environment
@@ -94,7 +96,7 @@ def read_record(file: Path) -> Record | None:
         return None
     host, rank, since, command = (*lines[1:5], "", "", "")[:4]
     return Record(
-        pid=int(lines[0]), host=host, rank=rank, since=since, command=redact_text(command)
+        pid=int(lines[0]), host=host, rank=rank, since=since, command=one_line(redact_text(command))
     )
 
 
@@ -184,5 +186,5 @@ def _read(file: Path) -> str:
 
 
 def _shown(words: list[str]) -> str:
-    line = " ".join(redact_text(" ".join(words)).split())
+    line = show_command(words)
     return line if len(line) <= LONGEST_COMMAND else f"{line[: LONGEST_COMMAND - 3]}..."

@@ -13,8 +13,8 @@ from lightning_hangcheck.hooks.circle import find_circle
 from lightning_hangcheck.hooks.limits import check_limit
 from lightning_hangcheck.hooks.meeting import arrive, check_given_up, hear, tell
 from lightning_hangcheck.hooks.meeting_point import Outcome, Point, next_point
-from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.wording import describe_exception
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _go_first(point: Point) -> Iterator[None]:
 
 
 def _failure(point: Point, error: BaseException, seconds: float) -> Outcome:
-    what = redact_text(f"{type(error).__name__}: {error}")
+    what = describe_exception(error)
     return Outcome(
         failure=f"{point.circle.noun} 0 failed in {point.name!r} after {seconds:.1f} s: {what}",
         remedy=f"mend what {point.circle.noun} 0 met (its traceback names the line)",

@@ -19,7 +19,6 @@ from msgspec import Struct, field
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.notice import notice_after
 from lightning_hangcheck.hooks.wandb_service import abandon, end_services
-from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.recorder.recording import current
 from lightning_hangcheck.recorder.sections import Section
 
@@ -128,7 +127,7 @@ class Ending:
         if stage.over.wait(first):
             return True
         self._say(
-            f"wandb is waited for, to finish its run ({redact_text(self._destination)}); it has "
+            f"wandb is waited for, to finish its run ({self._destination}); it has "
             f"{self._limit:g} s for that"
         )
         if stage.over.wait(last - first):

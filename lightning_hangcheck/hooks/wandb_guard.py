@@ -19,10 +19,10 @@ from lightning_hangcheck.hooks.notice import said_while_waiting
 from lightning_hangcheck.hooks.wandb_ending import Ending, wandb_patience
 from lightning_hangcheck.hooks.wandb_logger import Created, LoggerPlan, describe
 from lightning_hangcheck.hooks.wandb_service import abandon, services
-from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.recorder.recording import current
 from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.wording import describe_exception
 from lightning_hangcheck.settings import LoggerFailure
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _make_substitute(wish: _Wish, run_id: str) -> WandbLogger:
 
 
 def _waiting(wish: _Wish) -> str:
-    server = redact_text(os.environ.get("WANDB_BASE_URL", ""))
+    server = os.environ.get("WANDB_BASE_URL", "")
     return (
         f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
         f"and gives up after {wish.init_timeout:g} s"
@@ -203,10 +203,9 @@ def _waiting(wish: _Wish) -> str:
 
 
 def _failure(error: Exception, seconds: float) -> MeetingFailed:
-    why = str(error) if isinstance(error, NoAnswer) else f"{type(error).__name__}: {error}"
-    one_line = " ".join(redact_text(why).split())[:LONGEST_ERROR]
+    why = str(error) if isinstance(error, NoAnswer) else describe_exception(error, LONGEST_ERROR)
     return MeetingFailed(
-        f"rank 0 could not create the wandb run, and gave up after {seconds:.1f} s: {one_line}",
+        f"rank 0 could not create the wandb run, and gave up after {seconds:.1f} s: {why}",
         "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), or go "
         "without it: WANDB_MODE=offline, or guarded_wandb_logger(..., on_failure='offline')",
     )

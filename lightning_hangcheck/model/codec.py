@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from lightning_hangcheck.model.plain_text import visible_json
 from lightning_hangcheck.model.verdict import Verdict
 
 
@@ -17,7 +18,12 @@ def encode(fact: msgspec.Struct) -> bytes:
 
 def encode_pretty(fact: msgspec.Struct) -> bytes:
     """Encode a fact as indented JSON that ends in a newline, for files that people open."""
-    return msgspec.json.format(msgspec.json.encode(fact), indent=2) + b"\n"
+    return pretty(msgspec.json.encode(fact)).encode() + b"\n"
+
+
+def pretty(data: bytes) -> str:
+    """Indent JSON; what a terminal would obey is escaped, so that it can be printed too."""
+    return visible_json(msgspec.json.format(data.decode(), indent=2))
 
 
 def verdict_schema() -> dict[str, Any]:

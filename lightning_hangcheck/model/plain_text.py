@@ -1,4 +1,4 @@
-r"""Text of foreign origin as it may be shown: nothing in it moves a cursor, hides, or turns.
+r"""Foreign text as it may be shown: nothing in it moves a cursor, hides or turns the rest.
 
 Arguments, names of processes, threads and files, and messages of exceptions may hold anything:
 escape sequences that a terminal would obey, signs that turn the writing direction, signs of no

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues
 from lightning_hangcheck.model.redaction import redact_values
 from lightning_hangcheck.probes.guard import Looked, guarded
 from lightning_hangcheck.probes.py_spy import (
+    SHORT_VALUE,
     SHORT_VALUES,
     PySpyFailed,
     PySpyLate,
@@ -16,6 +19,7 @@ from lightning_hangcheck.probes.py_spy import (
 )
 
 LONGEST_VALUE = 80
+_CUT_WORD = re.compile(r"[^\s\"',;:=]*\.\.\.([\"'\])}]*)\Z")
 MOST_VALUES = 16
 """Of one call: a function with more says nothing that anybody reads."""
 
@@ -80,9 +84,16 @@ def _of_main(pid: int, threads: list[_Thread]) -> tuple[LocalValues, ...]:
 
 def _shown(variables: list[_Local]) -> dict[str, str]:
     """Hide secrets in whole values, then cut these: half a secret has no shape any more."""
-    named = {one.name: one.repr or "?" for one in variables[:MOST_VALUES]}
+    named = {one.name: _whole_words(one.repr or "?") for one in variables[:MOST_VALUES]}
     hidden = redact_values(named)
     return {
         name: value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
         for name, value in hidden.items()
     }
+
+
+def _whole_words(value: str) -> str:
+    """Drop the word in which py-spy cut a text: it may be the beginning of a secret."""
+    if len(value) < SHORT_VALUE:
+        return value
+    return _CUT_WORD.sub(r"...\1", value)

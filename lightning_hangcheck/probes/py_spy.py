@@ -12,7 +12,8 @@ from lightning_hangcheck.probes.bounded_child import ChildLate, answer_of
 # Rust programs print a backtrace below each error where the user asked for one.
 QUIET = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
 SHORT_VALUES, LONG_VALUES = "-l", "-lllll"
-"""Options for local variables, cut at 128 characters doubled by each further l (0.4.3)."""
+"""Options for local variables, cut at `SHORT_VALUE` doubled by each further l (0.4.3)."""
+SHORT_VALUE = 128  # characters
 
 
 class PySpyFailed(Exception):

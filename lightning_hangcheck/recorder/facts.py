@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.redaction import redact_values, redact_text
+from lightning_hangcheck.model.redaction import redact_values
+from lightning_hangcheck.model.shown_command import show_command
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
         "local_rank": identity.local_rank,
         "launcher": identity.launcher,
         "host": os.uname().nodename,
-        "command": redact_text(" ".join(sys.orig_argv)),
+        "command": show_command(sys.orig_argv),
         "folder": _working_folder(),
         "versions": versions(),
         "environment": redact_values(dict(sorted(told.items()))),

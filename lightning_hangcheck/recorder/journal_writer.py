@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.model.redaction import HIDDEN, redact_text, redact_value
 from lightning_hangcheck.rundir.layout import prepare_run_folder
 
 if TYPE_CHECKING:
@@ -175,10 +175,15 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, dict):
-        return {_plain_text(str(key)): _plain(inner) for key, inner in value.items()}
+        return {_plain_text(str(key)): _plain_named(str(key), each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return _plain_text(str(value))
+
+
+def _plain_named(name: str, value: object) -> object:
+    told = isinstance(value, str) and redact_value(name, value) == HIDDEN
+    return HIDDEN if told else _plain(value)
 
 
 @lru_cache(maxsize=512)

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from lightning_hangcheck import log
+from lightning_hangcheck.recorder.wording import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,12 +92,13 @@ class _Rich:
 
     def __init__(self, name: str, total: int | None) -> None:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress
 
         self._progress = Progress(
             console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
         )
-        self._task = self._progress.add_task(name, total=total)
+        self._task = self._progress.add_task(escape(name), total=total)
         self._progress.start()
 
     def show(self, done: int) -> None:
@@ -130,8 +132,9 @@ def open_bar(kind: Bar, name: str, total: int | None) -> ProgressBar:
     """
     if kind == "off" or not _is_terminal():
         return NoBar()
+    shown = clean_name(name)
     try:
-        return _Painted(_Tqdm(name, total) if kind == "tqdm" else _Rich(name, total))
+        return _Painted(_Tqdm(shown, total) if kind == "tqdm" else _Rich(shown, total))
     except Exception as error:  # noqa: BLE001 - another live display or a missing tqdm: no bar then
         log.once("progress bar", f"no progress bar: {error!r}")
         return NoBar()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model import plain_text
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.redaction import redact_text
 
@@ -18,6 +20,8 @@ LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
 # redaction looks at this much of a message: enough for what is shown, whatever its length
 _LOOKED_AT = 4000
+_LONGEST_SHAPE = 64  # so many characters are enough to know any secret by its shape
+_UNFINISHED_WORD = re.compile(r"\S+\Z")
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ", _OURS)
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -31,9 +35,16 @@ def clean_name(name: str) -> str:
 
 def one_line(text: str, longest: int) -> str:
     """Redact a text, join its lines and cut it, with an ellipsis where something is missing."""
-    line = " ".join(redact_text(text[:_LOOKED_AT]).split())
-    printable = "".join(letter if letter.isprintable() else "?" for letter in line)
-    return printable if len(printable) <= longest else printable[: longest - 3] + "..."
+    line = plain_text.one_line(redact_text(_beginning(text)))
+    return line if len(line) <= longest else line[: longest - 3] + "..."
+
+
+def _beginning(text: str) -> str:
+    """As much as is looked at, without the word that it ends in: half a secret has no shape."""
+    if len(text) <= _LOOKED_AT:
+        return text
+    whole = _LOOKED_AT - _LONGEST_SHAPE
+    return f"{text[:whole]}{_UNFINISHED_WORD.sub('', text[whole:_LOOKED_AT])}..."
 
 
 def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) -> str:

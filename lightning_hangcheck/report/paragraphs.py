@@ -6,6 +6,8 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.plain_text import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -15,16 +17,11 @@ LABEL_WIDTH = 9
 MOST_ITEM_LINES = 4
 LONGEST_WORD = 400
 _NUMBER = re.compile(r"\d+\. ")
-_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def plain(text: str) -> str:
-    """Make a text of foreign origin safe for a terminal: one line, no control characters.
-
-    Last words of a rank and names of files may hold escape sequences; a report must not run them.
-    """
-    without = _ESCAPE_SEQUENCE.sub("", text)
-    words = "".join(c if c.isprintable() else " " for c in without).split()
+    """Make a text of foreign origin one harmless line, in which no word is without end."""
+    words = one_line(text).split(" ")
     return " ".join(w if len(w) <= LONGEST_WORD else f"{w[:LONGEST_WORD]}..." for w in words)
 
 

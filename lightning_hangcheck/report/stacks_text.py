@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.plain_text import visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -29,7 +31,7 @@ def render_stacks(case: Case) -> str:
     for gap in case.gaps:
         whose = "" if gap.rank is None else f"rank {gap.rank}: "
         lines.append(f"  {whose}{gap.what}: {gap.why}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"
 
 
 def _process(rank: int, look: ProcessLook, taken_ns: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.shown_command import show_command
 from lightning_hangcheck.rundir.layout import name_run_folder
 from lightning_hangcheck.rundir.process_stat import read_process_stat
 from lightning_hangcheck.rundir.session import (
@@ -51,7 +52,7 @@ def join_session(
     key = new_key() if alone else _launcher_key(environment, identity, root)
     facts = SessionFacts(
         run_dir=str(name_run_folder(run_dir).path),
-        command=" ".join(sys.orig_argv),
+        command=show_command(sys.orig_argv),
         started_at=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",
         root_pid=root,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from msgspec import Struct
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.model.shown_command import show_command
 from lightning_hangcheck.probes.permission import explain, read_access
 from lightning_hangcheck.probes.tree import (
     born_ns,
@@ -95,7 +94,7 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
 def command_of(job: FoundJob) -> str:
     """Return the command line of a job's first rank, redacted."""
     line = command_line(job.ranks[0].pid)
-    return "" if isinstance(line, Gap) else redact_text(shlex.join(line))
+    return "" if isinstance(line, Gap) else show_command(line)
 
 
 def _read(pid: int) -> Candidate | None:
@@ -197,7 +196,7 @@ def _check_python(pid: int, machine: Machine) -> None:
 
 def _name(pid: int) -> str:
     line = command_line(pid)
-    return "a process without a command line" if isinstance(line, Gap) else line[0]
+    return "a process without a command line" if isinstance(line, Gap) else show_command(line[:1])
 
 
 def _nothing_found(machine: Machine) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import tempfile
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.shown_command import show_command
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.rundir.layout import (
     RunFolder,
@@ -151,7 +150,7 @@ class _Run:
 
 def _open_session(command: Sequence[str], settings: Settings) -> Session | None:
     """A run that cannot be watched still runs: what is missing is said once."""
-    shown, started_at = redact_text(shlex.join(command)), utc_now()
+    shown, started_at = show_command(command), utc_now()
     folder = _run_folder(settings.run_dir, shown, started_at)
     facts = SessionFacts(
         run_dir=str(folder.path),

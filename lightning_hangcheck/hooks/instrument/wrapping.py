@@ -17,7 +17,7 @@ import wrapt
 from msgspec import Struct
 
 from lightning_hangcheck import log
-from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.recorder.wording import describe_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -182,7 +182,7 @@ class _Watcher:
 
     def _switch_off(self, error: Exception) -> None:
         self._works = False
-        what = redact_text(f"{type(error).__name__}: {error}")
+        what = describe_exception(error)
         log.once(
             f"watcher-{self._name}",
             f"{self._name} is no longer watched ({what}); the program goes on. Please report it "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck import log
-from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.recorder.wording import describe_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,6 @@ def attempt(what: str, work: Callable[[], Result]) -> Result | None:
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - our additions must not end the user's own call
-        shown = redact_text(f"{type(error).__name__}: {error}")
+        shown = describe_exception(error)
         log.once(f"pretrained-{what}", f"{what} failed ({shown}) and is left out; all else goes on")
         return None
