@@ -6,12 +6,11 @@ import math
 from typing import TYPE_CHECKING, cast
 
 import click
-import msgspec
 
 from lightning_hangcheck.doctor.machine import find_machine
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.memory_plan import plan_memory
-from lightning_hangcheck.model.codec import pretty
+from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.plan import GB, Extra
 from lightning_hangcheck.planning.weights import DTYPES
 from lightning_hangcheck.report import plan_text
@@ -94,7 +93,7 @@ def plan(
         extras=beside,
     )
     if as_json:
-        click.echo(pretty(msgspec.json.encode(made)))
+        click.echo(encode_pretty(made), nl=False)
     else:
         click.echo(plan_text.render(made), nl=False)
     return 0

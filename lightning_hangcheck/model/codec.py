@@ -17,13 +17,8 @@ def encode(fact: msgspec.Struct) -> bytes:
 
 
 def encode_pretty(fact: msgspec.Struct) -> bytes:
-    """Encode a fact as indented JSON that ends in a newline, for files that people open."""
-    return pretty(msgspec.json.encode(fact)).encode() + b"\n"
-
-
-def pretty(data: bytes) -> str:
-    """Indent JSON; what a terminal would obey is escaped, so that it can be printed too."""
-    return visible_json(msgspec.json.format(data.decode(), indent=2))
+    """Encode a fact as indented JSON that ends in a newline, for people to open or print."""
+    return visible_json(msgspec.json.format(msgspec.json.encode(fact), indent=2)) + b"\n"
 
 
 def verdict_schema() -> dict[str, Any]:

@@ -30,14 +30,15 @@ def one_line(text: str) -> str:
     return visible(" ".join(text.split()))
 
 
-def visible_json(text: str) -> str:
-    """Escape what is not printable in a JSON text as JSON does; it decodes to the same.
+def visible_json(data: bytes) -> bytes:
+    """Escape what is not printable in JSON as JSON does; it decodes to the same.
 
     Encoders leave DEL, C1 and format characters as they are, and a terminal obeys them.
     """
-    if text.isascii() and "\x7f" not in text:
-        return text
-    return "".join(sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in text)
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    signs = (sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in data.decode())
+    return "".join(signs).encode()
 
 
 def _escape(sign: str) -> str:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.model.plain_text import visible_json
 from lightning_hangcheck.model.redaction import HIDDEN, redact_text, redact_value
 from lightning_hangcheck.rundir.layout import prepare_run_folder
 
@@ -162,7 +163,7 @@ def encode_entry(entry: Entry, pid: int) -> bytes:
     }
     try:
         fields = {name: _plain(value) for name, value in entry.fields.items()}
-        return msgspec.json.encode(head | fields) + b"\n"
+        return visible_json(msgspec.json.encode(head | fields)) + b"\n"
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         problem = f"its values cannot be written as JSON ({type(error).__name__})"
         return msgspec.json.encode({**head, "problem": problem}) + b"\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.model.redaction import HIDDEN, redact_values, redact_text
+from lightning_hangcheck.model.redaction import HIDDEN, redact_text, redact_values
 
 SECRETS = [
     "0123456789abcdef0123456789abcdef01234567",

@@ -120,7 +120,7 @@ def test_a_name_becomes_one_line_without_secrets(run: Callable[..., Program]) ->
         "hc.checkpoint('a\\nb\\x1b[31m hf_abcdefghijklmnopqrstuv ' + 'x' * 9999)"
     )
     (line,) = program.said
-    assert line.startswith("CHECKPOINT 1: a b?[31m [redacted] xxx")
+    assert line.startswith("CHECKPOINT 1: a b\\x1b[31m [redacted] xxx")
     assert line.endswith("xxx...")
     assert len(program.err.splitlines()) == 1
 

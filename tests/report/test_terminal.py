@@ -136,7 +136,7 @@ def test_the_fullest_report_fits_too() -> None:
 @settings(max_examples=60, deadline=None)
 @given(texts)
 def test_nothing_from_the_job_can_steer_the_terminal(foreign: str) -> None:
-    """Escape sequences and control characters of last words and file names are dropped."""
+    """Escape sequences and control characters of last words and file names are only shown."""
     judged = verdict(
         "crashed",
         summary=foreign,

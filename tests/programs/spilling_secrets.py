@@ -1,0 +1,66 @@
+"""Says secrets wherever a program can, then stands still among them, or fails with one.
+
+Every secret holds LEAK. The first argument is a mode: recorded (told to hangcheck, which watches),
+unaware (never heard of it), failing (recorded, and ends on an exception); others are for show.
+Of two ranks, rank 0 waits in a barrier for rank 1. The second argument is a folder: each process
+writes there where its session is, once it stands (torchrun hands no pipe on).
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+LEAK = "xleakx"
+C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+library = {}
+exec(compile("def barrier():\n    import time\n    time.sleep(1000)\n", C10D, "exec"), library)  # noqa: S102 - a stand-in for torch
+sys.excepthook = lambda *_: None  # Python's own words about an exception are not ours to hide
+
+
+class Client:
+    def __init__(self):
+        self.token = LEAK
+
+    def __repr__(self):
+        return f"Client(token={self.token}, url=http://me:{LEAK}@host/)"
+
+
+def loads(words):
+    headers = {"X-Api-Key": LEAK, "Authorization": f"Bearer {LEAK}", "Accept": "text/html"}
+    pair = ("hf_" + "A" * 40, f"hf_{LEAK}" + "B" * 40)
+    passphrase, pw, wandb_key = f"open {LEAK}", LEAK, (LEAK, LEAK)
+    nested = {"wandb": {"keys": [1, {"api_key": LEAK}], "password": f'quo"te, {LEAK}'}}
+    arguments = ["--token", LEAK, "--lr", "1"]
+    address = f"postgres://me:{LEAK}@host/db?password={LEAK}"
+    written = f"client = {Client()!r}"
+    cut = "c" * 110 + f" hf_{LEAK}" + "d" * 200
+    shown = Path(sys.argv[2], f".{os.getpid()}")
+    shown.write_text(words)
+    shown.rename(shown.with_name(f"{os.getpid()}.stands"))
+    if os.environ.get("RANK") == "0":
+        library["barrier"]()
+    time.sleep(1000)
+    return headers, pair, passphrase, pw, wandb_key, nested, arguments, address, written, cut
+
+
+def records():
+    import lightning_hangcheck as hc
+    from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
+    from lightning_hangcheck.recorder.recording import current
+
+    keep_sidecar(current())
+    session = current().session
+    while not session.facts.launched and not session.sidecar_file.exists():
+        time.sleep(0.01)  # a program that fails before it is watched gets no verdict
+    hc.checkpoint(f"logged in with --wandb_key {LEAK}")
+    with hc.section(f"saving model-token={LEAK}.ckpt"):
+        hc.beat()
+    list(hc.track([1], f"passphrase: {LEAK}"))
+    return str(session.path)
+
+
+words = records() if sys.argv[1] != "unaware" else "no session"
+if sys.argv[1] == "failing":
+    raise ValueError(f"login failed: {{'X-Api-Key': '{LEAK}'}}, {Client()!r}, --pass={LEAK}")
+loads(words)

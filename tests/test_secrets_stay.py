@@ -1,0 +1,171 @@
+"""No secret leaves a job: every byte that is left behind is searched, however the job started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import PROGRAMS, end, until
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.rundir.decoding import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = pytest.mark.real
+
+LEAK = "xleakx"
+HEXADECIMAL = "0123456789abcdef" * 2 + "01234567"
+PROGRAM = str(PROGRAMS / "spilling_secrets.py")
+ARGUMENTS = [
+    *("--api_key", LEAK, f"--api-key={LEAK}", "--wandb_key", LEAK, f"--wandb-key={LEAK}"),
+    *("--token", LEAK, f"--pass={LEAK}", f"--password={LEAK}", "--passwd", f"two words {LEAK}"),
+    *("--auth", LEAK, "--hf-token", LEAK, f"-token={LEAK}", "--passphrase", LEAK, "--pw", LEAK),
+    *("-k", f"a8{LEAK}3F9kq2LmZ0", f"-pa8{LEAK}3F9kq2LmZ0", f"HF_TOKEN={LEAK}"),
+    *(f"wandb.key={LEAK}", f"+trainer.token={LEAK}", f"++db.password=a,b;c&{LEAK}"),
+    *(f'{{"api_key": "{LEAK}", "nested": {{"secret": ["{LEAK}", "{LEAK}"]}}}}',),
+    *("--data", f"https://me:{LEAK}@host/x?token={LEAK}&q=1", f"s3://AKIA{'A' * 16}:{LEAK}@b"),
+    *("-H", f"X-Auth-Token: {LEAK}", "--header", f"Authorization: Basic {LEAK}", HEXADECIMAL),
+]
+READABLE = ["--tokenizer", "gpt2", "--max_tokens", "512", "--author", "me", "-k", "5", "monkey=1"]
+ENVIRONMENT = {
+    "WANDB_API_KEY": LEAK,
+    "WANDB_BASE_URL": f"http://me:{LEAK}@127.0.0.1:9",
+    "HF_TOKEN": f"hf_{LEAK}{'A' * 30}",
+    "SLURM_JWT": LEAK,
+    "HF_HUB_EXTRA": f"--password {LEAK}",
+    "API_KEY": LEAK,
+    "HANGCHECK_LOCALS": "1",
+    "HANGCHECK_IDLE_AFTER": "9",
+    "HANGCHECK_STALL_TIMEOUT": "12",
+}
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+OURS = [sys.executable, "-m", "lightning_hangcheck"]
+
+
+@contextmanager
+def started(
+    folder: Path, command: Sequence[str], *, ranks: int, **environment: str
+) -> Iterator[list[Path]]:
+    """Start a command; yields what its ranks wrote once they stand."""
+    known = set(folder.glob("*.stands"))
+    with (folder / "console").open("ab") as console:
+        process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env={**os.environ, **ENVIRONMENT, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+        )
+
+    def stands() -> list[Path]:
+        found = set(folder.glob("*.stands")) - known
+        return sorted(found) if len(found) == ranks else []
+
+    try:
+        yield until(stands, f"{ranks} to stand", seconds=60.0) if ranks else []
+        if not ranks:
+            process.wait(60)
+    finally:
+        end(process)
+
+
+def verdict_of(run: Path) -> Verdict | None:
+    file = run / "verdict.json"
+    try:
+        return decode(file.read_bytes(), Verdict, str(file))
+    except (OSError, UnreadableRun):
+        return None
+
+
+def is_found(run: Path, kind: str) -> bool:
+    verdict = verdict_of(run)
+    return verdict is not None and verdict.verdict == kind
+
+
+def assert_silent(*places: Path | str) -> bytes:
+    """Search every byte below these places, and return all of them."""
+    files = [file for place in places for file in (Path(place), *Path(place).rglob("*"))]
+    data = {str(file): file.read_bytes() for file in files if file.is_file()}
+    leaking = {
+        name: content[max(0, content.find(secret) - 80) : content.find(secret) + 40]
+        for name, content in data.items()
+        for secret in (LEAK.encode(), HEXADECIMAL.encode())
+        if secret in content
+    }
+    assert data
+    assert not leaking
+    return b"".join(data.values())
+
+
+def report_of(run: Path) -> None:
+    """Save beside the run all that can be printed of it."""
+    for number, options in enumerate(([], ["--json"])):
+        shown = subprocess.run(
+            [*OURS, "report", str(run), *options], capture_output=True, timeout=60, check=True
+        )
+        (run.parent / f"report-{number}").write_bytes(shown.stdout + shown.stderr)
+
+
+@pytest.mark.parametrize("launcher", ["python", "torchrun", "hangcheck run"])
+def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> None:
+    """In the run folder, in shared memory while it runs, on its console and in its reports."""
+    run, ranks = tmp_path / "run", 1 if launcher == "python" else 2
+    before = [] if launcher == "python" else TORCHRUN
+    command = [sys.executable, *before, PROGRAM, "recorded", str(tmp_path), *ARGUMENTS, *READABLE]
+    if launcher == "hangcheck run":
+        command = [*OURS, "run", "--run-dir", str(run), "--", *command]
+    with started(tmp_path, command, ranks=ranks, HANGCHECK_RUN_DIR=str(run)) as standing:
+        until(lambda: is_found(run, "hang"), "a verdict", seconds=60.0)
+        shared = assert_silent(standing[0].read_text())
+        report_of(run)
+    everything = assert_silent(tmp_path)
+    assert b"logged in with --wandb_key [redacted]" in shared
+    assert b"--tokenizer gpt2 --max_tokens 512 --author me -k 5 monkey=1" in everything
+    if ranks > 1:
+        assert b"X-Api-Key" in everything, "local variables were taken"
+
+
+@pytest.mark.parametrize("launcher", ["python", "hangcheck run"])
+def test_a_job_that_fails_with_a_secret_in_its_last_words(launcher: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, PROGRAM, "failing", str(tmp_path), *ARGUMENTS]
+    if launcher == "hangcheck run":
+        command = [*OURS, "run", "--run-dir", str(run), "--", *command]
+    with started(tmp_path, command, ranks=0, HANGCHECK_RUN_DIR=str(run)):
+        until(lambda: is_found(run, "crashed"), "a verdict")
+    report_of(run)
+    assert b"ValueError: login failed: " in assert_silent(tmp_path)
+
+
+def test_a_visit_to_a_job_that_never_heard_of_us(tmp_path: Path) -> None:
+    """The list of jobs to choose from, and the visit to one of them with its local variables."""
+    command = [sys.executable, PROGRAM, "unaware", str(tmp_path), *ARGUMENTS, *READABLE]
+    rank = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    run = tmp_path / "run"
+    with (
+        started(tmp_path, command, ranks=1, MASTER_PORT="1", **rank) as standing,
+        started(tmp_path, command, ranks=1, MASTER_PORT="2", **rank),
+    ):
+        pid = standing[0].stem
+        listed = attach(tmp_path)
+        visited = attach(tmp_path, "--pid", pid, "--locals")
+    assert (listed.returncode, visited.returncode) == (2, 0), visited.stderr
+    report_of(run)
+    (tmp_path / "told").write_bytes(b"".join((listed.stderr, visited.stdout, visited.stderr)))
+    everything = assert_silent(tmp_path)
+    assert f"pid {pid}  world size 2  ".encode() in everything
+    assert b"X-Api-Key" in everything
+
+
+def attach(folder: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
+    visit = [*OURS, "attach", "--run-dir", str(folder / "run"), *options]
+    return subprocess.run(visit, cwd=folder, capture_output=True, timeout=60, check=False)
