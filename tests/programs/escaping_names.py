@@ -5,6 +5,7 @@ for show.
 """
 
 import ctypes
+import io
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\u202egnp\u2066\u200b\r[red]a[/red][li
 PR_SET_NAME = 15
 PR_SET_PTRACER, ANYONE = 0x59616D61, ctypes.c_ulong(-1)
 
-sys.excepthook = lambda *_: None  # Python's own words about an exception are not ours
+sys.stderr = io.StringIO()  # Python's own words on an exception are not ours
 libc = ctypes.CDLL(None)
 libc.prctl(PR_SET_NAME, b"\x1b[2J\x9b\x7f\r[red]")
 libc.prctl(PR_SET_PTRACER, ANYONE, 0, 0, 0)
