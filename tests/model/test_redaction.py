@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -49,6 +51,25 @@ def test_a_secret_is_found_by_its_shape(
         ("Authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
         ("header Bearer abcdefghij0123456789", "abcdefghij0123456789"),
         ("-----BEGIN PRIVATE KEY-----\nMIIEcut", "MIIEcut"),
+        ("{'X-Api-Key': 'abc123', 'lr': 1}", "abc123"),
+        ('{"password": ("abc", "abc123")}', "abc123"),
+        ("{'keys': [{'api_key': ['a', ('b', 'abc123')]}]}", "abc123"),
+        ('{"password": "quo"te, abc123"}', "abc123"),
+        (r'{"config": "{\"token\": \"abc123\"}"}', "abc123"),
+        ("('X-Api-Key', 'abc123')", "abc123"),
+        ("Command '['curl', '--token', 'abc123']' failed", "abc123"),
+        ("os.environ['HF_TOKEN'] = 'abc123'", "abc123"),
+        ("password = 'open sesame abc123'", "abc123"),
+        ("Client(token=SecretStr('abc123'))", "abc123"),
+        ("token == 'abc123'", "abc123"),
+        ("X-Auth-Token: abc123", "abc123"),
+        ("passphrase: abc123", "abc123"),
+        ("Set-Cookie: a=b; session=abc123; Path=/", "abc123"),
+        ("...token=abc123", "abc123"),
+        ("-----token abc123", "abc123"),
+        ("https://host/x?sig=a8F3kq92LmZ0&se=1", "a8F3kq92LmZ0"),
+        ("sort_key='a8F3kq92LmZ0'", "a8F3kq92LmZ0"),
+        ("://a:b:abc123@host", "abc123"),
     ],
 )
 def test_a_secret_is_found_by_the_name_in_front_of_it(text: str, secret: str) -> None:
@@ -68,6 +89,10 @@ def test_a_secret_is_found_by_the_name_in_front_of_it(text: str, secret: str) ->
         "http://host:8080/path",
         "2 basic functionality checks",
         "sk-learn",
+        "sort_key=name missing_keys=['a.b'] pin_memory=True use_auth_token=None",
+        "author=me compass=1 monkey: 2 keyboard=us passes=3 --key_padding 1",
+        "columns=['token', 'label']",
+        "for key, value in items",
         "",
     ],
 )
@@ -86,6 +111,27 @@ def test_redacting_again_changes_nothing(text: str) -> None:
     assert redact_text(once) == once
 
 
+LONG = 1_000_000
+SLOW_S = 20.0
+"""For a megabyte; linear takes some seconds on a busy machine, quadratic hours."""
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a", "-", " ", "=", ":", "'", "\\", "0", "://", "://:", "-eyJ", "token=", "token='",
+        'token=\\"', "token=(", "token: ", "token=none ", "-k=", "-k ", "key:", "--a ", "a=",
+        "-----BEGIN ", "-----END ", "bearer ", "authorization: ", "://a:token=\"://b\" @",
+        "-k a1b2c3d4e5f6g7h8 ", "('token', ", "sk-a ", "hf_",
+    ],
+)  # fmt: skip
+def test_no_text_takes_more_than_its_length(piece: str) -> None:
+    for text in (piece * (LONG // len(piece)), "token=" + piece * (LONG // len(piece))):
+        started_s = time.process_time()
+        redact_text(text)
+        assert time.process_time() - started_s < SLOW_S
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -99,6 +145,9 @@ def test_redacting_again_changes_nothing(text: str) -> None:
         "BASIC_AUTH",
         "OPENAI_APIKEY",
         "session_cookie",
+        "wandbApiKey",
+        "passphrase",
+        "pw",
     ],
 )
 def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
@@ -107,7 +156,17 @@ def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "NCCL_DEBUG", "PATH", "MASTER_ADDR", "MAX_TOKENS"],
+    [
+        "TOKENIZERS_PARALLELISM",
+        "PWD",
+        "OLDPWD",
+        "NCCL_DEBUG",
+        "PATH",
+        "MASTER_ADDR",
+        "MAX_TOKENS",
+        "AUTHOR",
+        "HF_TOKEN_PATH",
+    ],
 )
 def test_other_variables_stay(name: str) -> None:
     assert redact_values({name: "false"}) == {name: "false"}

@@ -31,7 +31,11 @@ def test_values_are_shown_short_and_without_secrets(program: StartProgram) -> No
     assert values["batch"] == "17"
     assert "data/train.bin" in values["path"]
     assert "xxxx" not in str(values)
-    assert {name for name, value in values.items() if value == "[redacted]"} == {"api_token"}
+    assert {name for name, value in values.items() if value == "[redacted]"} == {
+        "api_token",
+        "passphrase",
+        "pw",
+    }
     assert len(values["long"]) <= LONGEST_VALUE + len("...")
 
 
@@ -42,3 +46,13 @@ def test_a_sample_has_them_only_on_request(program: StartProgram) -> None:
     ((asked, _),) = sample_all([Subject(pid=running.pid, local_values=True)], 20.0)
     assert plain.local_values == ()
     assert asked.local_values[-1].frame.function == "load"
+
+
+def test_secrets_are_hidden_wherever_in_a_value_they_stand(program: StartProgram) -> None:
+    """Behind keys of dictionaries, second in a tuple, and where py-spy cuts a text in their middle."""
+    running = program("holding_secrets.py")
+    values = until(lambda: stands_in_load(running), "it to stand in load").values
+    assert "secret-" not in str(values)
+    assert "text/html" in values["headers"]
+    assert values["pair"].startswith('{"auth": [redacted]')
+    assert values["cut"].endswith("...")
