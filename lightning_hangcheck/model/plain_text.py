@@ -20,11 +20,6 @@ def visible(text: str) -> str:
     return "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
 
 
-def visible_lines(text: str) -> str:
-    r"""The same, but line breaks (``\n``) stay: for a text of our own around foreign ones."""
-    return "\n".join(map(visible, text.split("\n")))
-
-
 def one_line(text: str) -> str:
     """Join words by single blanks, whatever stood between them, and show the rest as `visible`."""
     return visible(" ".join(text.split()))

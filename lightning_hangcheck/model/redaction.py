@@ -54,6 +54,7 @@ _NAMED = re.compile(
 )
 _PAIR = re.compile(r"\(\w?\\{0,7}[\"']\Z")
 _NEAR = 10
+_LONGEST_NAME = 200  # of which the end tells the most
 _QUOTES = "bBrRuUfF\\\"'"
 _OPENING_QUOTE = re.compile(r"(?:[\w.]{1,60}\()?[bBrRuUfF]{0,2}(?P<quote>\\{0,7}[\"'])")
 _BARE = re.compile(r"[^\s\"',;&]+")
@@ -126,7 +127,7 @@ def _told(match: re.Match[str], text: str) -> Telling:
         before = text[max(0, match.start() - _NEAR) : match.start()]
         if not _PAIR.search(before):
             return "no"
-    return telling(match["name"], in_prose=how == "header")
+    return telling(match["name"][-_LONGEST_NAME:], in_prose=how == "header")
 
 
 def _value_at(text: str, at: int, name: str, told: Telling) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.model.plain_text import one_line, visible, visible_json, visible_lines
+from lightning_hangcheck.model.plain_text import one_line, visible, visible_json
 
 texts = some.text(
     some.characters(categories=["L", "N", "P", "Z", "C"]) | some.sampled_from("\x1b\x9b\u202e\n\\")
@@ -18,7 +18,6 @@ texts = some.text(
 def test_nothing_is_left_that_a_terminal_obeys(text: str) -> None:
     assert visible(text).isprintable()
     assert one_line(text).isprintable()
-    assert all(line.isprintable() for line in visible_lines(text).split("\n"))
 
 
 @given(texts)
@@ -33,7 +32,6 @@ def test_what_is_not_visible_is_shown_by_its_escape() -> None:
     shown = r"a\tb\x1b[31m\x07\x7f\x9b\u200b\u202e\u2066\ufeff\ud800 é 模 🙂"
     assert visible(text) == shown
     assert one_line(f" {text}\r\n\n b ") == shown.replace(r"\t", " ") + " b"
-    assert visible_lines("a\nb\r") == "a\nb\\r"
 
 
 @given(some.recursive(some.text() | texts.filter(str.isprintable), some.lists))
