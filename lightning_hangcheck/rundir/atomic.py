@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.rundir.owned_file import read_owned
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -40,7 +42,7 @@ def create_once(path: Path, data: bytes) -> bytes:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return path.read_bytes()
+        return read_owned(path)
     finally:
         temporary.unlink(missing_ok=True)
     return data

@@ -30,6 +30,7 @@ from lightning_hangcheck.rundir.housekeeping import (
     remove_left_behind,
 )
 from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir.owned_file import read_owned
 
 SESSION_VARIABLE = "HANGCHECK_SESSION"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
@@ -141,9 +142,11 @@ def read_session(folder: Path) -> Session:
     """
     file = folder / "session.json"
     try:
-        data = file.read_bytes()
+        data = read_owned(file)
     except OSError as error:
-        raise UnreadableRun(f"{file} is gone ({error.strerror})", "start the run again") from error
+        raise UnreadableRun(
+            f"{file} cannot be read ({error.strerror})", "start the run again"
+        ) from error
     return Session(folder, decode(data, SessionFacts, str(file)))
 
 
