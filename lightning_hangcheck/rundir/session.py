@@ -144,9 +144,9 @@ def read_session(folder: Path) -> Session:
     try:
         data = read_owned(file)
     except OSError as error:
-        raise UnreadableRun(
-            f"{file} cannot be read ({error.strerror})", "start the run again"
-        ) from error
+        gone = isinstance(error, FileNotFoundError)
+        state = "is gone" if gone else f"cannot be read ({error.strerror})"
+        raise UnreadableRun(f"{file} {state}", "start the run again") from error
     return Session(folder, decode(data, SessionFacts, str(file)))
 
 

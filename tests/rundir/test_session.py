@@ -50,7 +50,7 @@ def test_a_removed_session_cannot_be_joined_and_may_be_removed_again(tmp_path: P
     session = open_session(tmp_path / "key", facts("first"))
     session.remove()
     session.remove()
-    with pytest.raises(UnreadableRun, match="No such file"):
+    with pytest.raises(UnreadableRun, match="is gone"):
         read_session(session.path)
 
 
