@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.showing import as_typed, exit_code_of, show
+from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import terminal
 from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
@@ -16,6 +16,8 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
 
@@ -72,23 +74,33 @@ def attach(
     if len(jobs) > 1:
         _ask_which(jobs)
     offer = offer_of(jobs[0].pids)
-    if offer.session is not None:
-        _say_who_watches(offer.session)
     asked = local_values or settings.locals
     case, verdict = visit(jobs[0], limits_of(settings), folder, offer, local_values=asked)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
-    return exit_code_of(verdict)
+    return _exit_code(case, verdict, offer.session)
 
 
-def _say_who_watches(session: Session) -> None:
-    """Say in one line where a job that is watched already is told of."""
+def _exit_code(case: Case, verdict: Verdict, session: Session | None) -> int:
+    """Return the exit code of a visit; where somebody watches the job, its word counts too.
+
+    One line says who watches, what it found and when. It has seen more than a visit: a hang that it
+    told is one until it says that the job recovered, or the visit saw a culprit advance since.
+    """
     from lightning_hangcheck.sidecar.offered import watch_over
+    from lightning_hangcheck.sidecar.watched_history import hang_stands
 
-    watch = watch_over(session)
+    watch = watch_over(session) if session is not None else None
     if watch is None:
-        return
-    newest = "no verdict yet" if watch.newest is None else terminal.render_line(watch.newest)
-    click.echo(f"hangcheck: this job is watched, see {watch.run_folder}: {newest}", err=True)
+        return exit_code_of(verdict)
+    newest = watch.notes.newest if watch.notes is not None else None
+    said = "no verdict yet"
+    if newest is not None:
+        said = f"{terminal.render_line(newest)}; told at {newest.detected_at}"
+    state = "is watched" if watch.alive else "was watched, but its watcher is gone"
+    click.echo(f"hangcheck: this job {state}, see {watch.run_folder}: {said}", err=True)
+    if watch.notes is not None and hang_stands(watch.notes, case):
+        return HANG
+    return exit_code_of(verdict)
 
 
 def _ask_which(jobs: Sequence[FoundJob]) -> None:

@@ -4,6 +4,7 @@
         session.json     where the run folder is, and more; created once, by whoever comes first
         pages/<pid>.page one page a process that records
         sidecar.json     the process id of this node's sidecar
+        watch.json       what that sidecar knows of the ranks now
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
@@ -81,6 +82,11 @@ class Session(Struct, frozen=True):
     def sidecar_file(self) -> Path:
         """sidecar.json."""
         return self.path / "sidecar.json"
+
+    @property
+    def watch_file(self) -> Path:
+        """watch.json; see `sidecar.watch_notes`."""
+        return self.path / "watch.json"
 
     @property
     def meetings(self) -> Path:

@@ -21,7 +21,7 @@ from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.job_search import command_of
 from lightning_hangcheck.sidecar.looking import flights_of, where_ranks_stand
-from lightning_hangcheck.sidecar.offered import beats_of
+from lightning_hangcheck.sidecar.offered import beats_of, watch_over
 from lightning_hangcheck.sidecar.progress import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
     from lightning_hangcheck.sidecar.looking import Target
-    from lightning_hangcheck.sidecar.offered import Offer
+    from lightning_hangcheck.sidecar.offered import Offer, Watch
 
 LOOKS = 3
 INTERVAL_S = 1.02
 """Three looks over two seconds tell a loop from a computation; see `diagnosis.patience`."""
 BLIND_INTERVAL_S = 2.1
 """Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
+LONGER_S = 4.2
+"""The same where they slept too little for a suspicion, and yet nobody advances."""
 ASLEEP_FROM_S = 0.5
 PROVEN_AFTER_S = 1.0
 """What is proven is told at once, as nobody watched before; but not of a rank that says that it has
@@ -73,12 +75,13 @@ class Attached:
         self._slept: dict[int, float | None] = {}
         self._beats: dict[int, Beat] = {}
         self._flights: dict[int, FlightRecord] = {}
+        self._watch: Watch | None = None
         self._command = command_of(job)
         self.host = socket.gethostname()
         self._born_ns = {rank.pid: born_ns(rank.pid) for rank in job.ranks}
 
     def take_evidence(self, run_id: str) -> Case:
-        """Look at the job: about two seconds, or four on a kernel that forgets who slept.
+        """Look at the job: about two seconds, or four where these and the kernel leave it open.
 
         Args:
             run_id: For the case.
@@ -97,11 +100,14 @@ class Attached:
                 if number == 0:
                     self._refuse_blindness()
                     _prepare_to_judge()
-            self._read_offer(targets)
-            self._wait_until(0)
+            case = self._case(targets, run_id, began_ns)
+            if told and _undecided(case):
+                self._wait_until(began_ns + int(LONGER_S * NANOSECONDS))
+                self._look(targets, last=True)
+                case = self._case(targets, run_id, began_ns)
         finally:
             self._exits.close()
-        return self._case(run_id, (time.monotonic_ns() - began_ns) / NANOSECONDS)
+        return case
 
     def _begin(self) -> list[Target]:
         now_ns = time.monotonic_ns()
@@ -121,7 +127,7 @@ class Attached:
                 pid=target.pid,
                 rank=target.rank,
                 python=target.python and target not in self._mute,
-                asleep=(self._slept.get(target.pid) or 0.0) >= ASLEEP_FROM_S,
+                asleep=(slept_s(target.pid) or 0.0) >= ASLEEP_FROM_S,
                 local_values=last and self._local_values and target.role == "rank",
             )
             for target in present
@@ -145,6 +151,7 @@ class Attached:
         self._flights, gaps = flights_of(present, session.torch_servers, PROBE_LIMIT_S)
         self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
         self._beats = beats_of(session, self._born_ns)
+        self._watch = watch_over(session)
 
     def _wait_until(self, moment_ns: int) -> None:
         """Wait, and see meanwhile which ranks end."""
@@ -174,9 +181,12 @@ class Attached:
             remedy or "look for its processes again: hangcheck attach",
         )
 
-    def _case(self, run_id: str, watched_s: float) -> Case:
+    def _case(self, targets: list[Target], run_id: str, began_ns: int) -> Case:
         from lightning_hangcheck.sidecar.attached_case import Visit, attached_case
 
+        self._read_offer(targets)
+        self._wait_until(0)
+        left_ns = time.monotonic_ns()
         looks = {
             found.rank: tuple(
                 ProcessLook(
@@ -195,15 +205,16 @@ class Attached:
                 departures=self._departures,
                 beats=self._beats,
                 flights=self._flights,
+                watch=self._watch,
                 gaps=tuple(self._gaps.values()),
                 code=self._code(),
                 limits=self._limits,
-                watched_s=watched_s,
+                watched_s=(left_ns - began_ns) / NANOSECONDS,
                 ages_s=self._ages_s(),
                 command=self._command,
                 host=self.host,
                 left_at=utc_now(),
-                left_ns=time.monotonic_ns(),
+                left_ns=left_ns,
             ),
             run_id,
         )
@@ -222,6 +233,12 @@ def _prepare_to_judge() -> None:
     """Import the judgement and its graphs: a third of a second, which passes between two looks."""
     for name in ("lightning_hangcheck.sidecar.attached_case", "networkx"):
         import_module(name)
+
+
+def _undecided(case: Case) -> bool:
+    from lightning_hangcheck.sidecar.attached_case import undecided
+
+    return undecided(case)
 
 
 def _stopped(samples: Sequence[Sample]) -> bool:

@@ -100,5 +100,5 @@ def test_a_stopped_rank_is_proven_at_once() -> None:
 
 
 def test_what_the_kernel_did_not_tell_is_a_gap() -> None:
-    gaps = unknown_sleep([waiting(3.0), slept(rank(1, IN_LOAD), None)])
+    gaps = unknown_sleep([waiting(3.0), slept(rank(1, IN_LOAD), None)], WATCHED_S)
     assert [gap.rank for gap in gaps] == [1]
