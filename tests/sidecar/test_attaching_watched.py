@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from launched import record_of, start_run, verdict_of
+from launched import python, record_of, start_run, verdict_of
 from processes import PROGRAMS, end, until
 
 from lightning_hangcheck.cli.main import invoke
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from processes import StartProgram
 
 PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
+
+BEATING = """
+import time
+import lightning_hangcheck as hc
+while True:
+    hc.beat()
+    time.sleep(0.01)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -73,10 +81,10 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
 def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job, run = watched(tmp_path, "advancing"), tmp_path / "run"
+    job, run = start_run(tmp_path, python(BEATING)), tmp_path / "run"
     try:
-        until(lambda: (run / "run.json").is_file() and len(pids(run)) == 2, "both ranks")
-        stopped = psutil.Process(pids(run)[1])
+        until(lambda: (run / "run.json").is_file() and pids(run), "the rank")
+        stopped = psutil.Process(pids(run)[0])
         stopped.send_signal(signal.SIGSTOP)
         until(lambda: told(run, "hang"), "the watcher to tell the hang", seconds=60.0)
         stopped.send_signal(signal.SIGCONT)
