@@ -15,7 +15,7 @@ from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.probes.code_context import code_notes
 from lightning_hangcheck.probes.exits import ExitWatcher
 from lightning_hangcheck.probes.last_run import slept_s
-from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
 from lightning_hangcheck.probes.tree import born_ns
 from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.clock import utc_now
@@ -48,6 +48,10 @@ PROVEN_AFTER_S = 1.0
 """What is proven is told at once, as nobody watched before; but not of a rank that says that it has
 just progressed."""
 PROBE_LIMIT_S = 3.0
+TIME_LIMIT_S = 30.0
+STEPS = 3
+"""Of what is left of that time a step gets a third: what comes after it must have its share."""
+LEAST_S = 0.2
 
 
 class Attached:
@@ -58,10 +62,17 @@ class Attached:
         limits: Patience in force; of what is proven, never more than a second.
         offer: What the job offers a visitor, if it records.
         local_values: Whether to read the ranks' local variables in the last look.
+        time_limit_s: Seconds for the whole visit, where processes and their servers don't answer.
     """
 
     def __init__(
-        self, job: FoundJob, limits: Limits, offer: Offer, *, local_values: bool = False
+        self,
+        job: FoundJob,
+        limits: Limits,
+        offer: Offer,
+        *,
+        local_values: bool = False,
+        time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         self._job = job
         self._local_values = local_values
@@ -76,6 +87,7 @@ class Attached:
         self._beats: dict[int, Beat] = {}
         self._flights: dict[int, FlightRecord] = {}
         self._watch: Watch | None = None
+        self._deadline = time.monotonic() + time_limit_s
         self._command = command_of(job)
         self.host = socket.gethostname()
         self._born_ns = {rank.pid: born_ns(rank.pid) for rank in job.ranks}
@@ -101,7 +113,7 @@ class Attached:
                     self._refuse_blindness()
                     _prepare_to_judge()
             case = self._case(targets, run_id, began_ns)
-            if told and _undecided(case):
+            if told and time.monotonic() < self._deadline and _undecided(case):
                 self._wait_until(began_ns + int(LONGER_S * NANOSECONDS))
                 self._look(targets, last=True)
                 case = self._case(targets, run_id, began_ns)
@@ -127,14 +139,14 @@ class Attached:
                 pid=target.pid,
                 rank=target.rank,
                 python=target.python and target not in self._mute,
-                asleep=(slept_s(target.pid) or 0.0) >= ASLEEP_FROM_S,
+                asleep=target.role == "rank" and (slept_s(target.pid) or 0.0) >= ASLEEP_FROM_S,
                 local_values=last and self._local_values and target.role == "rank",
             )
             for target in present
         ]
-        began = time.monotonic()
-        taken = sample_all(subjects, PROBE_LIMIT_S)
-        late = time.monotonic() - began >= PROBE_LIMIT_S
+        began, limit_s = time.monotonic(), self._limit_s(len(subjects))
+        taken = sample_all(subjects, limit_s)
+        late = time.monotonic() - began >= limit_s
         for target, (sample, gaps) in zip(present, taken, strict=True):
             self._samples.setdefault(target, []).append(sample)
             if late and sample.stack is None:
@@ -148,10 +160,17 @@ class Attached:
         if session is None:
             return
         present = [target for target in targets if target.rank not in self._departures]
-        self._flights, gaps = flights_of(present, session.torch_servers, PROBE_LIMIT_S)
+        limit_s = self._limit_s(len(self._job.ranks))
+        self._flights, gaps = flights_of(present, session.torch_servers, limit_s)
         self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
         self._beats = beats_of(session, self._born_ns)
         self._watch = watch_over(session)
+
+    def _limit_s(self, processes: int) -> float:
+        """Seconds for one of so many processes, if all are asked and the other steps come too."""
+        left_s = self._deadline - time.monotonic()
+        rounds = max(1, -(-processes // AT_ONCE))
+        return max(LEAST_S, min(PROBE_LIMIT_S, left_s / STEPS / rounds))
 
     def _wait_until(self, moment_ns: int) -> None:
         """Wait, and see meanwhile which ranks end."""
