@@ -16,10 +16,8 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
+    from lightning_hangcheck.sidecar.offered import Watch
 
 LONGEST_COMMAND = 240
 EPILOG = """\b
@@ -67,8 +65,9 @@ def attach(
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.sidecar.job_search import find_jobs, look_around
     from lightning_hangcheck.sidecar.limits import limits_of
-    from lightning_hangcheck.sidecar.offered import offer_of
+    from lightning_hangcheck.sidecar.offered import offer_of, watch_over
     from lightning_hangcheck.sidecar.visiting import attach as visit
+    from lightning_hangcheck.sidecar.watched_history import hang_stands
 
     jobs = find_jobs(look_around(), (*pids, *more))
     if len(jobs) > 1:
@@ -77,30 +76,22 @@ def attach(
     asked = local_values or settings.locals
     case, verdict = visit(jobs[0], limits_of(settings), folder, offer, local_values=asked)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
-    return _exit_code(case, verdict, offer.session)
+    watch = watch_over(offer.session) if offer.session is not None else None
+    if watch is not None:
+        _say_who_watches(watch)
+        if watch.notes is not None and hang_stands(watch.notes, case):
+            return HANG
+    return exit_code_of(verdict)
 
 
-def _exit_code(case: Case, verdict: Verdict, session: Session | None) -> int:
-    """Return the exit code of a visit; where somebody watches the job, its word counts too.
-
-    One line says who watches, what it found and when. It has seen more than a visit: a hang that it
-    told is one until it says that the job recovered, or the visit saw a culprit advance since.
-    """
-    from lightning_hangcheck.sidecar.offered import watch_over
-    from lightning_hangcheck.sidecar.watched_history import hang_stands
-
-    watch = watch_over(session) if session is not None else None
-    if watch is None:
-        return exit_code_of(verdict)
+def _say_who_watches(watch: Watch) -> None:
+    """Say in one line who watches the job, what it found and when."""
     newest = watch.notes.newest if watch.notes is not None else None
-    said = "no verdict yet"
+    said = "no verdict yet" if watch.notes is not None else watch.gaps[0].why
     if newest is not None:
         said = f"{terminal.render_line(newest)}; told at {newest.detected_at}"
     state = "is watched" if watch.alive else "was watched, but its watcher is gone"
     click.echo(f"hangcheck: this job {state}, see {watch.run_folder}: {said}", err=True)
-    if watch.notes is not None and hang_stands(watch.notes, case):
-        return HANG
-    return exit_code_of(verdict)
 
 
 def _ask_which(jobs: Sequence[FoundJob]) -> None:

@@ -30,8 +30,7 @@ Fact = TypeVar("Fact", bound=msgspec.Struct)
 Part = TypeVar("Part")
 TIME_LIMIT_S = 20.0
 PART_LIMIT_S = 5.0
-"""A whole run of eight ranks is read in tens of milliseconds; a dead network file system answers
-never. The journals of a thousand ranks take some seconds."""
+"""Only a disk that does not answer takes so long, such as a dead network file system."""
 
 
 class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 FACT_BYTES = 1024 * 1024
 """Of a session's small files, which have hundreds of bytes."""
 EVIDENCE_BYTES = 256 * 1024 * 1024
-"""Of a run folder's files: a case of 1,024 ranks has about 150 MB."""
+"""Of a run folder's files: ten times the largest case that was recorded (22 kB a rank), for 1,024
+ranks."""
 _ROOT = 0
 _SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {

@@ -81,19 +81,17 @@ def watch_over(session: Session) -> Watch | None:
     folder = session.run_folder.path
     try:
         facts = within(READ_LIMIT_S, lambda: _read(session.sidecar_file, SidecarFacts))
-        alive = is_alive(facts.pid, facts.started_ticks)
-        notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
-    except FileNotFoundError as error:
-        if error.filename == str(session.sidecar_file):
-            return None
-        return Watch(run_folder=folder, alive=alive, gaps=(_unread("it has noted nothing yet"),))
+    except FileNotFoundError:
+        return None
     except (NoAnswer, OSError, UnreadableRun) as error:
-        return Watch(run_folder=folder, gaps=(_unread(str(error)),))
+        return Watch(run_folder=folder, gaps=(Gap(WHAT_WATCHER_SAW, None, str(error)),))
+    alive = is_alive(facts.pid, facts.started_ticks)
+    try:
+        notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
+    except (NoAnswer, OSError, UnreadableRun) as error:
+        gap = Gap(WHAT_WATCHER_SAW, None, f"its notes cannot be read ({error})")
+        return Watch(run_folder=folder, alive=alive, gaps=(gap,))
     return Watch(run_folder=folder, alive=alive, notes=notes)
-
-
-def _unread(why: str) -> Gap:
-    return Gap(WHAT_WATCHER_SAW, None, why)
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
