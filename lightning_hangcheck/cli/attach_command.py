@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
+from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import terminal
 from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
@@ -16,8 +16,8 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
+    from lightning_hangcheck.sidecar.offered import Watch
 
 LONGEST_COMMAND = 240
 EPILOG = """\b
@@ -65,30 +65,33 @@ def attach(
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.sidecar.job_search import find_jobs, look_around
     from lightning_hangcheck.sidecar.limits import limits_of
-    from lightning_hangcheck.sidecar.offered import offer_of
+    from lightning_hangcheck.sidecar.offered import offer_of, watch_over
     from lightning_hangcheck.sidecar.visiting import attach as visit
+    from lightning_hangcheck.sidecar.watched_history import hang_stands
 
     jobs = find_jobs(look_around(), (*pids, *more))
     if len(jobs) > 1:
         _ask_which(jobs)
     offer = offer_of(jobs[0].pids)
-    if offer.session is not None:
-        _say_who_watches(offer.session)
     asked = local_values or settings.locals
     case, verdict = visit(jobs[0], limits_of(settings), folder, offer, local_values=asked)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    watch = watch_over(offer.session) if offer.session is not None else None
+    if watch is not None:
+        _say_who_watches(watch)
+        if watch.notes is not None and hang_stands(watch.notes, case):
+            return HANG
     return exit_code_of(verdict)
 
 
-def _say_who_watches(session: Session) -> None:
-    """Say in one line where a job that is watched already is told of."""
-    from lightning_hangcheck.sidecar.offered import watch_over
-
-    watch = watch_over(session)
-    if watch is None:
-        return
-    newest = "no verdict yet" if watch.newest is None else terminal.render_line(watch.newest)
-    say(f"this job is watched, see {watch.run_folder}: {newest}")
+def _say_who_watches(watch: Watch) -> None:
+    """Say in one line who watches the job, what it found and when."""
+    newest = watch.notes.newest if watch.notes is not None else None
+    said = "no verdict yet" if watch.notes is not None else watch.gaps[0].why
+    if newest is not None:
+        said = f"{terminal.render_line(newest)}; told at {newest.detected_at}"
+    state = "is watched" if watch.alive else "was watched, but its watcher is gone"
+    say(f"this job {state}, see {watch.run_folder}: {said}")
 
 
 def _ask_which(jobs: Sequence[FoundJob]) -> None:

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.report import json_text, terminal, unjudged
-from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
-from lightning_hangcheck.rundir.layout import find_run_folder
+from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
+from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.layout import RunFolder
@@ -48,10 +49,11 @@ def report(run_dir: str | None, *, as_json: bool) -> int:
 
 def _find(run_dir: str | None) -> RunFolder:
     try:
-        return find_run_folder(run_dir)
-    except OSError as error:
+        return within(PART_LIMIT_S, lambda: find_run_folder(run_dir))
+    except (NoAnswer, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise UnreadableRun(
-            f"{error.filename} cannot be read ({error.strerror})",
+            f"{run_dir or RUNS_FOLDER} cannot be read ({why})",
             "name a run folder that you may read: hangcheck report RUN_DIR",
         ) from error
 
@@ -59,7 +61,7 @@ def _find(run_dir: str | None) -> RunFolder:
 def _json(saved: SavedRun, shown_folder: str) -> str:
     if saved.verdict is None:
         raise UnreadableRun(
-            f"{shown_folder} has no verdict yet",
+            saved.refused or f"{shown_folder} has no verdict yet",
             "leave out --json to see each rank's last checkpoint",
         )
     return json_text.render(saved.verdict)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.rundir.atomic import make_private_folder, write_atomically
+from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ class FolderPlace:
         """Read the file of a key, if it exists."""
         path = self._folder / key
         try:
-            return path.read_bytes()
+            return read_owned(path, EVIDENCE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:

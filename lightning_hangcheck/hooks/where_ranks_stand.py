@@ -17,6 +17,7 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.probes.stacks import python_stacks
 from lightning_hangcheck.probes.vitals import has_ended, vitals
 from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.discovery import find_ranks
 from lightning_hangcheck.sidecar.pages import Pages
@@ -118,7 +119,7 @@ def _indented(frames: Sequence[str]) -> str:
 def _seen_by_sidecar(session: Session, rank: int | None) -> Sequence[str]:
     file = session.run_folder.verdict_file
     try:
-        verdict = decode(file.read_bytes(), Verdict, str(file))
+        verdict = decode(read_owned(file, EVIDENCE_BYTES), Verdict, str(file))
     except (OSError, UnreadableRun):
         return ()
     groups = (one for one in verdict.stack_groups if one.process == "rank")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.model.code_note import CodeNote
 from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.probes.guard import NoAnswer, within
+from lightning_hangcheck.rundir.owned_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +68,7 @@ def _notes(lines: Sequence[tuple[str, int]], unchanged_since_s: float) -> Iterat
 
 @lru_cache(maxsize=FILES_KEPT)
 def _parsed(file: str, _changed_ns: int) -> ast.Module:
-    return ast.parse(Path(file).read_bytes())
+    return ast.parse(read_regular(Path(file), LARGEST_FILE))
 
 
 def note_of(tree: ast.Module, file: str, line: int) -> CodeNote:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -61,14 +61,33 @@ class _NoSuchHandler(http.client.HTTPException):
     """The server knows no handler of that name."""
 
 
+class _BoundedSocket(socket.socket):
+    """A socket whose reads end at a deadline all together: a timeout bounds each of them alone."""
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._deadline = deadline
+        self._bound()
+
+    def recv_into(self, *arguments: Any) -> int:  # as http.client reads  # noqa: ANN401
+        self._bound()
+        return super().recv_into(*arguments)
+
+    def _bound(self) -> None:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("no whole answer in time")
+        self.settimeout(left_s)
+
+
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, time_limit_s: float) -> None:
-        super().__init__("localhost", timeout=time_limit_s)
+    def __init__(self, path: Path, deadline: float) -> None:
+        super().__init__("localhost")
         self._path = path
+        self._deadline = deadline
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
+        self.sock = _BoundedSocket(self._deadline)
         self.sock.connect(str(self._path))
 
 
@@ -80,7 +99,7 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
     Args:
         path: The server's unix socket; none there means that this rank has no server.
         rank: Whose, for gaps.
-        time_limit_s: Seconds for each of the three requests.
+        time_limit_s: Seconds for the three requests together, however slowly it answers.
     """
     if not path.exists():
         why = (
@@ -88,15 +107,15 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
             "has it), or the job was not started by hangcheck run or with the HangCheck callback"
         )
         return None, (Gap(WHAT, rank, why),)
-    return guarded(WHAT, rank, lambda: _ask(path, rank, time_limit_s))
+    return guarded(WHAT, rank, lambda: _ask(path, rank, time.monotonic() + time_limit_s))
 
 
-def _ask(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightRecord]:
+def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
     taken_ns = time.monotonic_ns()
     try:
-        traces = [_trace(path, handler, time_limit_s) for handler in HANDLERS]
+        traces = [_trace(path, handler, deadline) for handler in HANDLERS]
         counters = msgspec.json.decode(
-            _post(path, "wait_counter_values", time_limit_s), type=dict[str, _Counter]
+            _post(path, "wait_counter_values", deadline), type=dict[str, _Counter]
         )
     except (OSError, http.client.HTTPException) as error:
         return None, (Gap(WHAT, rank, f"torch's worker server gave no answer ({error!r})"),)
@@ -111,18 +130,18 @@ def _ask(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightReco
     return FlightRecord(taken_ns=taken_ns, groups=_groups(traces), waits=waits), ()
 
 
-def _trace(path: Path, handler: str, time_limit_s: float) -> _Trace:
+def _trace(path: Path, handler: str, deadline: float) -> _Trace:
     """Ask one of torch's recorders; a torch without CUDA has the first alone."""
     try:
-        return msgspec.json.decode(_post(path, handler, time_limit_s), type=_Trace)
+        return msgspec.json.decode(_post(path, handler, deadline), type=_Trace)
     except _NoSuchHandler:
         if handler == HANDLERS[0]:
             raise
         return _Trace()
 
 
-def _post(path: Path, handler: str, time_limit_s: float) -> bytes:
-    connection = _UnixConnection(path, time_limit_s)
+def _post(path: Path, handler: str, deadline: float) -> bytes:
+    connection = _UnixConnection(path, deadline)
     try:
         # without this the server keeps a thread of the rank waiting for a second request
         connection.request("POST", f"/handler/{handler}", headers={"Connection": "close"})

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lightning_hangcheck.probes.guard import NoAnswer, within
+from lightning_hangcheck.rundir.owned_file import read_regular
 
 TAKES_LOCK = re.compile(rb"^\s*with\s[^()]*:\s*(#.*)?$|\.acquire\(")
 TIME_LIMIT_S = 0.2
@@ -43,6 +44,4 @@ def _lines(file: str) -> tuple[bytes, ...]:
 
 
 def _read(path: Path) -> tuple[bytes, ...]:
-    if path.stat().st_size > LARGEST_FILE:
-        return ()
-    return tuple(path.read_bytes().splitlines())
+    return tuple(read_regular(path, LARGEST_FILE).splitlines())

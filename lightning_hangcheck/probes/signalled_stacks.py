@@ -14,6 +14,7 @@ from lightning_hangcheck.probes.faulthandler_text import read_stacks
 from lightning_hangcheck.probes.guard import Looked, guarded
 from lightning_hangcheck.probes.signal_state import blocking_threads, handles, is_pending
 from lightning_hangcheck.probes.vitals import vitals
+from lightning_hangcheck.rundir.owned_file import open_owned
 from lightning_hangcheck.rundir.stack_offers import StackOffer, find_offer
 
 SOURCE = "faulthandler"
@@ -82,7 +83,7 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     finally:
         os.close(process)
     _wait_for_the_end(offer, before, deadline)
-    with Path(offer.answers).open("rb") as file:
+    with os.fdopen(open_owned(Path(offer.answers)), "rb") as file:
         text = file.read(LARGEST_ANSWER).decode("ascii", errors="replace")
     threads = read_stacks(text, offer.pid, offer.main_thread)
     if not threads:

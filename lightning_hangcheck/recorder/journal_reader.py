@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.rundir.owned_file import read_end_owned
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+LARGEST_BYTES = 32 * 1024 * 1024
+"""Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
+
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
-    """Read all whole lines.
+    """Read all whole lines; of a journal that is larger than 32 MiB, those at its end.
 
     Args:
         path: ``ranks/rank-<R>.jsonl``; it may still be written.
@@ -22,9 +26,20 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
         The entries in the order in which they were written, and what could not be read.
     """
     try:
-        data = path.read_bytes()
+        data, left_out = read_end_owned(path, LARGEST_BYTES)
     except OSError as error:
         return [], (_gap(path, f"it cannot be read ({error.strerror})"),)
+    entries, torn = parse_journal(data)
+    gaps = []
+    if left_out:
+        gaps.append(_gap(path, f"its first {left_out:,} bytes were left out"))
+    if torn:
+        gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
+    return entries, tuple(gaps)
+
+
+def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the entries of a journal's whole lines, and how many others there are."""
     entries = []
     torn = 0
     for line in filter(None, data.split(b"\n")):
@@ -32,8 +47,7 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
             entries.append(msgspec.json.decode(line, type=dict[str, Any]))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             torn += 1
-    gap = _gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them")
-    return entries, (gap,) if torn else ()
+    return entries, torn
 
 
 def _gap(path: Path, why: str) -> Gap:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.owned_file import read_owned
 from lightning_hangcheck.rundir.process_stat import is_alive
 from lightning_hangcheck.rundir.session import SidecarFacts
 
@@ -49,7 +50,7 @@ class SidecarWatch:
 
     def _read(self) -> SidecarFacts | None:
         try:
-            return decode(self._file.read_bytes(), SidecarFacts, str(self._file))
+            return decode(read_owned(self._file), SidecarFacts, str(self._file))
         except (OSError, UnreadableRun):
             return None
 

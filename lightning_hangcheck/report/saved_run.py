@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -11,17 +14,23 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
+from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.recorder.journal_reader import read_journal
-from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.decoding import decode, unreadable
+from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE, newest_case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from lightning_hangcheck.rundir.layout import RunFolder
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
+Part = TypeVar("Part")
+TIME_LIMIT_S = 20.0
+PART_LIMIT_S = 5.0
+"""Only a disk that does not answer takes so long, such as a dead network file system."""
 
 
 class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +54,8 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
         record: run.json, None where it was not written yet.
         verdict: The newest, or what the newest evidence comes to; None before the first.
         case: What that verdict was made from, None where it was not kept.
-        journals: By rank; read only while there is no verdict.
+        journals: By rank; read only where there is no verdict.
+        refused: Why there is none that can be read; empty where there is none yet.
         gaps: What of it could not be read.
     """
 
@@ -53,43 +63,75 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     case: Case | None = None
     journals: tuple[JournalEnd, ...] = ()
+    refused: str = ""
     gaps: tuple[Gap, ...] = ()
 
 
-def read_saved_run(folder: RunFolder) -> SavedRun:
+def read_saved_run(folder: RunFolder, time_limit_s: float = TIME_LIMIT_S) -> SavedRun:
     """Read a run, whether it still goes on or not.
 
-    Evidence without a verdict (a disk that was full, a folder copied in part) is judged again.
+    Evidence without a verdict that can be read (a disk that was full, a folder copied in part) is
+    judged again. A part that cannot be read costs no other.
+
+    Args:
+        folder: Of the run.
+        time_limit_s: Seconds for all of it: a disk that does not answer blocks its reader.
 
     Raises:
-        UnreadableRun: The folder holds no run, or a file of it is torn, not permitted, or of a
-            newer schema version.
+        UnreadableRun: The folder holds no run, or nothing of it can be read.
     """
-    try:
-        verdict = _read(folder.verdict_file, Verdict)
-        if verdict is not None:
-            case, lost = _case_of(folder, verdict)
-            return SavedRun(verdict=verdict, case=case, gaps=lost)
-        case, torn = newest_case(folder)
-        if case is not None:
-            return SavedRun(verdict=_judged(case), case=case, gaps=torn)
-        record = _read(folder.run_file, RunRecord)
-        paths = sorted((folder.path / "ranks").glob("*.jsonl"), key=_by_rank)
-    except OSError as error:
-        raise UnreadableRun(
-            f"run folder {folder.path} cannot be read ({error.strerror})",
-            "read it as the user who made it, or name another run folder",
-        ) from error
-    if record is None and not paths:
-        raise UnreadableRun(
+    parts = _Parts(time_limit_s)
+    verdict = parts.read(folder.verdict_file, lambda: _read(folder.verdict_file, Verdict))
+    if verdict is not None:
+        case, lost = parts.read(folder.path, lambda: _case_of(folder, verdict)) or (None, ())
+        return SavedRun(verdict=verdict, case=case, gaps=(*parts.gaps, *lost))
+    case, torn = parts.read(folder.path / "evidence", lambda: newest_case(folder)) or (None, ())
+    if case is not None:
+        return SavedRun(verdict=_judged(case), case=case, gaps=(*parts.gaps, *torn))
+    refused = parts.refused
+    record = parts.read(folder.run_file, lambda: _read(folder.run_file, RunRecord))
+    journals = parts.read(folder.path / "ranks", lambda: _journals(folder)) or []
+    if not journals and (record is None or parts.refused is not None):
+        raise parts.refused or UnreadableRun(
             f"{folder.path} holds no run", "name the folder that hangcheck run printed"
         )
-    read = [(path.stem, *read_journal(path)) for path in paths]
+    ends = [parts.read(path, partial(_journal_end, path)) for path in journals]
     return SavedRun(
         record=record,
-        journals=tuple(_end(name, entries) for name, entries, _ in read),
-        gaps=(*torn, *(gap for _, _, gaps in read for gap in gaps)),
+        journals=tuple(end[0] for end in ends if end is not None),
+        refused="" if refused is None else str(refused),
+        gaps=(*parts.gaps, *torn, *(gap for end in ends if end is not None for gap in end[1])),
     )
+
+
+class _Parts:
+    """Reads part after part; one that fails or does not answer is a gap.
+
+    Attributes:
+        refused: Why the first of those could not be read.
+    """
+
+    def __init__(self, time_limit_s: float) -> None:
+        self._deadline = time.monotonic() + time_limit_s
+        self.gaps: list[Gap] = []
+        self.refused: UnreadableRun | None = None
+
+    def read(self, source: Path, work: Callable[[], Part]) -> Part | None:
+        left_s = self._deadline - time.monotonic()
+        try:
+            return within(max(0.0, min(PART_LIMIT_S, left_s)), work)
+        except UnreadableRun as error:
+            refused = error
+        except OSError as error:
+            refused = unreadable(source, error)
+        except NoAnswer as error:
+            refused = UnreadableRun(
+                f"{source} cannot be read ({error})",
+                f"see whether its disk answers: df {quote(str(source))}",
+            )
+        self.refused = self.refused or refused
+        self.gaps.append(Gap(source.name, None, str(refused)))
+        return None
 
 
 def _judged(case: Case) -> Verdict:
@@ -101,9 +143,11 @@ def _judged(case: Case) -> Verdict:
 
 def _read(path: Path, kind: type[Fact]) -> Fact | None:
     try:
-        data = path.read_bytes()
+        data = read_owned(path, EVIDENCE_BYTES)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise unreadable(path, error) from error
     return decode(data, kind, str(path))
 
 
@@ -119,6 +163,15 @@ def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Ga
         return _read(folder.evidence(number) / CASE_FILE, Case), ()
     except (OSError, UnreadableRun) as error:
         return None, (Gap(f"evidence of verdict {number}", None, str(error)),)
+
+
+def _journals(folder: RunFolder) -> list[Path]:
+    return sorted((folder.path / "ranks").glob("*.jsonl"), key=_by_rank)
+
+
+def _journal_end(path: Path) -> tuple[JournalEnd, tuple[Gap, ...]]:
+    entries, gaps = read_journal(path)
+    return _end(path.stem, entries), gaps
 
 
 def _by_rank(path: Path) -> tuple[int, str]:

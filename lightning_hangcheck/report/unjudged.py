@@ -34,7 +34,7 @@ def render(saved: SavedRun, run_folder: str) -> str:
         shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")
     gaps = [f"{gap.what}: {gap.why}" for gap in saved.gaps]
     lines = [
-        "no verdict yet",
+        "no verdict that can be read" if saved.refused else "no verdict yet",
         "",
         *shown,
         *([""] if shown else []),

@@ -12,6 +12,8 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.rundir.owned_file import read_owned
+
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
@@ -58,7 +60,7 @@ def create_once(path: Path, data: bytes) -> bytes:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return path.read_bytes()
+        return read_owned(path)
     finally:
         temporary.unlink(missing_ok=True)
     return data

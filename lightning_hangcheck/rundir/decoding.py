@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.rundir.owned_file import UnusableFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
 SCHEMA_VERSION = 1
@@ -35,6 +39,15 @@ def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
         raise UnreadableRun(
             f"{source} cannot be read: {error}", "name another run folder, or run again"
         ) from error
+
+
+def unreadable(path: Path, error: OSError) -> UnreadableRun:
+    """Say why a file of a run cannot be read, and the way out."""
+    wrong = isinstance(error, (UnusableFile, IsADirectoryError))
+    remedy = "remove it" if wrong else "read it as the user who made it"
+    return UnreadableRun(
+        f"{path} cannot be read ({error.strerror})", f"{remedy}, or name another run folder"
+    )
 
 
 class _Versioned(msgspec.Struct):

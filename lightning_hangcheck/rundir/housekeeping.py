@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from lightning_hangcheck.rundir.owned_file import read_owned
+
 NAMESPACE_FILE = "namespace"
 LEFT_BEHIND_AFTER_S = 3600.0
 """A job whose ranks have no process yet is minutes old at most."""
@@ -37,10 +39,19 @@ def pid_namespace() -> str:
     return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a name, no path
 
 
+def of_this_namespace(session: Path) -> bool:
+    """Whether a session's processes can be seen from here.
+
+    Raises:
+        OSError: The session does not say.
+    """
+    return read_owned(session / NAMESPACE_FILE) == pid_namespace().encode()
+
+
 def _is_left_behind(session: Path, now_s: float) -> bool:
     pages = session / "pages"
     try:
-        if (session / NAMESPACE_FILE).read_text() != pid_namespace():
+        if not of_this_namespace(session):
             return False
         newest = max(path.stat().st_mtime for path in (session, pages, *pages.iterdir()))
         pids = [page.stem for page in pages.glob("*.page")]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.decoding import decode, unreadable
+from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.layout import RunFolder
@@ -22,20 +23,19 @@ def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
         The case, None where none was saved; and a gap for each newer one that is torn.
 
     Raises:
-        UnreadableRun: There is evidence, but none of it can be read, or it may not be.
+        UnreadableRun: There is evidence, but none of it can be read.
     """
     gaps: list[Gap] = []
     refused: UnreadableRun | None = None
     for number in reversed(folder.evidence_numbers()):
         file = folder.evidence(number) / CASE_FILE
         try:
-            return decode(file.read_bytes(), Case, str(file)), tuple(gaps)
+            return decode(read_owned(file, EVIDENCE_BYTES), Case, str(file)), tuple(gaps)
         except FileNotFoundError:
             why = "it was not finished"
         except OSError as error:
-            raise UnreadableRun(
-                f"{file} cannot be read ({error.strerror})", "read it as the user who made it"
-            ) from error
+            refused = refused or unreadable(file, error)
+            why = f"it cannot be read ({error.strerror})"
         except UnreadableRun as error:
             refused = refused or error
             why = str(error.args[0])

@@ -5,6 +5,7 @@
         pages/<pid>.page one page a process that records
         sidecar.json     the process id of this node's sidecar
         run-folder       where the run is really kept; see `run_folders`
+        watch.json       what that sidecar knows of the ranks now
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
@@ -32,6 +33,7 @@ from lightning_hangcheck.rundir.housekeeping import (
     remove_left_behind,
 )
 from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir.owned_file import read_owned
 
 SESSION_VARIABLE = "HANGCHECK_SESSION"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
@@ -101,6 +103,11 @@ class Session(Struct, frozen=True):
         return self.path / "sidecar.json"
 
     @property
+    def watch_file(self) -> Path:
+        """watch.json; see `sidecar.watch_notes`."""
+        return self.path / "watch.json"
+
+    @property
     def meetings(self) -> Path:
         """Folder of the guards' meeting points."""
         return self.path / "meet"
@@ -158,9 +165,11 @@ def read_session(folder: Path) -> Session:
     """
     file = folder / "session.json"
     try:
-        data = file.read_bytes()
+        data = read_owned(file)
     except OSError as error:
-        raise UnreadableRun(f"{file} is gone ({error.strerror})", "start the run again") from error
+        gone = isinstance(error, FileNotFoundError)
+        state = "is gone" if gone else f"cannot be read ({error.strerror})"
+        raise UnreadableRun(f"{file} {state}", "start the run again") from error
     return Session(folder, decode(data, SessionFacts, str(file)))
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.owned_file import read_owned
 from lightning_hangcheck.rundir.session import sessions_folder
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def find_offer(pid: int) -> StackOffer | None:
     """
     for file in sessions_folder().glob(f"*/{FOLDER}/{pid}.json"):
         try:
-            return decode(file.read_bytes(), StackOffer, str(file))
+            return decode(read_owned(file), StackOffer, str(file))
         except (OSError, UnreadableRun):
             continue
     return None

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.activity import doing
+from lightning_hangcheck.diagnosis.patience import STRANGE_PLACE_S
 from lightning_hangcheck.diagnosis.waits import COLLECTIVE
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.model.beat import Beat
@@ -18,11 +19,14 @@ from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.sidecar.attached_silence import unknown_sleep, with_silences
 from lightning_hangcheck.sidecar.clock import before
 from lightning_hangcheck.sidecar.job_grouping import FoundJob
+from lightning_hangcheck.sidecar.offered import Watch
+from lightning_hangcheck.sidecar.watched_history import history, stale_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lightning_hangcheck.sidecar.discovery import FoundRank
+    from lightning_hangcheck.sidecar.watch_notes import RankNote
 
 YOUNG_S = 15.0
 """Age until which a job may still be starting its ranks."""
@@ -38,6 +42,7 @@ class Visit(Struct, frozen=True, kw_only=True):
         departures: Of ranks that ended while we looked.
         beats: By process id, what ranks that record say of themselves.
         flights: By rank, what torch recorded in those that answer for it.
+        watch: Who watches the job, or did, and what it knows; None where nobody does.
         watched_s: From the first look to the last.
         ages_s: Of the ranks' processes, in the job's order.
         code: What the source says around the lines on which the ranks stand.
@@ -51,6 +56,7 @@ class Visit(Struct, frozen=True, kw_only=True):
     departures: dict[int, Departure]
     beats: dict[int, Beat]
     flights: dict[int, FlightRecord]
+    watch: Watch | None
     gaps: tuple[Gap, ...]
     code: tuple[CodeNote, ...]
     limits: Limits
@@ -69,22 +75,51 @@ def attached_case(visit: Visit, run_id: str) -> Case:
         visit: What was seen.
         run_id: Name of the run folder.
     """
+    watched, unwatched = _history(visit)
     views = with_silences(
         [_view(found, visit) for found in visit.job.ranks],
         visit.watched_s,
         visit.limits,
         visit.left_ns,
+        watched,
     )
     case = build_case(
         run=_facts(visit, run_id),
         ranks=views,
-        gaps=(*visit.gaps, *unknown_sleep(views)),
+        gaps=(*visit.gaps, *unwatched, *unknown_sleep(views, visit.watched_s, watched)),
         code=visit.code,
         limits=visit.limits,
         taken_at=visit.left_at,
         taken_ns=visit.left_ns,
     )
     return _with_absent(case, min(visit.ages_s, default=0.0))
+
+
+def undecided(case: Case) -> bool:
+    """Whether a longer look would tell more: somebody waits, nobody advances, and not yet for long.
+
+    A look of another tool wakes a rank that has been stuck for an hour; a rank that really arrived
+    a moment ago goes on meanwhile.
+    """
+    alive = [view for view in case.ranks if view.pid is not None and view.departure is None]
+    activities = {doing(view).activity for view in alive}
+    longest_s = max((view.silent_for_s for view in alive), default=0.0)
+    still = "waiting" in activities and not activities & {"moving", "busy"}
+    return still and longest_s < STRANGE_PLACE_S
+
+
+def _history(visit: Visit) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
+    """What a watcher knew of the ranks before we came, and what of it does not count."""
+    if visit.watch is None:
+        return {}, ()
+    notes = visit.watch.notes
+    if notes is None:
+        return {}, visit.watch.gaps
+    asleep = {
+        pid: slept + visit.watched_s for pid, slept in visit.slept.items() if slept is not None
+    }
+    known = history(notes, visit.job.ranks, asleep, visit.left_ns)
+    return known, stale_notes(notes, visit.left_ns)
 
 
 def _view(found: FoundRank, visit: Visit) -> RankView:

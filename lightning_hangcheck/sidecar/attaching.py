@@ -15,13 +15,13 @@ from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.probes.code_context import code_notes
 from lightning_hangcheck.probes.exits import ExitWatcher
 from lightning_hangcheck.probes.last_run import slept_s
-from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
 from lightning_hangcheck.probes.tree import born_ns
 from lightning_hangcheck.sidecar.census import Census
 from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.job_search import command_of
 from lightning_hangcheck.sidecar.looking import flights_of, where_ranks_stand
-from lightning_hangcheck.sidecar.offered import beats_of
+from lightning_hangcheck.sidecar.offered import beats_of, watch_over
 from lightning_hangcheck.sidecar.progress import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -34,18 +34,24 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.sidecar.job_grouping import FoundJob
     from lightning_hangcheck.sidecar.looking import Target
-    from lightning_hangcheck.sidecar.offered import Offer
+    from lightning_hangcheck.sidecar.offered import Offer, Watch
 
 LOOKS = 3
 INTERVAL_S = 1.02
 """Three looks over two seconds tell a loop from a computation; see `diagnosis.patience`."""
 BLIND_INTERVAL_S = 2.1
 """Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
+LONGER_S = 4.2
+"""The same where they slept too little for a suspicion, and yet nobody advances."""
 ASLEEP_FROM_S = 0.5
 PROVEN_AFTER_S = 1.0
 """What is proven is told at once, as nobody watched before; but not of a rank that says that it has
 just progressed."""
 PROBE_LIMIT_S = 3.0
+TIME_LIMIT_S = 30.0
+STEPS = 3
+"""Of what is left of that time a step gets a third: what comes after it must have its share."""
+LEAST_S = 0.2
 
 
 class Attached:
@@ -56,10 +62,17 @@ class Attached:
         limits: Patience in force; of what is proven, never more than a second.
         offer: What the job offers a visitor, if it records.
         local_values: Whether to read the ranks' local variables in the last look.
+        time_limit_s: Seconds for the whole visit, where processes and their servers don't answer.
     """
 
     def __init__(
-        self, job: FoundJob, limits: Limits, offer: Offer, *, local_values: bool = False
+        self,
+        job: FoundJob,
+        limits: Limits,
+        offer: Offer,
+        *,
+        local_values: bool = False,
+        time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         self._job = job
         self._local_values = local_values
@@ -73,12 +86,14 @@ class Attached:
         self._slept: dict[int, float | None] = {}
         self._beats: dict[int, Beat] = {}
         self._flights: dict[int, FlightRecord] = {}
+        self._watch: Watch | None = None
+        self._deadline = time.monotonic() + time_limit_s
         self._command = command_of(job)
         self.host = socket.gethostname()
         self._born_ns = {rank.pid: born_ns(rank.pid) for rank in job.ranks}
 
     def take_evidence(self, run_id: str) -> Case:
-        """Look at the job: about two seconds, or four on a kernel that forgets who slept.
+        """Look at the job: about two seconds, or four where these and the kernel leave it open.
 
         Args:
             run_id: For the case.
@@ -97,11 +112,14 @@ class Attached:
                 if number == 0:
                     self._refuse_blindness()
                     _prepare_to_judge()
-            self._read_offer(targets)
-            self._wait_until(0)
+            case = self._case(targets, run_id, began_ns)
+            if told and time.monotonic() < self._deadline and _undecided(case):
+                self._wait_until(began_ns + int(LONGER_S * NANOSECONDS))
+                self._look(targets, last=True)
+                case = self._case(targets, run_id, began_ns)
         finally:
             self._exits.close()
-        return self._case(run_id, (time.monotonic_ns() - began_ns) / NANOSECONDS)
+        return case
 
     def _begin(self) -> list[Target]:
         now_ns = time.monotonic_ns()
@@ -121,14 +139,14 @@ class Attached:
                 pid=target.pid,
                 rank=target.rank,
                 python=target.python and target not in self._mute,
-                asleep=(self._slept.get(target.pid) or 0.0) >= ASLEEP_FROM_S,
+                asleep=target.role == "rank" and (slept_s(target.pid) or 0.0) >= ASLEEP_FROM_S,
                 local_values=last and self._local_values and target.role == "rank",
             )
             for target in present
         ]
-        began = time.monotonic()
-        taken = sample_all(subjects, PROBE_LIMIT_S)
-        late = time.monotonic() - began >= PROBE_LIMIT_S
+        began, limit_s = time.monotonic(), self._limit_s(len(subjects))
+        taken = sample_all(subjects, limit_s)
+        late = time.monotonic() - began >= limit_s
         for target, (sample, gaps) in zip(present, taken, strict=True):
             self._samples.setdefault(target, []).append(sample)
             if late and sample.stack is None:
@@ -142,9 +160,17 @@ class Attached:
         if session is None:
             return
         present = [target for target in targets if target.rank not in self._departures]
-        self._flights, gaps = flights_of(present, session.torch_servers, PROBE_LIMIT_S)
+        limit_s = self._limit_s(len(self._job.ranks))
+        self._flights, gaps = flights_of(present, session.torch_servers, limit_s)
         self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
         self._beats = beats_of(session, self._born_ns)
+        self._watch = watch_over(session)
+
+    def _limit_s(self, processes: int) -> float:
+        """Seconds for one of so many processes, if all are asked and the other steps come too."""
+        left_s = self._deadline - time.monotonic()
+        rounds = max(1, -(-processes // AT_ONCE))
+        return max(LEAST_S, min(PROBE_LIMIT_S, left_s / STEPS / rounds))
 
     def _wait_until(self, moment_ns: int) -> None:
         """Wait, and see meanwhile which ranks end."""
@@ -174,9 +200,12 @@ class Attached:
             remedy or "look for its processes again: hangcheck attach",
         )
 
-    def _case(self, run_id: str, watched_s: float) -> Case:
+    def _case(self, targets: list[Target], run_id: str, began_ns: int) -> Case:
         from lightning_hangcheck.sidecar.attached_case import Visit, attached_case
 
+        self._read_offer(targets)
+        self._wait_until(0)
+        left_ns = time.monotonic_ns()
         looks = {
             found.rank: tuple(
                 ProcessLook(
@@ -195,15 +224,16 @@ class Attached:
                 departures=self._departures,
                 beats=self._beats,
                 flights=self._flights,
+                watch=self._watch,
                 gaps=tuple(self._gaps.values()),
                 code=self._code(),
                 limits=self._limits,
-                watched_s=watched_s,
+                watched_s=(left_ns - began_ns) / NANOSECONDS,
                 ages_s=self._ages_s(),
                 command=self._command,
                 host=self.host,
                 left_at=utc_now(),
-                left_ns=time.monotonic_ns(),
+                left_ns=left_ns,
             ),
             run_id,
         )
@@ -222,6 +252,12 @@ def _prepare_to_judge() -> None:
     """Import the judgement and its graphs: a third of a second, which passes between two looks."""
     for name in ("lightning_hangcheck.sidecar.attached_case", "networkx"):
         import_module(name)
+
+
+def _undecided(case: Case) -> bool:
+    from lightning_hangcheck.sidecar.attached_case import undecided
+
+    return undecided(case)
 
 
 def _stopped(samples: Sequence[Sample]) -> bool:

@@ -12,6 +12,7 @@ from lightning_hangcheck.gather.merging import NodeCase, merge_cases
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder
+from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.rundir.saved_evidence import newest_case
 from lightning_hangcheck.sidecar.visiting import keep
 
@@ -66,7 +67,8 @@ def _node(folder: RunFolder) -> NodeCase:
 
 def _ranks(folder: RunFolder) -> tuple[RankRecord, ...]:
     """Read who the ranks were; without run.json the verdict still stands."""
+    file = folder.run_file
     try:
-        return decode(folder.run_file.read_bytes(), RunRecord, str(folder.run_file)).ranks
+        return decode(read_owned(file, EVIDENCE_BYTES), RunRecord, str(file)).ranks
     except (OSError, UnreadableRun):
         return ()

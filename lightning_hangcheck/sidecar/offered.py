@@ -11,12 +11,12 @@ from msgspec import Struct
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.tree import read_environment
 from lightning_hangcheck.recorder.page_reader import PageReader
-from lightning_hangcheck.rundir.decoding import decode
-from lightning_hangcheck.rundir.housekeeping import NAMESPACE_FILE, pid_namespace
+from lightning_hangcheck.rundir.decoding import Fact, decode
+from lightning_hangcheck.rundir.housekeeping import of_this_namespace
+from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.rundir.process_stat import is_alive
 from lightning_hangcheck.rundir.session import (
     SESSION_VARIABLE,
@@ -25,6 +25,8 @@ from lightning_hangcheck.rundir.session import (
     read_session,
     sessions_folder,
 )
+from lightning_hangcheck.sidecar.watch_notes import WatchNotes
+from lightning_hangcheck.sidecar.watched_history import WHAT_WATCHER_SAW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,16 +48,19 @@ class Offer(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
 
 
-class Watch(Struct, frozen=True):
-    """A sidecar watches the job.
+class Watch(Struct, frozen=True, kw_only=True):
+    """A sidecar that watches the job, or did.
 
     Attributes:
         run_folder: Where it keeps what it finds.
-        newest: Its newest verdict; None where there is none, or it cannot be read.
+        alive: Whether it is still there.
+        notes: What it knows now; None where they cannot be read, and ``gaps`` say why.
     """
 
     run_folder: Path
-    newest: Verdict | None
+    alive: bool = True
+    notes: WatchNotes | None = None
+    gaps: tuple[Gap, ...] = ()
 
 
 def offer_of(pids: Iterable[int]) -> Offer:
@@ -72,14 +77,21 @@ def offer_of(pids: Iterable[int]) -> Offer:
 
 
 def watch_over(session: Session) -> Watch | None:
-    """Return who watches the job already; None where nobody does, or not any more."""
+    """Return who watches the job, or did last; None where nobody ever said so."""
+    folder = session.run_folder.path
     try:
-        facts = decode(session.sidecar_file.read_bytes(), SidecarFacts, str(session.sidecar_file))
-    except (OSError, UnreadableRun):
+        facts = within(READ_LIMIT_S, lambda: _read(session.sidecar_file, SidecarFacts))
+    except FileNotFoundError:
         return None
-    if not is_alive(facts.pid, facts.started_ticks):
-        return None
-    return Watch(session.run_folder.path, _newest_verdict(session))
+    except (NoAnswer, OSError, UnreadableRun) as error:
+        return Watch(run_folder=folder, gaps=(Gap(WHAT_WATCHER_SAW, None, str(error)),))
+    alive = is_alive(facts.pid, facts.started_ticks)
+    try:
+        notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
+    except (NoAnswer, OSError, UnreadableRun) as error:
+        gap = Gap(WHAT_WATCHER_SAW, None, f"its notes cannot be read ({error})")
+        return Watch(run_folder=folder, alive=alive, gaps=(gap,))
+    return Watch(run_folder=folder, alive=alive, notes=notes)
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
@@ -107,7 +119,7 @@ def _find(pids: tuple[int, ...]) -> Offer:
         return Offer()
     folder = folders[0]
     try:
-        if (folder / NAMESPACE_FILE).read_text() != pid_namespace():
+        if not of_this_namespace(folder):
             why = "the job records in another pid namespace; attach inside its container"
             return Offer(gaps=(Gap(WHAT, None, why),))
         return Offer(session=read_session(folder))
@@ -135,9 +147,5 @@ def _with_pages(pids: tuple[int, ...]) -> Iterator[Path]:
     yield from (page.parent.parent for _, page in sorted(pages, reverse=True))
 
 
-def _newest_verdict(session: Session) -> Verdict | None:
-    file = session.run_folder.verdict_file
-    try:
-        return decode(within(READ_LIMIT_S, file.read_bytes), Verdict, str(file))
-    except (NoAnswer, OSError, UnreadableRun):
-        return None
+def _read(path: Path, kind: type[Fact]) -> Fact:
+    return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))

@@ -27,6 +27,7 @@ from lightning_hangcheck.sidecar.control import (
 )
 from lightning_hangcheck.sidecar.publishing import Publisher
 from lightning_hangcheck.sidecar.run_record import RunRecorder
+from lightning_hangcheck.sidecar.watch_notes import NoteKeeper
 from lightning_hangcheck.sidecar.watching import Watcher
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Service:
         self._publisher = Publisher(_settle(session))
         self._record = RunRecorder(session)
         self._watcher = Watcher(session, settings, self._publisher, self._hang_proven)
+        self._notes = NoteKeeper(session)
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
         self._gone_since: float | None = None
         self._signal = ""
@@ -63,6 +65,7 @@ class Service:
         ended = None
         while ended is None and not self._over():
             self._watcher.tick()
+            self._notes.update(self._watcher.roster, self._watcher.newest, time.monotonic_ns())
             record = self._record.update(self._watcher.roster)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))

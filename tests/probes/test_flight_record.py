@@ -8,6 +8,7 @@ import socket
 import socketserver
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,40 @@ def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
     assert record is None
     assert "gave no answer" in gap.why
     assert time.monotonic() - began < 5.0
+
+
+@pytest.mark.parametrize("dripped", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
+    tmp_path: Path, dripped: bytes
+) -> None:
+    """A byte in time for each read: neither its headers nor its body would ever end."""
+    ended = threading.Event()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "drip"))
+        server.listen()
+        thread = threading.Thread(target=_drips, args=(server, dripped, ended))
+        thread.start()
+        try:
+            began = time.monotonic()
+            record, (gap,) = flight_record(tmp_path / "drip", 1, 0.6)
+            took_s = time.monotonic() - began
+        finally:
+            ended.set()
+            thread.join(30)
+    assert record is None
+    assert "gave no answer" in gap.why
+    assert took_s < 3.0
+
+
+def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
+    """Answer once: at first these bytes, then one at a time, well within any time limit."""
+    connection, _ = server.accept()
+    with connection, suppress(OSError):
+        connection.sendall(first)
+        for _ in range(200):
+            if ended.wait(0.05):
+                return
+            connection.sendall(b"a")
 
 
 @pytest.mark.real

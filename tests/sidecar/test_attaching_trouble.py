@@ -20,7 +20,9 @@ from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.probes.last_run import slept_s
 from lightning_hangcheck.probes.py_spy import find_py_spy
 from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.sidecar.attaching import Attached
 from lightning_hangcheck.sidecar.job_search import find_jobs, look_around
+from lightning_hangcheck.sidecar.offered import Offer
 from lightning_hangcheck.sidecar.visiting import attach
 
 if TYPE_CHECKING:
@@ -71,6 +73,19 @@ def test_a_rank_that_died_before_its_dump_is_the_culprit(
     until(lambda: not is_alive(Process(job.ranks[1].pid)), "rank 1 to end")
     _, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0, 2))
+
+
+def test_a_visit_ends_in_time_where_processes_do_not_answer(
+    program: StartProgram, stand_in: Callable[[int, str], None]
+) -> None:
+    """All looks are taken all the same: what answers is seen as often as ever."""
+    job = stuck_job(program("starting_ranks.py", "stuck", "2"), 2)
+    stand_in(job.ranks[1].pid, "exec sleep 1000")
+    began = time.monotonic()
+    case = Attached(job, LIMITS, Offer(), time_limit_s=1.5).take_evidence("visit")
+    assert time.monotonic() - began < 1.5 + 3.0  # three looks take two seconds
+    assert [len(view.processes[0].samples) for view in case.ranks] == [3, 3]
+    assert any("gave no answer within 0." in gap.why for gap in case.gaps)
 
 
 def test_a_rank_that_dies_in_the_middle_of_its_dump_is_the_culprit(
