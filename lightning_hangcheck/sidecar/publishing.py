@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
@@ -25,9 +26,16 @@ if TYPE_CHECKING:
 
 
 class Publisher:
-    """Prints and saves verdicts. A thread writes the disk, so a stalled one delays nobody."""
+    """Prints and saves verdicts. A thread writes the disk, so a stalled one delays nobody.
+
+    Attributes:
+        newest: The newest verdict that was told.
+        told_ns: When that was, monotonic.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
+        self.newest: Verdict | None = None
+        self.told_ns = 0
         self._folder = folder
         self._number = max(folder.verdict_numbers(), default=0)
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -36,6 +44,7 @@ class Publisher:
 
     def publish(self, case: Case, verdict: Verdict, telling: Telling) -> None:
         """Tell a verdict: on the console as asked, and in the run folder with its evidence."""
+        self.newest, self.told_ns = verdict, time.monotonic_ns()
         if telling == "line":
             _print(render_line(verdict))
         elif telling == "report":

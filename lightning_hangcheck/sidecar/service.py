@@ -65,7 +65,7 @@ class Service:
         ended = None
         while ended is None and not self._over():
             self._watcher.tick()
-            self._notes.update(self._watcher.roster, self._watcher.newest, time.monotonic_ns())
+            self._notes.update(self._watcher.roster, self._publisher, time.monotonic_ns())
             record = self._record.update(self._watcher.roster)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))

@@ -22,6 +22,7 @@ from lightning_hangcheck.sidecar.progress import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.sidecar.publishing import Publisher
     from lightning_hangcheck.sidecar.roster import Roster
 
 EVERY_S = 1.0
@@ -50,12 +51,14 @@ class WatchNotes(Struct, frozen=True, kw_only=True):
     Attributes:
         written_ns: Monotonic time at which all of it held.
         newest: The newest verdict that was told, ``recovered`` too; None before the first.
+        told_ns: When that was, monotonic.
     """
 
     schema_version: int = 1
     written_ns: int
     ranks: tuple[RankNote, ...] = ()
     newest: Verdict | None = None
+    told_ns: int = 0
 
 
 class NoteKeeper:
@@ -65,12 +68,17 @@ class NoteKeeper:
         self._session = session
         self._written_ns = 0
 
-    def update(self, roster: Roster, newest: Verdict | None, now_ns: int) -> None:
+    def update(self, roster: Roster, told: Publisher, now_ns: int) -> None:
         """Write down how things are, once a second; memory that is full costs no more than that."""
         if now_ns - self._written_ns < EVERY_S * NANOSECONDS:
             return
         self._written_ns = now_ns
-        notes = WatchNotes(written_ns=now_ns, ranks=_notes(roster, now_ns), newest=newest)
+        notes = WatchNotes(
+            written_ns=now_ns,
+            ranks=_notes(roster, now_ns),
+            newest=told.newest,
+            told_ns=told.told_ns,
+        )
         try:
             write_atomically(self._session.watch_file, encode(notes))
         except OSError as error:

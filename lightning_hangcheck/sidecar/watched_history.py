@@ -68,14 +68,19 @@ def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
 def hang_stands(notes: WatchNotes, case: Case) -> bool:
     """Whether a hang that the watcher told stands at the moment of a case.
 
-    It stands until the watcher tells that the job recovered. It does so within a second of a sign
-    of progress; one that came since its newest notes shows in the case.
+    The watcher takes it back some seconds after its culprits have progressed. Until then its notes
+    show that they have, and the case what came after the notes.
     """
     age_s = _age_s(notes, case.taken_ns)
     if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
         return False
-    culprits = [view for view in case.ranks if view.rank in notes.newest.culprits]
-    return any(view.departure is not None or view.silent_for_s >= age_s for view in culprits)
+    culprits = notes.newest.culprits
+    told_s = (notes.written_ns - notes.told_ns) / 1e9
+    alive = {note.rank: note.silent_for_s for note in notes.ranks if note.rank in culprits}
+    if alive and all(silent_s < told_s for silent_s in alive.values()):
+        return False
+    seen = [view for view in case.ranks if view.rank in culprits]
+    return any(view.departure is not None or view.silent_for_s >= age_s for view in seen)
 
 
 def _age_s(notes: WatchNotes, now_ns: int) -> float:

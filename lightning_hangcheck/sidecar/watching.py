@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.sidecar.alarm import Telling
     from lightning_hangcheck.sidecar.publishing import Publisher
 
 LAPSE_S = 2.0
@@ -55,9 +54,6 @@ class Watcher:
         settings: In force.
         publisher: Takes what is worth telling.
         hang_proven: Called once for each hang that is proven, after it was published.
-
-    Attributes:
-        newest: The newest verdict that was told.
     """
 
     def __init__(
@@ -74,7 +70,6 @@ class Watcher:
         self._read_ns = time.monotonic_ns()
         self.roster = Roster(session, self._read_ns)
         self.alarm = Alarm()
-        self.newest: Verdict | None = None
         self._way_out = WayOut()
         self._said_still_there: set[int] = set()
         self._raised_ns = 0
@@ -222,7 +217,7 @@ class Watcher:
         self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
         if self.alarm.proven:
             self._way_out.hang_proven(case.ranks)
-        self._tell(case, verdict, telling)
+        self._publisher.publish(case, verdict, telling)
         if telling == "report":
             self._hang_proven()
 
@@ -246,11 +241,7 @@ class Watcher:
         silence += (since_ns - self._raised_ns) / NANOSECONDS
         recovered = self.alarm.recovered(utc_now(), silence)
         if recovered is not None:
-            self._tell(self._case(time.monotonic_ns()), recovered, "line")
-
-    def _tell(self, case: Case, verdict: Verdict, telling: Telling) -> None:
-        self.newest = verdict
-        self._publisher.publish(case, verdict, telling)
+            self._publisher.publish(self._case(time.monotonic_ns()), recovered, "line")
 
     def _due(self, now_ns: int) -> bool:
         silent = max(

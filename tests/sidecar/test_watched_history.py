@@ -27,7 +27,8 @@ HANG = Verdict(
     world_size=2,
     culprits=(1,),
 )
-NOTES = WatchNotes(written_ns=WRITTEN_NS, ranks=(NOTE,), newest=HANG)
+TOLD_NS = WRITTEN_NS - 30 * NANOSECONDS
+NOTES = WatchNotes(written_ns=WRITTEN_NS, ranks=(NOTE,), newest=HANG, told_ns=TOLD_NS)
 
 
 def after(seconds: float) -> int:
@@ -68,6 +69,16 @@ def test_a_hang_that_was_told_stands_until_it_is_withdrawn_or_somebody_advances(
     for kind in ("recovered", "suspect", "finished"):
         assert not hang_stands(replace(NOTES, newest=replace(HANG, verdict=kind)), case(70.0, 1.0))
     assert not hang_stands(replace(NOTES, newest=None), case(70.0, 1.0))
+
+
+def test_a_hang_whose_culprits_have_progressed_since_is_over_before_that_is_told() -> None:
+    """The watcher waits before it tells that; the looks of the visit alone take two seconds."""
+    moved = replace(NOTE, silent_for_s=0.5, idle_for_s=0.5)
+    assert not hang_stands(replace(NOTES, ranks=(moved,)), case(2.1, 0.3))
+
+
+def test_a_culprit_that_is_gone_does_not_end_the_hang() -> None:
+    assert hang_stands(replace(NOTES, ranks=()), case(70.0, 1.0))
 
 
 def test_a_hang_that_was_told_by_a_watcher_that_stopped_since_is_not_known_to_stand() -> None:
