@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.knowledge.frames import is_users, meanings
+from lightning_hangcheck.diagnosis.knowledge.frames import meanings
+from lightning_hangcheck.model.code_owner import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.diagnosis.knowledge.frames import is_own, is_standard, is_users
+from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,12 +168,12 @@ def _key(thread: ThreadStack) -> tuple[int | None, str]:
 
 def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Drop this package's frames, and what only the interpreter's library does on their behalf."""
-    last = max((i for i, frame in enumerate(frames) if is_own(frame.file)), default=None)
+    last = max((i for i, frame in enumerate(frames) if is_ours(frame.file)), default=None)
     if last is None:
         return tuple(frames)
     inside = frames[last + 1 :]
     kept = () if all(is_standard(frame.file) for frame in inside) else inside
-    return (*(frame for frame in frames[:last] if not is_own(frame.file)), *kept)
+    return (*(frame for frame in frames[:last] if not is_ours(frame.file)), *kept)
 
 
 def _users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -208,5 +208,5 @@ def _helpers(sample: Sample) -> Iterator[ThreadStack]:
     """All threads but the main one and those of this package."""
     threads = sample.stack.threads if sample.stack is not None else ()
     for thread in threads[1:]:
-        if not any(is_own(frame.file) for frame in thread.frames):
+        if not any(is_ours(frame.file) for frame in thread.frames):
             yield thread

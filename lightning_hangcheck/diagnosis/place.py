@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.knowledge.frames import is_users, meanings
+from lightning_hangcheck.diagnosis.knowledge.frames import meanings
+from lightning_hangcheck.model.code_owner import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.diagnosis.knowledge.frames import is_own, is_standard
 from lightning_hangcheck.diagnosis.place import users_place
+from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import ThreadStack
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _in_lock(thread: ThreadStack) -> bool:
 def _harmless(thread: ThreadStack) -> bool:
     """Ours, or one that runs nobody's code; a library's thread may hold a library's lock."""
     frames = thread.frames
-    ours = any(is_own(frame.file) for frame in frames)
+    ours = any(is_ours(frame.file) for frame in frames)
     return ours or _joins(thread) or all(is_standard(frame.file) for frame in frames)
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.diagnosis.knowledge.frames import is_users, meanings
+from lightning_hangcheck.diagnosis.knowledge.frames import meanings
 from lightning_hangcheck.diagnosis.knowledge.loading import WaitKind
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:

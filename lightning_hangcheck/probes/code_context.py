@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.code_note import CodeNote
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.redaction import redact_text
 from lightning_hangcheck.probes.guard import NoAnswer, within
 
@@ -21,7 +22,6 @@ MOST_LINES = 256
 LARGEST_FILE = 512 * 1024
 LONGEST_TEST = 120
 FILES_KEPT = 64
-LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python3")
 ASKS_RANK = re.compile(
     r"(^|_)rank($|_)|^is_(global|local|rank|world|main|master)_?(zero|process|local_process)"
     r"|^is_(main|master|local_main|world_process_zero)|^(local_)?process_index$|^get_node_rank$",
@@ -39,11 +39,11 @@ def code_notes(
     A file that cannot be read, is no Python, or was changed after the job began gives no note.
 
     Args:
-        frames: Any; those of libraries are left out.
+        frames: Any; those that are not the user's are left out.
         unchanged_since_s: Clock time, seconds since 1970; a file that is newer is not what runs.
         time_limit_s: Seconds for all: a dead file system must not hold the look up.
     """
-    lines = {(frame.file, frame.line) for frame in frames if not LIBRARY.search(frame.file)}
+    lines = {(frame.file, frame.line) for frame in frames if is_users(frame.file)}
     wanted = sorted(lines)[:MOST_LINES]
     if not wanted:
         return ()

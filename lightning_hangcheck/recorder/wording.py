@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.redaction import redact_text
 
@@ -18,9 +18,6 @@ LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
 # redaction looks at this much of a message: enough for what is shown, whatever its length
 _LOOKED_AT = 4000
-_OURS = str(Path(__file__).parents[1]) + os.sep
-_LIBRARIES = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ", _OURS)
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @lru_cache(maxsize=256)
@@ -60,22 +57,18 @@ def last_words(error: BaseException) -> str:
 
 
 def user_frame(traceback: TracebackType | None) -> Frame | None:
-    """The innermost frame outside installed packages; the innermost of all if there is none."""
+    """The innermost frame of the user's own code; the innermost of all if there is none."""
     innermost = users = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
         innermost = (code, traceback.tb_lineno)
-        users = innermost if _is_users(code.co_filename) else users
+        users = innermost if is_users(code.co_filename) else users
         traceback = traceback.tb_next
     found = users or innermost
     if found is None:
         return None
     code, line = found
     return Frame(code.co_name, _shorten(code.co_filename), line)
-
-
-def _is_users(file: str) -> bool:
-    return not file.startswith(_LIBRARIES) and not any(part in file for part in _INSTALLED)
 
 
 def _shorten(file: str) -> str:

@@ -28,10 +28,3 @@ def causes() -> Mapping[Cause, CauseKnowledge]:
     from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
 
     return causes_file().cause
-
-
-def is_users(file: str) -> bool:
-    """Whether a file is the user's own code."""
-    from lightning_hangcheck.diagnosis.knowledge import frames
-
-    return frames.is_users(file)

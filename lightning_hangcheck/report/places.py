@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.report.knowledge import is_users
+from lightning_hangcheck.model.code_owner import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

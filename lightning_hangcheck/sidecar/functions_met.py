@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.code_owner import is_ours
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,11 +58,9 @@ class FunctionsMet:
 
 
 def _functions(sample: Sample) -> Iterator[Function]:
-    """Return the functions of all threads but our own; imported late, as the judgement is."""
-    from lightning_hangcheck.diagnosis.knowledge.frames import is_own
-
+    """Return the functions of all threads but our own."""
     threads = sample.stack.threads if sample.stack is not None else ()
     for number, thread in enumerate(threads):
-        if number == 0 or not any(is_own(frame.file) for frame in thread.frames):
+        if number == 0 or not any(is_ours(frame.file) for frame in thread.frames):
             for frame in thread.frames:
                 yield frame.function, frame.file

@@ -23,7 +23,6 @@ from cases import (
     user,
 )
 
-from lightning_hangcheck.diagnosis.knowledge.frames import is_own, is_users
 from lightning_hangcheck.diagnosis.place import is_exiting, phase_of, users_place
 from lightning_hangcheck.diagnosis.scene import read_scene
 from lightning_hangcheck.diagnosis.waits import find_wait, of_own_process
@@ -73,33 +72,6 @@ def test_the_users_own_code_inside_a_wait_is_none(frames: tuple[Frame, ...]) -> 
 def test_a_forked_worker_does_not_stand_where_its_parent_stood() -> None:
     assert users_place(of_own_process(WANTS_WORK)) is None
     assert users_place(of_own_process(IN_GETITEM)) == IN_GETITEM[-1]
-
-
-@pytest.mark.parametrize(
-    ("file", "own_code"),
-    [
-        ("/home/ada/demo/train.py", True),
-        ("train.py", True),
-        ("<ipython-input-3-abc>", True),
-        ("/scratch/ipykernel_77/123.py", True),
-        ("/home/ada/lightning_hangcheck/train.py", True),
-        (f"{SITE}/torch/nn/modules/module.py", False),
-        ("/usr/lib/python3/dist-packages/yaml/__init__.py", False),
-        ("/opt/conda/lib/python3.12/selectors.py", False),
-        ("<frozen runpy>", False),
-        ("<string>", False),
-        ("/home/ada/pytorch/torch/nn/modules/module.py", False),
-        (f"{SITE}/lightning_hangcheck/hooks/meeting.py", False),
-        ("/home/ada/hangcheck/lightning_hangcheck/recorder/pulse.py", False),
-    ],
-)
-def test_whose_code_a_file_is(file: str, own_code: bool) -> None:
-    assert is_users(file) == own_code
-
-
-def test_this_package_knows_its_own_frames() -> None:
-    assert is_own(f"{SITE}/lightning_hangcheck/hooks/meeting.py")
-    assert not is_own("/home/ada/lightning_hangcheck/scripts/train.py")
 
 
 @pytest.mark.parametrize(

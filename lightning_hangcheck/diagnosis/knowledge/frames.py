@@ -1,4 +1,4 @@
-"""Looks frames up: what does this function of that file mean, and whose code is it?"""
+"""Looks frames up: what does this function of that file mean?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from functools import cache, lru_cache
 
 from lightning_hangcheck.diagnosis.knowledge.loading import FrameRule, frames_file
 
-STANDARD_LIBRARY = re.compile(r"^<(?!ipython)|/lib(64)?/(python|pypy)3(\.\d+)?/(?!.*-packages/)")
-OWN_PACKAGE = re.compile(
-    r"/lightning_hangcheck/"
-    r"(cli|diagnosis|doctor|gather|hooks|ledger|model|probes|recorder|report|rundir|sidecar)/"
-)
 DISTINCT_FRAMES = (
     65_536  # a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped
 )
@@ -30,27 +25,6 @@ def meanings(function: str, file: str) -> tuple[FrameRule, ...]:
     by_name, folders = _index()
     near = (*by_name.get(file.rpartition("/")[2], ()), *folders)
     return tuple(rule for rule in near if _in_file(rule.file, file) and _named(rule, bare))
-
-
-@lru_cache(maxsize=DISTINCT_FRAMES)
-def is_users(file: str) -> bool:
-    """Whether a file is the user's own code: no library's, no interpreter's, not ours."""
-    if is_own(file) or is_standard(file):
-        return False
-    rooted = f"/{file}"
-    return not any(library in rooted for library in frames_file().libraries)
-
-
-@lru_cache(maxsize=DISTINCT_FRAMES)
-def is_own(file: str) -> bool:
-    """Whether a file belongs to this package."""
-    return OWN_PACKAGE.search(f"/{file}") is not None
-
-
-@lru_cache(maxsize=DISTINCT_FRAMES)
-def is_standard(file: str) -> bool:
-    """Whether a file belongs to the interpreter: its library, or a frame without a file."""
-    return STANDARD_LIBRARY.search(file) is not None
 
 
 @cache

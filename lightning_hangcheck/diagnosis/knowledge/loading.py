@@ -45,7 +45,6 @@ class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class FramesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """frames.toml."""
 
-    libraries: tuple[str, ...]
     aliases: dict[str, tuple[str, ...]]
     frame: tuple[FrameRule, ...]
 

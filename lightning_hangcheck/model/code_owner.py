@@ -1,0 +1,95 @@
+"""Whose code a file is, told by its path alone: evidence may come from another machine."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Literal
+
+from msgspec import Struct
+
+Kind = Literal["user", "framework", "standard", "ours"]
+
+DISTINCT_FILES = 65_536
+"""Files remembered: a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped."""
+PACKAGE = __name__.partition(".")[0]
+PARTS = frozenset(
+    {
+        *("cli", "diagnosis", "doctor", "gather", "hooks", "ledger", "model", "planning", "probes"),
+        *("recorder", "report", "rundir", "sidecar"),
+        *("__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "settings.py"),
+        *("transformers.py", "version.py"),
+    }
+)
+"""What lies in this package's own folder, as a test of it holds: a project's folder may have the
+same name, and what else lies in that is its owner's."""
+TYPED_IN = re.compile(r"^<(ipython-input|python-input|stdin)")
+"""What a person types into a notebook, a prompt or a pipe has no file, and is the user's."""
+STANDARD = re.compile(r"^<|/lib(64)?/((python|pypy)3(\.\d+)?t?/|python3\d+\.zip/)")
+INSTALLED = re.compile(r"/(?:site|dist)-packages/(?:[^/]+\.(?:egg|zip|whl)/)?([^/]+)")
+SOURCES = re.compile(
+    r"/(?:(torch)/(?:distributed|nn|utils|autograd|optim)|(lightning)/(?:pytorch|fabric)"
+    r"|(pytorch_lightning)|(lightning_fabric)|(ipykernel)|(debugpy))/"
+)
+"""Frameworks that are used from their sources, or from an editor's own folder."""
+
+
+class Owner(Struct, frozen=True):
+    """Whose a file is.
+
+    Attributes:
+        package: Of a framework, the installed package or module that the file belongs to; else
+            empty.
+    """
+
+    kind: Kind
+    package: str = ""
+
+
+@lru_cache(maxsize=DISTINCT_FILES)
+def owner_of(file: str) -> Owner:
+    """Tell whose a file is.
+
+    Args:
+        file: Path as the interpreter knows it: absolute, relative, in a zip file, or a name in
+            angle brackets where there is no file.
+
+    Returns:
+        ``framework`` for every installed package; ``standard`` for the interpreter's own library
+        and what it generates; ``user`` for all else, a package installed in place included.
+    """
+    rooted = f"/{file}"
+    if _is_part_of_ours(rooted):
+        return Owner("ours")
+    if TYPED_IN.match(file):
+        return Owner("user")
+    installed = INSTALLED.search(rooted)
+    if installed is not None:
+        return Owner("framework", installed[1].removesuffix(".py"))
+    if STANDARD.search(file):
+        return Owner("standard")
+    sources = SOURCES.search(rooted)
+    if sources is not None:
+        return Owner("framework", str(sources[sources.lastindex or 0]))
+    return Owner("user")
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own code."""
+    return owner_of(file).kind == "user"
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file belongs to this package."""
+    return owner_of(file).kind == "ours"
+
+
+def is_standard(file: str) -> bool:
+    """Whether a file belongs to the interpreter: its library, or a frame without a file."""
+    return owner_of(file).kind == "standard"
+
+
+def _is_part_of_ours(rooted: str) -> bool:
+    """Whether the innermost folder of this package's name holds the file as this package does."""
+    _, found, inside = rooted.rpartition(f"/{PACKAGE}/")
+    return bool(found) and inside.partition("/")[0] in PARTS
