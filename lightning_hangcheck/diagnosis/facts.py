@@ -119,8 +119,8 @@ def _page(reading: RankReading) -> Iterator[EvidenceItem]:
         parts.append(f"step {beat.step}")
     if tracked := tracked_place(beat):
         parts.append(tracked)
-    elif beat.sections:
-        parts.append(f"inside section {beat.sections[-1].name!r}")
+    elif beat.main_sections:
+        parts.append(f"inside section {beat.main_sections[-1].name!r}")
     if beat.phase is not None:
         parts.append(f"phase {beat.phase}")
     if parts:

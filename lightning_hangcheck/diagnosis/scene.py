@@ -9,19 +9,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.activity import Doing, Observed, doing, observe
-from lightning_hangcheck.diagnosis.place import is_exiting, phase_of, users_place
+from lightning_hangcheck.diagnosis.phase_of_life import PhaseOfLife, phase_of_life
+from lightning_hangcheck.diagnosis.place import users_place
 from lightning_hangcheck.diagnosis.targets import steady_targets, works
 from lightning_hangcheck.diagnosis.waits import Wait, find_wait, of_own_process
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
-from lightning_hangcheck.model.slugs import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from lightning_hangcheck.diagnosis.activity import Activity
     from lightning_hangcheck.diagnosis.knowledge.loading import WaitKind
+    from lightning_hangcheck.model.slugs import Phase
 
 LONGEST_SILENCE_S = 10 * 365 * 86_400.0
 MOST_LISTED = 4_096
@@ -48,6 +49,7 @@ class RankReading(Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: Innermost frame of the user's own code.
+        life: Where in its life it is, and what tells so.
         silence_s: Seconds since its last progress; for an idle rank since it was last active, for
             one that moves in circles since it last did anything new.
         targets: What the kernel shows an idle rank's main thread to wait for, sample after sample.
@@ -56,7 +58,7 @@ class RankReading(Struct, frozen=True, kw_only=True):
     view: RankView
     doing: Doing
     place: Frame | None = None
-    phase: Phase | None = None
+    life: PhaseOfLife | None = None
     silence_s: float = 0.0
     workers: tuple[WorkerReading, ...] = ()
     targets: tuple[WaitTarget, ...] = ()
@@ -65,6 +67,21 @@ class RankReading(Struct, frozen=True, kw_only=True):
     def rank(self) -> int:
         """Its global rank."""
         return self.view.rank
+
+    @property
+    def phase(self) -> Phase | None:
+        """Where in its life it is."""
+        return self.life.phase if self.life is not None else None
+
+    def shows(self, phase: Phase) -> bool:
+        """Whether its calls show this phase, or its own sections and hooks say it."""
+        life = self.life
+        return life is not None and life.phase == phase and life.told_by in ("calls", "page")
+
+    @property
+    def seen_by_calls(self) -> bool:
+        """Whether its calls show its phase: they tell more than the name of a section."""
+        return self.life is not None and self.life.told_by == "calls"
 
     @property
     def activity(self) -> Activity:
@@ -163,7 +180,7 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
         view=view,
         doing=found,
         place=users_place(found.frames),
-        phase=_phase_of(view, found),
+        life=phase_of_life(view, found.frames),
         silence_s=min(max(0.0, _silence_s(view, found)), LONGEST_SILENCE_S),
         workers=tuple(
             _read_worker(look, circling=found.circling)
@@ -172,12 +189,6 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
         ),
         targets=targets if found.activity == "idle" else (),
     )
-
-
-def _phase_of(view: RankView, found: Doing) -> Phase | None:
-    own = next((look for look in view.processes if look.role == "rank"), None)
-    exiting = own is not None and is_exiting(latest_frames(own))
-    return "teardown" if exiting else phase_of(found.frames, view.beat)
 
 
 def _silence_s(view: RankView, found: Doing) -> float:

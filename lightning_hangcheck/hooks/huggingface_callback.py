@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.hook_guard import guard_hooks
+from lightning_hangcheck.hooks.instrument.checkpoints import watch_saves
 from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
 from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.recorder.recording import current
@@ -58,6 +60,7 @@ class HuggingFaceHangCheck:
         recorder = current()
         recorder.learn_identity(args.process_index, args.world_size, args.local_process_index)
         offer_flight_record(recorder)
+        watch_saves(sys.modules["transformers.trainer"].Trainer)
         self._enter = recorder.enter_phase
         self._tell(state, "dataloading")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.hook_guard import guard_hooks, switch_off
+from lightning_hangcheck.hooks.instrument.checkpoints import watch_saves
 from lightning_hangcheck.hooks.lightning_package import lightning_packages
 from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
 from lightning_hangcheck.hooks.worker_server import offer_flight_record
@@ -70,6 +71,8 @@ class HangCheck:
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
         offer_flight_record(recorder)
         offer_stacks(recorder.session)
+        for package in lightning_packages():
+            watch_saves(package.Trainer)  # no hook tells when a save has ended
         self._enter = recorder.enter_phase
         self._tell(trainer, "trainer_init")
 

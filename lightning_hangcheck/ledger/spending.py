@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.model.case import PhaseTime, Spent
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.beat import Beat, SaveMark
     from lightning_hangcheck.model.slugs import Phase
 
 NANOSECONDS = 1_000_000_000
@@ -18,42 +18,38 @@ class Spending:
     """Adds up where one rank's time goes.
 
     A reading between two phase edges charges the time since the previous reading to the phase shown
-    now, so the sums are right to one polling interval (a quarter of a second by default).
+    now, so the sums are right to one polling interval (a quarter of a second by default). Saves are
+    counted by the rank itself: one may be over in a hundredth of that.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[Phase, float] = {}
         self._read_ns: int | None = None
-        self._saving = False
         self._step: int | None = None
-        self._step_at_save: int | None = None
-        self._last_save_at: str | None = None
+        self._save: SaveMark | None = None
 
-    def read(self, beat: Beat, now_ns: int, now_at: str) -> None:
+    def read(self, beat: Beat, now_ns: int) -> None:
         """Take one reading.
 
         Args:
             beat: The rank's page.
             now_ns: Monotonic nanoseconds.
-            now_at: The same moment, ISO 8601 UTC.
         """
         if self._read_ns is not None and beat.phase is not None:
             spent = (now_ns - self._read_ns) / NANOSECONDS
             self._seconds[beat.phase] = self._seconds.get(beat.phase, 0.0) + spent
         self._read_ns = now_ns
-        self._step = beat.step
-        saving = beat.phase == "checkpoint_save"
-        if self._saving and not saving:
-            self._step_at_save, self._last_save_at = beat.step, now_at
-        self._saving = saving
+        self._step, self._save = beat.step, beat.save
 
     def spent(self) -> Spent:
         """Return the sums so far."""
         longest_first = sorted(self._seconds.items(), key=lambda item: -item[1])
+        saved_step = (self._save.step or 0) if self._save is not None else 0
         return Spent(
             phases=tuple(PhaseTime(phase, round(seconds, 3)) for phase, seconds in longest_first),
-            steps_unsaved=None if self._step is None else self._step - (self._step_at_save or 0),
-            last_save_at=self._last_save_at,
+            steps_unsaved=None if self._step is None else self._step - saved_step,
+            saves=self._save.number if self._save is not None else 0,
+            last_save_at=self._save.at if self._save is not None else None,
         )
 
 

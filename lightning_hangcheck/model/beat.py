@@ -18,12 +18,14 @@ class OpenSection(Struct, frozen=True):
         item: Of a tracked loop, the number of the item that it is at, from 1; None for all else.
         goes_on_after_s: Seconds after which a guard ends the wait in it and the program goes on;
             None where nobody does.
+        in_main_thread: Entered by the main thread: only then it tells where the rank is.
     """
 
     name: str
     since_ns: int
     item: int | None = None
     goes_on_after_s: float | None = None
+    in_main_thread: bool = True
 
     def __str__(self) -> str:
         return self.name if self.item is None else f"{self.name}, item {self.item}"
@@ -37,6 +39,20 @@ class CheckpointMark(Struct, frozen=True):
     at: str
 
 
+class SaveMark(Struct, frozen=True):
+    """The last save of a checkpoint that ended well.
+
+    Attributes:
+        number: How many there were.
+        at: When it ended, ISO 8601 UTC.
+        step: Optimizer steps by then, None where the rank does not show its steps.
+    """
+
+    number: int
+    at: str
+    step: int | None = None
+
+
 class Beat(Struct, frozen=True, kw_only=True):
     """One reading of a rank's page.
 
@@ -47,6 +63,8 @@ class Beat(Struct, frozen=True, kw_only=True):
         last_beat_ns: Monotonic time of the newest sign of progress of any kind (beat, checkpoint,
             section edge, phase edge).
         phase: Where in its life the rank last said it was.
+        sections: Open ones of all threads, oldest first.
+        save: None before the first save.
         pulse_ns: Monotonic time at which a Python thread of the process last ran. Far behind the
             present while the process is alive: something keeps the interpreter lock.
         ending: ``raised`` once an exception left the program or a Lightning stage, ``finished``
@@ -68,7 +86,13 @@ class Beat(Struct, frozen=True, kw_only=True):
     batch: int | None = None
     checkpoint: CheckpointMark | None = None
     sections: tuple[OpenSection, ...] = ()
+    save: SaveMark | None = None
     pulse_ns: int = 0
     ending: Ending = "running"
     ended_ns: int = 0
     last_words: str = ""
+
+    @property
+    def main_sections(self) -> tuple[OpenSection, ...]:
+        """The open sections of the main thread, outermost first."""
+        return tuple(section for section in self.sections if section.in_main_thread)

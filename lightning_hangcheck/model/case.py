@@ -113,13 +113,15 @@ class Spent(Struct, frozen=True, kw_only=True):
 
     Attributes:
         phases: Time by phase, longest first.
-        steps_unsaved: Steps since the last checkpoint save that was seen; None where the rank does
-            not show its steps.
-        last_save_at: When that save ended.
+        steps_unsaved: Steps since the last checkpoint save that ended well; None where the rank
+            does not show its steps.
+        saves: How many ended well.
+        last_save_at: When the last of them ended.
     """
 
     phases: tuple[PhaseTime, ...] = ()
     steps_unsaved: int | None = None
+    saves: int = 0
     last_save_at: str | None = None
 
 

@@ -17,7 +17,7 @@ from lightning_hangcheck.model.beat import Ending
 from lightning_hangcheck.model.slugs import PHASES, Phase
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 PAGE_SIZE: Final = 4096
 UNKNOWN: Final = -1
 SECTION_SLOTS: Final = 8
@@ -60,10 +60,12 @@ IDENTITY: Final = Record(256, "@QqqqQ")
 # monotonic time, number, nanoseconds since 1970, name
 CHECKPOINT: Final = Record(320, f"@Qqqq{CHECKPOINT_NAME_BYTES}sQ")
 # monotonic time, how many are open, then for each shown one: monotonic time of entry, item,
-# milliseconds after which a guard ends it, name
-SECTIONS: Final = Record(576, "@Qqq" + f"qqq{SECTION_NAME_BYTES}s" * SECTION_SLOTS + "Q")
+# milliseconds after which a guard ends it, whether the main thread is in it, name
+SECTIONS: Final = Record(576, "@Qqq" + f"qqqq{SECTION_NAME_BYTES}s" * SECTION_SLOTS + "Q")
 # ending, monotonic time of it, last words
-ENDING: Final = Record(1536, f"@Qqq{LAST_WORDS_BYTES}sQ")
+ENDING: Final = Record(1600, f"@Qqq{LAST_WORDS_BYTES}sQ")
+# how many saves of a checkpoint ended well; of the last, nanoseconds since 1970, step
+SAVE: Final = Record(2880, "@QqqqQ")
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again

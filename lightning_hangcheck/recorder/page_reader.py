@@ -7,7 +7,7 @@ import os
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, Ending, OpenSection
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, Ending, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
 from lightning_hangcheck.recorder import page_layout as layout
@@ -87,6 +87,7 @@ def read_page(memory: Memory) -> Beat:
     checkpoint_ns, number, at_ns, name = _read_record(memory, layout.CHECKPOINT)[1:]
     sections_ns, count, *slots = _read_record(memory, layout.SECTIONS)[1:]
     ending, ended_ns, last_words = _read_record(memory, layout.ENDING)[1:]
+    saves, saved_ns, saved_step = _read_record(memory, layout.SAVE)[1:]
     (pulse_ns,) = layout.PULSE.form.unpack(memory[layout.PULSE.start : layout.PULSE.stop])
     return Beat(
         pid=pid,
@@ -103,6 +104,7 @@ def read_page(memory: Memory) -> Beat:
         batch=_known(batch),
         checkpoint=_checkpoint(number, at_ns, name),
         sections=_sections(count, slots),
+        save=SaveMark(saves, _clock(saved_ns), _known(saved_step)) if saves else None,
         pulse_ns=pulse_ns,
         ending=_ending(ending),
         ended_ns=ended_ns,
@@ -148,14 +150,27 @@ def _ending(index: int) -> Ending:
 def _checkpoint(number: int, at_ns: int, name: bytes) -> CheckpointMark | None:
     if not at_ns:
         return None
-    at = _EPOCH + timedelta(microseconds=at_ns // 1000)
-    return CheckpointMark(number, read_text(name), f"{at:%Y-%m-%dT%H:%M:%S.%fZ}")
+    return CheckpointMark(number, read_text(name), _clock(at_ns))
+
+
+def _clock(ns: int) -> str:
+    """Write nanoseconds since 1970 as ISO 8601 UTC."""
+    at = _EPOCH + timedelta(microseconds=ns // 1000)
+    return f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 def _sections(count: int, slots: list[Any]) -> tuple[OpenSection, ...]:
     shown = max(0, min(count, layout.SECTION_SLOTS))
-    fields = (slots[first : 4 * shown : 4] for first in range(4))
-    return tuple(
-        OpenSection(read_text(name), since_ns, _known(item), None if limit < 0 else limit / 1000)
-        for since_ns, item, limit, name in zip(*fields, strict=True)
+    width = len(slots) // layout.SECTION_SLOTS
+    starts = range(0, width * shown, width)
+    return tuple(_section(*slots[start : start + width]) for start in starts)
+
+
+def _section(since_ns: int, item: int, limit_ms: int, in_main: int, name: bytes) -> OpenSection:
+    return OpenSection(
+        read_text(name),
+        since_ns,
+        _known(item),
+        None if limit_ms < 0 else limit_ms / 1000,
+        bool(in_main),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _pack_phase = layout.PHASE.form.pack_into
 _PHASE_START = layout.PHASE.start
-_EMPTY_SLOT = (0, UNKNOWN, UNKNOWN, b"")
+_EMPTY_SLOT = (0, UNKNOWN, UNKNOWN, 0, b"")
 
 
 class PageWriter:
@@ -40,8 +40,9 @@ class PageWriter:
         self._phase_index = UNKNOWN
         self._epoch = self._step = self._batch = UNKNOWN
         self._entries = 0
+        self._saves = 0
         self._phase_stamp = 0
-        self._stamps = dict.fromkeys(("identity", "checkpoint", "sections", "ending"), 0)
+        self._stamps = dict.fromkeys(("identity", "checkpoint", "sections", "ending", "save"), 0)
         self._write_first()
 
     @classmethod
@@ -128,9 +129,22 @@ class PageWriter:
             limit_s = section.goes_on_after_s
             limit_ms = UNKNOWN if limit_s is None else round(limit_s * 1000)
             name = fit_text(section.name, layout.SECTION_NAME_BYTES)
-            slots += (section.since_ns, item, limit_ms, name)
+            slots += (section.since_ns, item, limit_ms, section.in_main_thread, name)
         slots += _EMPTY_SLOT * (layout.SECTION_SLOTS - len(slots) // len(_EMPTY_SLOT))
         self._write("sections", layout.SECTIONS, monotonic_ns(), len(sections), *slots)
+
+    def mark_save(self, at_ns: int) -> int | None:
+        """Count a save of a checkpoint that ended well, now and at the step shown.
+
+        Args:
+            at_ns: Nanoseconds since 1970.
+
+        Returns:
+            That step, None where none is shown.
+        """
+        self._saves += 1
+        self._write("save", layout.SAVE, self._saves, at_ns, self._step)
+        return None if self._step == UNKNOWN else self._step
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
@@ -147,6 +161,7 @@ class PageWriter:
         self.show_phase(None)
         self._write("checkpoint", layout.CHECKPOINT, 0, UNKNOWN, 0, b"")
         self.show_sections(())
+        self._write("save", layout.SAVE, 0, 0, UNKNOWN)
         self.end("running")
 
     def _write_phase(self) -> None:

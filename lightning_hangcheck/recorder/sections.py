@@ -19,7 +19,8 @@ class Visit(Struct, eq=False):
 
     Attributes:
         shown: As the page shows it.
-        phase: The phase that its name means, None if none.
+        phase: The phase that its name means, None if none. Only a section of the main thread shows
+            it as the rank's.
         phase_before: The phase to go back to.
         spoken: Said on the console and in the journal too, not only on the page.
     """

@@ -6,9 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.model.beat import OpenSection
+from lightning_hangcheck.model.phase_words import phase_after_checkpoint, phase_of_name
 from lightning_hangcheck.recorder.facts import versions
-from lightning_hangcheck.recorder.phase_words import phase_after_checkpoint, phase_of_section
 from lightning_hangcheck.recorder.sections import Visit
 from lightning_hangcheck.recorder.wording import (
     clean_name,
@@ -95,13 +97,14 @@ class Voice:
     ) -> Visit:
         """Say that a critical section begins; on the page only unless it is spoken."""
         name = clean_name(str(name))
-        shown = OpenSection(name, time.monotonic_ns(), goes_on_after_s=goes_on_after_s)
-        visit = Visit(shown, phase_of_section(name), spoken=spoken)
+        in_main = threading.get_ident() == threading.main_thread().ident
+        shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, in_main)
+        visit = Visit(shown, phase_of_name(name), spoken=spoken)
         with self._lock:
             visit.phase_before = self.page.phase
             self._visits.append(visit)
             self._show_sections()
-            if visit.phase:
+            if visit.phase and in_main:
                 self.page.show_phase(visit.phase)
         if spoken:
             self._console.say(f"About to call {name}...")
@@ -111,7 +114,7 @@ class Voice:
     def advance(self, visit: Visit, item: int) -> None:
         """Show the item that a tracked loop is at."""
         with self._lock:
-            visit.shown = OpenSection(visit.shown.name, visit.shown.since_ns, item)
+            visit.shown = replace(visit.shown, item=item)
             self._show_sections()
 
     def close_section(self, visit: Visit, error: BaseException | None) -> None:
@@ -122,8 +125,10 @@ class Voice:
                 return
             self._visits.remove(visit)
             self._show_sections()
-            if visit.phase and self.page.phase == visit.phase:
+            if visit.phase and visit.shown.in_main_thread and self.page.phase == visit.phase:
                 self.page.show_phase(visit.phase_before)
+            if visit.phase == "checkpoint_save" and error is None:
+                self._saved(seconds)
         if not visit.spoken:
             return
         if error is None:
@@ -134,6 +139,13 @@ class Voice:
         reason = describe_exception(error)
         self._console.say(f"{name} raised {reason} ({seconds:.3f}s)")
         self.note("section_raised", {"name": name, "seconds": seconds, "error": reason})
+
+    def _saved(self, seconds: float) -> None:
+        """Count a save, as one however many parts of it had sections of their own."""
+        if any(visit.phase == "checkpoint_save" for visit in self._visits):
+            return
+        step = self.page.mark_save(time.time_ns())
+        self.note("saved", {"seconds": seconds, "step": step})
 
     def raised(self, error: BaseException) -> None:
         """Leave last words: this exception ends the program or a stage of it."""

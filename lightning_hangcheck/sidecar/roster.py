@@ -56,11 +56,10 @@ class Roster:
         beats, _ = self._pages.read()
         if now_ns - self._scanned_ns >= self._scan_interval_ns(now_ns):
             self._scan(beats, now_ns)
-        now_at = utc_now()
         for rank in self.ranks.values():
             beat = beats.get(rank.found.pid)
             if beat is not None:
-                rank.read(beat, now_ns, now_at)
+                rank.read(beat, now_ns)
         for rank in self.alive:
             seen = vitals(rank.found.pid)
             if seen is None or not seen.is_still(rank.found.started_ticks):

@@ -41,11 +41,11 @@ class WatchedRank:
         self._memory_kills = kill_counter(found.pid)
         self._functions = FunctionsMet()
 
-    def read(self, beat: Beat, now_ns: int, now_at: str) -> None:
+    def read(self, beat: Beat, now_ns: int) -> None:
         """Take a reading of the rank's page."""
         self.beat = beat
         self.progress.read_beat(beat, now_ns)
-        self.spending.read(beat, now_ns, now_at)
+        self.spending.read(beat, now_ns)
 
     def read_flight(self, flight: FlightRecord | None) -> None:
         """Take a flight record; a collective since the last one is movement, however short it was.

@@ -20,6 +20,7 @@ from cases import (
     job,
     rank,
     user,
+    waiting_for,
     worker,
 )
 
@@ -27,6 +28,7 @@ from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
 from lightning_hangcheck.model.case import Case, Pace, RankView
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.phase_words import phase_of_name
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
@@ -121,6 +123,42 @@ def test_creating_the_logger_is_named_before_standing_still(
     verdict = judge(job(creating, rank(1, waiting)))
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (0,), (1,))
     assert (verdict.cause, verdict.phase) == ("logger_init", "logger_init")
+
+
+@pytest.mark.parametrize(
+    ("section", "frames", "cause", "confidence"),
+    [
+        ("WandbLogger constructor", IN_LOAD, "logger_init", 0.75),
+        ("Datalogger sync", IN_LOAD, "rank_stalled", 0.85),
+        ("upload wandb artifact", IN_LOAD, "rank_stalled", 0.85),
+        ("dataset logger model weights", IN_LOAD, "rank_stalled", 0.85),
+        ("Datalogger sync", IN_WANDB, "logger_init", 0.9),
+        ("load model", IN_LOAD, "model_load", 0.6),
+        ("upload model", IN_LOAD, "rank_stalled", 0.85),
+    ],
+)
+def test_a_cause_needs_the_deed_and_a_name_tells_less_than_a_call(
+    section: str, frames: tuple[Any, ...], cause: str, confidence: float
+) -> None:
+    beat = Beat(pid=101, beats=9, phase=phase_of_name(section), sections=(OpenSection(section, 0),))
+    verdict = judge(job(WAITS, rank(1, frames, beat=beat)))
+    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+
+
+def test_a_name_of_the_users_function_is_no_cause() -> None:
+    verdict = judge(job(WAITS, rank(1, (MAIN, user("load_weights", 7)))))
+    assert (verdict.cause, verdict.phase) == ("rank_stalled", "model_load")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("lock", "file_lock"), ("socket", "logger_init"), ("file", "logger_init")]
+)
+def test_creating_the_logger_gives_way_to_a_lock_that_another_process_holds(
+    kind: str, cause: str
+) -> None:
+    beat = Beat(pid=101, beats=9, sections=(OpenSection("WandbLogger constructor", 0),))
+    waits = waiting_for(kind, "recvfrom", "10.0.0.7:443", 4711)
+    assert _told(job(WAITS, rank(1, IN_LOAD, beat=beat, **waits)))[3] == cause
 
 
 def test_a_stuck_worker_is_named_with_its_own_line() -> None:

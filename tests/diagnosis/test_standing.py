@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from cases import (
     IN_ALL_REDUCE,
@@ -23,14 +25,29 @@ from cases import (
     user,
 )
 
-from lightning_hangcheck.diagnosis.place import is_exiting, phase_of, users_place
+from lightning_hangcheck.diagnosis.phase_of_life import phase_of_life
+from lightning_hangcheck.diagnosis.place import is_exiting, users_place
 from lightning_hangcheck.diagnosis.scene import read_scene
 from lightning_hangcheck.diagnosis.waits import find_wait, of_own_process
 from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.slugs import Phase
 
 PL = f"{SITE}/lightning/pytorch"
 OLD_PL = f"{SITE}/pytorch_lightning"
+
+
+def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
+    found = phase_of_life(RankView(rank=0, pid=1, beat=beat), frames)
+    return found.phase if found is not None else None
+
+
 HOOK_IN_BACKWARD = (*IN_BACKWARD, user("on_gradient", 5))
 IN_NEW_GROUP = (MAIN, torch("new_group"), torch("_new_process_group_helper"))
 IN_SIGNAL_HANDLER = (*IN_ALL_REDUCE, user("handler", 3))
@@ -77,12 +94,12 @@ def test_a_forked_worker_does_not_stand_where_its_parent_stood() -> None:
 @pytest.mark.parametrize(
     ("frames", "phase"),
     [
-        (IN_LOAD, None),
+        (IN_LOAD, "startup"),
         (IN_BACKWARD, "backward"),
         (IN_LOADER, "dataloading"),
         (IN_CONNECT, "rendezvous"),
         (IN_INIT, "rendezvous"),
-        (IN_NEW_GROUP, None),
+        (IN_NEW_GROUP, "startup"),
         (IN_WANDB, "logger_init"),
         (SANITY, "sanity_check"),
         ((SANITY[2], user("validation_step", 20)), "validation"),
@@ -146,6 +163,62 @@ def test_creating_the_logger_overrides_the_ranks_own_word(
 ) -> None:
     beat = Beat(pid=1, phase="trainer_init", sections=sections)
     assert phase_of(frames, beat) == "logger_init"
+
+
+@pytest.mark.parametrize("name", ["Datalogger sync", "upload wandb artifact", "logger flush"])
+def test_what_is_done_with_a_logger_is_not_its_creation(name: str) -> None:
+    beat = Beat(pid=1, phase="training_step", sections=(OpenSection(name, 0),))
+    assert phase_of(IN_LOAD, beat) == "training_step"
+
+
+def test_another_threads_section_says_nothing_of_the_main_thread() -> None:
+    other = OpenSection("WandbLogger constructor", 0, in_main_thread=False)
+    assert phase_of(IN_LOAD, Beat(pid=1, phase="startup", sections=(other,))) == "startup"
+
+
+@pytest.mark.parametrize(
+    ("function", "phase"),
+    [
+        ("load_weights", "model_load"),
+        ("Loop.evaluate", "validation"),
+        ("save_checkpoint", "checkpoint_save"),
+        ("overloaded", "startup"),
+        ("Wandb.flush_logger", "startup"),
+    ],
+)
+def test_where_no_call_tells_whole_words_in_the_users_names_do(function: str, phase: str) -> None:
+    frames = (MAIN, user(function, 7), user("inner", 9), Frame("get", f"{STDLIB}/queue.py", 1))
+    assert phase_of(frames, Beat(pid=1, phase="startup")) == phase
+    assert phase_of(frames, Beat(pid=1, phase="backward")) == "backward"
+
+
+def reductions(*ops: str) -> FlightRecord:
+    entries = tuple(
+        CollectiveEntry(seq=number, op=op, sizes=((4,),)) for number, op in enumerate(ops)
+    )
+    return FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="0", entries=entries),))
+
+
+@pytest.mark.parametrize(
+    ("known", "phase"),
+    [
+        ({}, "startup"),
+        ({"flight": reductions("barrier", "barrier", "all_reduce")}, "startup"),
+        ({"flight": reductions("all_reduce", "barrier", "all_reduce")}, "training_step"),
+        ({"beat": Beat(pid=1, phase="startup", step=3)}, "training_step"),
+        ({"beat": Beat(pid=1, phase="startup", step=3, ending="finished")}, "teardown"),
+        ({"beat": Beat(pid=1, beats=4)}, "training_step"),
+        ({"beat": Beat(pid=1)}, "startup"),
+    ],
+)
+def test_a_rank_that_nothing_places_is_where_its_life_is(known: dict[str, Any], phase: str) -> None:
+    found = phase_of_life(RankView(rank=0, pid=1, **known), IN_LOAD)
+    assert found is not None
+    assert (found.phase, found.told_by) == (phase, "life")
+
+
+def test_of_a_rank_that_never_came_no_phase_is_known() -> None:
+    assert phase_of_life(RankView(rank=0), ()) is None
 
 
 def test_finishing_the_loggers_run_is_not_creating_it() -> None:

@@ -22,7 +22,7 @@ from cases import (
 )
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.evidence import (
     Frame,
     MemoryUse,
@@ -99,6 +99,13 @@ def test_one_locked_thread_is_a_deadlock_only_where_no_other_could_release() -> 
     assert told(job(WAITS, with_threads(rank(1, IN_LOAD), QUEUED)))[3] == "rank_stalled"
     alone = with_threads(rank(1, IN_LOAD, silent=11.0), PARKED)
     assert told(job(rank(0, IN_BARRIER, silent=11.0), alone))[0] == "suspect"
+
+
+@pytest.mark.parametrize("name", ["Datalogger sync", "WandbLogger constructor"])
+def test_a_lock_of_its_own_threads_weighs_more_than_the_name_of_a_section(name: str) -> None:
+    beat = Beat(pid=101, beats=9, sections=(OpenSection(name, 0),))
+    dead = with_threads(rank(1, IN_LOAD, beat=beat), LOCKED, PARKED)
+    assert told(job(WAITS, dead)) == ("hang", (1,), (0,), "thread_deadlock")
 
 
 @pytest.mark.parametrize(("takes_lock", "futex"), [(False, True), (True, False)])

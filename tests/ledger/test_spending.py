@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from lightning_hangcheck.ledger.spending import Spending, blocked_rank_hours
-from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
 
 SECOND = 1_000_000_000
 
 
-def read(spending: Spending, at_s: float, phase: str, step: int) -> None:
-    beat = Beat(pid=1, phase=phase, step=step)  # type: ignore[arg-type]
-    spending.read(beat, int(at_s * SECOND), f"at {at_s}")
+def read(
+    spending: Spending, at_s: float, phase: str, step: int, save: SaveMark | None = None
+) -> None:
+    beat = Beat(pid=1, phase=phase, step=step, save=save)  # type: ignore[arg-type]
+    spending.read(beat, int(at_s * SECOND))
 
 
 def test_time_goes_to_the_phase_that_a_rank_shows() -> None:
@@ -25,11 +27,18 @@ def test_steps_since_the_last_save_are_what_a_restart_loses() -> None:
     spending = Spending()
     read(spending, 0, "training_step", 10)
     assert spending.spent().steps_unsaved == 10
+    assert (spending.spent().saves, spending.spent().last_save_at) == (0, None)
+    read(spending, 3, "training_step", 14, SaveMark(2, "at 2", 11))
+    assert spending.spent().steps_unsaved == 3
+    assert (spending.spent().saves, spending.spent().last_save_at) == (2, "at 2")
+
+
+def test_a_rank_that_only_shows_that_it_saves_has_not_saved() -> None:
+    spending = Spending()
     read(spending, 1, "checkpoint_save", 10)
     read(spending, 2, "training_step", 11)
-    read(spending, 3, "training_step", 14)
-    assert spending.spent().steps_unsaved == 3
-    assert spending.spent().last_save_at == "at 2"
+    assert spending.spent().steps_unsaved == 11
+    assert spending.spent().saves == 0
 
 
 def test_every_rank_pays_for_a_silence() -> None:

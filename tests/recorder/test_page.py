@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
 from lightning_hangcheck.recorder import page_layout as layout
@@ -58,7 +58,9 @@ def test_a_page_reads_as_it_was_written(
     page.identify(3, 8, 1)
     page.enter_phase(phase, epoch, step, batch)
     page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
-    page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5)])
+    page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False)])
+    assert page.mark_save(1_700_000_000_000_000_000) == step
+    assert page.mark_save(1_700_000_001_000_000_000) == step
     page.end("raised", "ValueError: no")
     for _ in range(beats):
         heart.beat()
@@ -66,7 +68,9 @@ def test_a_page_reads_as_it_was_written(
     assert (read.pid, read.rank, read.world_size, read.local_rank) == (os.getpid(), 3, 8, 1)
     assert (read.phase, read.epoch, read.step, read.batch) == (phase, epoch, step, batch)
     assert read.checkpoint == CheckpointMark(7, "Model created", "2023-11-14T22:13:20.123456Z")
-    assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5))
+    assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False))
+    assert read.main_sections == (OpenSection("Trainer", 5),)
+    assert read.save == SaveMark(2, "2023-11-14T22:13:21.000000Z", step)
     assert (read.ending, read.last_words) == ("raised", "ValueError: no")
     assert read.beats == beats + 1
     assert read.last_beat_ns >= read.phase_since_ns > 0
@@ -86,6 +90,7 @@ def test_a_new_page_says_that_the_process_lives_and_no_more() -> None:
     assert page.pulse_ns > 0
     assert (page.rank, page.phase, page.checkpoint, page.sections) == (None, None, None, ())
     assert page.ending == "running"
+    assert page.save is None
 
 
 def test_a_phase_that_a_name_implies_promises_no_beats() -> None:
@@ -120,6 +125,7 @@ def test_a_writer_that_died_midway_leaves_old_new_or_nothing(
     except PageUnreadable:
         return
     names = ("checkpoint", "sections", "last_words", "epoch", "step", "batch", "rank", "local_rank")
+    names += ("save",)
     for name in names:
         assert getattr(read, name) in (getattr(before, name), getattr(after, name))
     assert (read.rank, read.local_rank) in ((0, 0), (1, 1))
@@ -137,6 +143,7 @@ def _two_states() -> tuple[bytearray, bytearray]:
     page.enter_phase("backward", 1, 1, 1)
     page.mark_checkpoint(2, "two", 2 * 10**18)
     page.show_sections([OpenSection("three", 3)])
+    page.mark_save(3 * 10**18)
     page.end("raised", "ValueError" * 30)
     page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9, 2)
     return old, bytearray(page.buffer)

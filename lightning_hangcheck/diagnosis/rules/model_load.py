@@ -7,8 +7,8 @@ from lightning_hangcheck.diagnosis.rules.standing_still import blame_standing
 
 
 def find(situation: Situation) -> Finding | None:
-    """Blame the idle suspects whose frames, page or section say that they load the model."""
-    loading = [one for one in situation.suspects_that_are("idle") if one.phase == "model_load"]
+    """Blame the idle suspects whose calls show, or whose open section says, that they load it."""
+    loading = [one for one in situation.suspects_that_are("idle") if one.shows("model_load")]
     if not loading:
         return None
     return blame_standing(
@@ -18,7 +18,7 @@ def find(situation: Situation) -> Finding | None:
         situation.certainty("idle"),
         doing="stood still while loading the model",
         manner="without using the CPU",
-        confidence=0.7 if situation.waited_for else 0.4,
+        confidence=(0.7 if loading[0].seen_by_calls else 0.6) if situation.waited_for else 0.4,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.huggingface_callback import HuggingFaceHangCheck
+from lightning_hangcheck.hooks.instrument.checkpoints import watch_saves
 from lightning_hangcheck.hooks.instrument.numbered import passed
 from lightning_hangcheck.hooks.instrument.places import in_section
 from lightning_hangcheck.hooks.instrument.wrapping import Call, wrap
@@ -20,6 +21,7 @@ def instrument(module: ModuleType) -> None:
     wrap(trainer, "train", in_section("Trainer.train", then=lambda _: passed(12)))
     for name in ("evaluate", "predict"):
         wrap(trainer, name, in_section(f"Trainer.{name}"))
+    watch_saves(trainer)
     wrap(trainer, "save_model", in_section("saving", "Trainer.save_model of a checkpoint"))
 
 

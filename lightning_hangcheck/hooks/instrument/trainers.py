@@ -6,6 +6,7 @@ import inspect
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.hooks.instrument.checkpoints import watch_saves
 from lightning_hangcheck.hooks.instrument.numbered import passed
 from lightning_hangcheck.hooks.instrument.places import afterwards, in_section
 from lightning_hangcheck.hooks.instrument.wrapping import Call, by_name, wrap
@@ -31,7 +32,7 @@ def instrument(module: ModuleType) -> None:
     wrap(trainer, "__init__", in_section("Trainer constructor", then=_made))
     for name in STAGES:
         wrap(trainer, name, _stage(name, getattr(trainer, name)))
-    wrap(trainer, "save_checkpoint", in_section("saving", "Trainer.save_checkpoint"))
+    watch_saves(trainer)
 
 
 def _made(call: Call) -> None:
