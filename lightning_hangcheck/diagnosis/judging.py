@@ -15,6 +15,7 @@ from lightning_hangcheck.diagnosis.remedies import remedies_for
 from lightning_hangcheck.diagnosis.summaries import summarise
 from lightning_hangcheck.gather.stack_groups import group_stacks
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
 def _gaps(conclusion: Conclusion) -> tuple[Gap, ...]:
     scene, finding = conclusion.scene, conclusion.finding
     gaps = [*scene.case.gaps, *scene.gaps]
+    if scene.world_size <= 1:
+        gaps = [gap for gap in gaps if gap.what != FLIGHT_RECORD]
     if finding is not None:
         gaps += [*finding.gaps, *_unseen(scene)]
     if not _is_timestamp(scene.case.taken_at):

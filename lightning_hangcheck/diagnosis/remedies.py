@@ -11,6 +11,7 @@ from lightning_hangcheck.diagnosis.wording import short_place
 from lightning_hangcheck.model.verdict import Remedy
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.knowledge.loading import JobKind
     from lightning_hangcheck.diagnosis.rules.finding import Finding
     from lightning_hangcheck.diagnosis.scene import Scene
 
@@ -20,10 +21,13 @@ PLACEHOLDERS = ("rank", "pid", "place", "function")
 def remedies_for(finding: Finding, scene: Scene) -> tuple[Remedy, ...]:
     """Return the cause's remedies, most likely first: those that fit and can be filled in."""
     known = _known(finding, scene)
+    kind: JobKind = "several ranks" if scene.world_size > 1 else "one process"
     return tuple(
         Remedy(remedy.text.format_map(known), remedy.see)
         for remedy in causes_file().cause[finding.cause].remedies
-        if remedy.aspect in (None, finding.aspect) and placeholders(remedy.text) <= known.keys()
+        if remedy.aspect in (None, finding.aspect)
+        and remedy.needs in (None, kind)
+        and placeholders(remedy.text) <= known.keys()
     )
 
 

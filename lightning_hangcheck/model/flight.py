@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+FLIGHT_RECORD = "flight record"
+"""What a gap of this evidence is called. In a job of one process nobody misses it."""
+
 
 class CollectiveEntry(Struct, frozen=True, kw_only=True):
     """One collective operation that a rank entered.

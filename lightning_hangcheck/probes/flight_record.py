@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.model.flight import (
+    FLIGHT_RECORD,
+    CollectiveEntry,
+    CollectiveRecord,
+    FlightRecord,
+)
 from lightning_hangcheck.probes.guard import Looked, guarded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WHAT = "flight record"
 ENTRIES_KEPT = 64
 """Of each group: steps of up to some 30 operations are seen twice."""
 LARGEST_ANSWER = 16 * 1024 * 1024
@@ -87,8 +91,8 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
             "this rank has no worker server: torch is not imported yet or too old (2.5 or later "
             "has it), or the job was not started by hangcheck run or with the HangCheck callback"
         )
-        return None, (Gap(WHAT, rank, why),)
-    return guarded(WHAT, rank, lambda: _ask(path, rank, time_limit_s))
+        return None, (Gap(FLIGHT_RECORD, rank, why),)
+    return guarded(FLIGHT_RECORD, rank, lambda: _ask(path, rank, time_limit_s))
 
 
 def _ask(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightRecord]:
@@ -99,10 +103,12 @@ def _ask(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightReco
             _post(path, "wait_counter_values", time_limit_s), type=dict[str, _Counter]
         )
     except (OSError, http.client.HTTPException) as error:
-        return None, (Gap(WHAT, rank, f"torch's worker server gave no answer ({error!r})"),)
+        return None, (
+            Gap(FLIGHT_RECORD, rank, f"torch's worker server gave no answer ({error!r})"),
+        )
     except msgspec.MsgspecError as error:
         why = f"this torch writes its flight record in another form ({error})"
-        return None, (Gap(WHAT, rank, why),)
+        return None, (Gap(FLIGHT_RECORD, rank, why),)
     waits = {
         name.removeprefix(COUNTER_PREFIX): counter.active_count
         for name, counter in counters.items()

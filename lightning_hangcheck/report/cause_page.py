@@ -79,7 +79,8 @@ def _items(known: CauseKnowledge) -> Iterator[str]:
 
 
 def _filled(remedy: RemedyKnowledge) -> str:
-    when = f" ({remedy.aspect})" if remedy.aspect else ""
+    limits = ", ".join(filter(None, (remedy.aspect, remedy.needs)))
+    when = f" ({limits})" if limits else ""
     return _PLACEHOLDER.sub(lambda match: WORDS.get(match[1], match[0]), remedy.text) + when
 
 

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 
-def explanation(cause: Cause) -> str:
-    """Return one sentence on a cause, empty where this version knows none."""
+def explanation(cause: Cause, world_size: int) -> str:
+    """Return one sentence on a cause in a job of so many ranks, empty where none is known."""
     from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
 
     known = causes_file().cause.get(cause)
-    return known.explanation if known else ""
+    if known is None:
+        return ""
+    return known.alone if world_size <= 1 and known.alone else known.explanation
 
 
 def causes() -> Mapping[Cause, CauseKnowledge]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.code_note import CodeNote
 from lightning_hangcheck.model.evidence import Frame, Gap, Sample
-from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.probes.code_context import code_notes
 from lightning_hangcheck.probes.flight_record import flight_record
 from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
@@ -163,7 +163,7 @@ def flights_of(
         )
         flights: dict[int, FlightRecord] = {}
         gaps = [
-            Gap("flight record", one.rank, "its process is stopped, so its server does not answer")
+            Gap(FLIGHT_RECORD, one.rank, "its process is stopped, so its server does not answer")
             for one in stopped
         ]
         for target, (flight, missing) in zip(ranks, answers, strict=True):

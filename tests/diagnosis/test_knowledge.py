@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 from lightning_hangcheck.diagnosis.engine import RULES
 from lightning_hangcheck.diagnosis.knowledge.frames import meanings
-from lightning_hangcheck.diagnosis.knowledge.loading import causes_file, frames_file
+from lightning_hangcheck.diagnosis.knowledge.loading import JobKind, causes_file, frames_file
 from lightning_hangcheck.diagnosis.remedies import PLACEHOLDERS, placeholders
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ REMEDIES = [
     for cause in CAUSES
     for number, remedy in enumerate(causes_file().cause[cause].remedies)
 ]
+OF_SEVERAL_RANKS = {"collective_mismatch", "rank_diverged", "uneven_work"}
 ASPECTS = {
     "rendezvous": {"peers", "store"},
     "spinning": {"cpu", "gpu"},
@@ -43,12 +44,18 @@ def test_a_remedy_can_be_filled_in_and_read_on(remedy: RemedyKnowledge) -> None:
     assert remedy.see.startswith("https://")
 
 
+@pytest.mark.parametrize("kind", get_args(JobKind))
 @pytest.mark.parametrize("cause", CAUSES)
-def test_no_finding_is_without_a_remedy(cause: Cause) -> None:
+def test_no_finding_is_without_a_remedy(cause: Cause, kind: JobKind) -> None:
     """For each aspect one remedy needs no more than the rank and its process."""
     remedies = causes_file().cause[cause].remedies
+    if cause in OF_SEVERAL_RANKS and kind == "one process":
+        assert all(one.needs == "several ranks" for one in remedies)
+        return
     for aspect in ASPECTS.get(cause, {None}):
-        fitting = [one for one in remedies if one.aspect in (None, aspect)]
+        fitting = [
+            one for one in remedies if one.aspect in (None, aspect) and one.needs in (None, kind)
+        ]
         assert any(placeholders(one.text) <= {"rank", "pid"} for one in fitting)
     assert {one.aspect for one in remedies} - {None} <= ASPECTS.get(cause, set())
 

@@ -21,6 +21,7 @@ WaitKind = Literal[
     "logger",
     "work",
 ]
+JobKind = Literal["several ranks", "one process"]
 Content = TypeVar("Content", bound=msgspec.Struct)
 
 
@@ -50,22 +51,31 @@ class FramesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A remedy; with an aspect, only for findings of that aspect of their cause."""
+    """A remedy.
+
+    Attributes:
+        aspect: It helps only against findings of that aspect of their cause.
+        needs: It helps only jobs of that kind.
+    """
 
     text: str
     see: str
     aspect: str | None = None
+    needs: JobKind | None = None
 
 
 class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a cause means, in one sentence, and what helps, most likely first.
 
     Attributes:
+        alone: The explanation for a job of one process; empty where the other says nothing of
+            further ranks.
         recognised: What must be seen before a verdict names it, for the cause's page.
     """
 
     title: str
     explanation: str
+    alone: str = ""
     recognised: str = ""
     remedies: tuple[RemedyKnowledge, ...]
 

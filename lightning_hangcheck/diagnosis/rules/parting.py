@@ -11,6 +11,7 @@ from lightning_hangcheck.diagnosis.code_reading import left_loop, parked_in, ran
 from lightning_hangcheck.diagnosis.rules.finding import Finding, Situation, blame
 from lightning_hangcheck.diagnosis.wording import join, name_ranks, verb, within
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 NO_RECORD = Gap(
-    what="flight record",
+    what=FLIGHT_RECORD,
     rank=None,
     why="none was taken of all ranks: which collective each is in is told from stacks alone",
 )

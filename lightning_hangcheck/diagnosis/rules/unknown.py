@@ -10,6 +10,7 @@ from lightning_hangcheck.diagnosis.rules.finding import Certainty, Finding, Rule
 from lightning_hangcheck.diagnosis.waits import FOR_RANKS
 from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.scene import RankReading
 
 NO_RECORD = Gap(
-    what="flight record",
+    what=FLIGHT_RECORD,
     rank=None,
     why="none was taken: which collective each rank is in cannot be told from stacks alone",
 )

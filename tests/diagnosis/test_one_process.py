@@ -1,0 +1,135 @@
+"""A job of one process hears nothing of ranks that it has not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cases import (
+    IN_GETITEM,
+    IN_LOAD,
+    IN_LOADER,
+    IN_WANDB,
+    MAIN,
+    gone,
+    job,
+    rank,
+    torch,
+    user,
+    worker,
+)
+from cases import waiting_for as waits
+from test_thread_locks import LOCKED, with_lock_owner, with_threads
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.diagnosis.engine import RULES
+from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
+from lightning_hangcheck.diagnosis.remedies import remedies_for
+from lightning_hangcheck.diagnosis.rules.finding import Finding
+from lightning_hangcheck.diagnosis.scene import read_scene
+from lightning_hangcheck.model.evidence import Gap, MemoryUse
+from lightning_hangcheck.report.terminal import render
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.slugs import Cause
+
+OF_SEVERAL = re.compile(
+    r"collective|process.group|\bgroup\b|\branks\b|(other|every|each|all) ranks?\b|the others"
+    r"|barrier|torchrun|distributed|flight record",
+    re.IGNORECASE,
+)
+SAVING = (MAIN, user("keep", 7), torch("save", "serialization.py"))
+LOADING = (MAIN, user("begin", 7), torch("load", "serialization.py"))
+
+
+def alone(*stack: Any, **fields: Any) -> RankView:
+    return rank(0, *stack, silent=301.0, **fields)
+
+
+def thrashing() -> RankView:
+    view = alone(IN_LOAD)
+    own = view.processes[0]
+    samples = tuple(
+        msgspec.structs.replace(
+            one,
+            kernel=msgspec.structs.replace(
+                one.kernel, major_faults=number * 400, memory=MemoryUse(97, 100, "machine")
+            ),
+        )
+        for number, one in enumerate(own.samples)
+        if one.kernel is not None
+    )
+    return msgspec.structs.replace(view, processes=(msgspec.structs.replace(own, samples=samples),))
+
+
+STUCK: dict[Cause, RankView] = {
+    "rank_stalled": alone(IN_LOAD),
+    "spinning": alone(IN_LOAD, cpu=1.0),
+    "process_stopped": alone(IN_LOAD, state="T"),
+    "dataloader_worker": alone(IN_LOADER, children=[worker(0, IN_GETITEM)]),
+    "file_lock": alone(IN_LOAD, **waits("lock", "flock", "/data/x.lock", 4711)),
+    "network_wait": alone(IN_LOAD, **waits("socket", "recvfrom", "10.0.0.7:443")),
+    "filesystem_wait": alone(IN_LOAD, **waits("file", "read", "/data/x")),
+    "checkpoint_io": alone(SAVING, **waits("file", "write", "/data/x.ckpt")),
+    "model_load": alone(LOADING),
+    "logger_init": alone(IN_WANDB),
+    "thread_deadlock": with_threads(alone(IN_LOAD), LOCKED),
+    "gil_held": with_lock_owner(alone(IN_LOAD)),
+    "memory_pressure": thrashing(),
+    "unknown": alone(),
+}
+NEVER_ALONE = {"collective_mismatch", "rank_diverged", "uneven_work", "rendezvous"}
+"""Causes that ask for further ranks, or for a process that asked for them itself."""
+
+
+def test_every_cause_that_one_process_can_have_is_here() -> None:
+    """process_dead and slow_progress are named only where somebody waits, or of a crash."""
+    others = {"process_dead", "slow_progress"}
+    assert {rule.cause for rule in RULES} == {*STUCK, *NEVER_ALONE, *others}
+
+
+def _told(case: Case) -> str:
+    return render(case, judge(case), "run")
+
+
+@pytest.mark.parametrize("cause", STUCK)
+def test_a_verdict_on_one_process_speaks_of_one(cause: Cause) -> None:
+    missed = Gap("flight record", 0, "its process is stopped, so its server does not answer")
+    case = job(STUCK[cause], gaps=(missed,), command="python train.py")
+    verdict = judge(case)
+    assert (verdict.cause, verdict.culprits) == (cause, (0,))
+    assert verdict.phase is not None
+    assert verdict.remedies
+    assert not OF_SEVERAL.search(_told(case)), _told(case)
+
+
+@pytest.mark.parametrize("code", [-9, 1, 3])
+def test_a_crash_of_one_process_speaks_of_one(code: int) -> None:
+    case = job(gone(0, code, words="KeyError: 3"), ended=True, exit_code=1, command="python x.py")
+    assert judge(case).verdict == "crashed"
+    assert judge(case).remedies
+    assert not OF_SEVERAL.search(_told(case)), _told(case)
+
+
+@pytest.mark.parametrize("cause", sorted(set(causes_file().cause) - {"rendezvous"}))
+def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
+    several = job(alone(IN_LOAD), alone(IN_LOAD), world_size=2)
+    aspects = {remedy.aspect for remedy in causes_file().cause[cause].remedies}
+    for aspect in aspects | {None}:
+        finding = Finding(
+            cause=cause,
+            culprits=(0,),
+            certainty="other",
+            confidence=0.5,
+            silence_s=301.0,
+            sentence="",
+            aspect=aspect,
+            place=IN_LOAD[-1],
+        )
+        for remedy in remedies_for(finding, read_scene(job(alone(IN_LOAD)))):
+            assert not OF_SEVERAL.search(remedy.text)
+    if cause in NEVER_ALONE:
+        assert remedies_for(finding, read_scene(several))
