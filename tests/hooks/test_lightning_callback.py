@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,6 +67,15 @@ def test_epoch_step_and_batch_are_on_the_page(job: Ended) -> None:
 
     assert starts == [[0, 0, 0], [0, 1, 1], [1, 2, 0], [1, 3, 1]]
     assert ends == [[0, 1, 0], [0, 2, 1], [1, 3, 0], [1, 4, 1]]
+
+
+def test_a_save_is_counted_when_it_ends_and_its_phase_ends_with_it(job: Ended) -> None:
+    """A tiny model's save takes hundredths of a second: whoever polled would miss it."""
+    saved, phases = job.of("saved")[0], job.of("phases")[0]
+
+    assert (saved["fitted"], saved["step"], saved["again"]) == (2, 4, 3)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", saved["at"])
+    assert phases["before"] == phases["after"] == "teardown"
 
 
 @pytest.mark.parametrize("stage", EVALUATED)

@@ -62,3 +62,4 @@ def test_a_framework_is_seen_and_not_changed(name: str, tmp_path: Path) -> None:
     assert "is no longer watched" not in watched[2]
     assert "is switched off" not in watched[2]
     assert entries[-1]["kind"] == "finished"
+    assert [entry["kind"] for entry in entries].count("saved") == 1

@@ -36,6 +36,12 @@ for stage, data in stages.items():
     spy.seen.clear()
     getattr(running, stage)(model, **data)
     say(stage, rank=0, seen=spy.seen, beats=page().beats)
+    if stage == "fit":
+        fitted, phase = page().save, page().phase
+        running.save_checkpoint("end.ckpt")
+        kept = page().save
+        say("saved", rank=0, fitted=fitted.number, step=fitted.step, again=kept.number, at=kept.at)
+        say("phases", rank=0, before=phase, after=page().phase)
 
 bare = trainer(callbacks=check, max_steps=1, logger=False, enable_checkpointing=False)
 bare.fit(Tiny(), loader())
