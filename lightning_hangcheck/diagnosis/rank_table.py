@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.activity import Activity
     from lightning_hangcheck.diagnosis.scene import RankReading, Scene
+    from lightning_hangcheck.model.beat import Beat, OpenSection
     from lightning_hangcheck.model.verdict import State
 
 MOST_ROWS = 1_024
@@ -57,7 +58,12 @@ def _row(reading: RankReading, blamed: Collection[int], group: int | None) -> Ra
         state="stalled" if stalled else STATES[reading.activity],
         phase=reading.phase,
         last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
-        open_sections=tuple(map(str, beat.sections)) if beat is not None else (),
+        open_sections=tuple(map(str, _sections(beat))) if beat is not None else (),
         step=beat.step if beat is not None else None,
         stack_group=group,
     )
+
+
+def _sections(beat: Beat) -> list[OpenSection]:
+    """Oldest first, those of the main thread last: that is where the rank is."""
+    return sorted(beat.sections, key=lambda section: section.in_main_thread)

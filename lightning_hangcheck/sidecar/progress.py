@@ -171,4 +171,5 @@ class _Pauses:
 
 
 def _place(beat: Beat) -> Place:
-    return beat.phase, beat.sections[-1].name if beat.sections else ""
+    sections = beat.main_sections
+    return beat.phase, sections[-1].name if sections else ""

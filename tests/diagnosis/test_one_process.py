@@ -116,7 +116,7 @@ def test_a_crash_of_one_process_speaks_of_one(code: int) -> None:
 
 @pytest.mark.parametrize("cause", sorted(set(causes_file().cause) - {"rendezvous"}))
 def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
-    several = job(alone(IN_LOAD), alone(IN_LOAD), world_size=2)
+    several = job(rank(0, IN_LOAD), rank(1, IN_LOAD))
     aspects = {remedy.aspect for remedy in causes_file().cause[cause].remedies}
     for aspect in aspects | {None}:
         finding = Finding(

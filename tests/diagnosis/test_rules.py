@@ -304,6 +304,13 @@ def test_the_page_stands_in_the_table_and_the_evidence() -> None:
     assert verdict.phase == "training_step"
 
 
+def test_of_the_open_sections_the_main_threads_come_last() -> None:
+    sections = (OpenSection("fetch", 0), OpenSection("upload", 1, in_main_thread=False))
+    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=Beat(pid=101, beats=5, sections=sections))))
+    assert verdict.ranks[1].open_sections == ("upload", "fetch")
+    assert "inside section 'fetch'" in _facts(verdict)
+
+
 def test_a_healthy_job_blames_nobody() -> None:
     verdict = judge(job(rank(0, IN_ALL_REDUCE, silent=0.1), rank(1, IN_LOAD, silent=0.1)))
     assert (verdict.verdict, verdict.cause, verdict.culprits) == ("healthy", None, ())

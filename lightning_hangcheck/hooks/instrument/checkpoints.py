@@ -52,4 +52,4 @@ def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save t
         where: A path, or an open file; a buffer in memory is no file.
     """
     is_file = isinstance(where, (str, os.PathLike)) or isinstance(getattr(where, "name", None), str)
-    return is_file and (isinstance(what, Mapping) or hasattr(what, "state_dict"))
+    return is_file and (isinstance(what, Mapping) or hasattr(type(what), "state_dict"))
