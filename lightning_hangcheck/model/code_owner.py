@@ -15,7 +15,18 @@ DISTINCT_FILES = 65_536
 PACKAGE = __name__.partition(".")[0]
 PARTS = frozenset(
     {
-        *("cli", "diagnosis", "doctor", "gather", "hooks", "ledger", "model", "planning", "probes"),
+        *(
+            "cli",
+            "diagnosis",
+            "doctor",
+            "gather",
+            "hooks",
+            "isolation",
+            "ledger",
+            "model",
+            "planning",
+            "probes",
+        ),
         *("recorder", "report", "rundir", "sidecar"),
         *("__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "settings.py"),
         *("transformers.py", "version.py"),

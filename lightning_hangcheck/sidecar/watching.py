@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.code_note import CodeNote
     from lightning_hangcheck.model.evidence import Gap
-    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.sidecar.publishing import Publisher
