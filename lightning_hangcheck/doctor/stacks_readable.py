@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 import subprocess
-import sys
 import time
 from contextlib import suppress
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.isolation.command import interpreter
+from lightning_hangcheck.isolation.environment import own_environment
 from lightning_hangcheck.probes.permission import why_filtered, why_refused
 from lightning_hangcheck.probes.py_spy import find_py_spy
 from lightning_hangcheck.probes.stacks import python_stacks
@@ -28,12 +29,13 @@ def stacks_readable(time_limit_s: float = TIME_LIMIT_S) -> Check:
     deadline = time.monotonic() + time_limit_s
     try:
         child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", WAITING_PROGRAM],
+            [interpreter(), "-I", "-S", "-c", WAITING_PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=own_environment(),
         )
     except OSError as error:
-        sentence = f"{sys.executable} cannot be started ({error.strerror})"
+        sentence = f"{interpreter()} cannot be started ({error.strerror})"
         return Check(NAME, "warning", sentence, "check the limits on processes: ulimit -u")
     try:
         return _check_child(child, deadline)

@@ -26,7 +26,7 @@ def answer_of(
     Args:
         command: Its path and arguments.
         time_limit_s: Seconds until it is killed, with whatever it started.
-        environment: What to add to ours.
+        environment: All of its environment.
 
     Returns:
         Its output, its complaints and its exit code.
@@ -40,7 +40,7 @@ def answer_of(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **environment},
+        env=dict(environment),
         start_new_session=True,
     )
     try:

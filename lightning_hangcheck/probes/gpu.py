@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
+from lightning_hangcheck.isolation.command import environment_of_module, folder_of, own_command
 from lightning_hangcheck.model.evidence import Gap, GpuState
 from lightning_hangcheck.probes.bounded_child import ChildLate, answer_of
 from lightning_hangcheck.probes.guard import Looked, guarded
@@ -50,7 +49,7 @@ def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -
     """
     if not pids or not driver.exists():
         return {}, ()
-    if PathFinder.find_spec("pynvml") is None:
+    if folder_of("pynvml") is None:
         return {}, (Gap(WHAT, None, ABSENT),)
     return guarded(WHAT, None, lambda: _look(pids, time_limit_s))
 
@@ -68,7 +67,7 @@ def _look(pids: Collection[int], time_limit_s: float) -> Looked[Gpus]:
 
 
 def _ask(time_limit_s: float) -> Answer:
-    ended = answer_of([sys.executable, "-m", READER], time_limit_s, {})
+    ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
     if ended.returncode != 0:
         complaint = ended.stderr.decode(errors="replace").rstrip()
         return Answer(failure=complaint.rpartition("\n")[2] or f"exit code {ended.returncode}")

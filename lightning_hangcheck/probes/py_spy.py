@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
+from lightning_hangcheck.isolation.command import interpreter
+from lightning_hangcheck.isolation.environment import own_environment, searched_folders
 from lightning_hangcheck.probes.bounded_child import ChildLate, answer_of
 
 # Rust programs print a backtrace below each error where the user asked for one.
@@ -25,10 +26,10 @@ class PySpyLate(Exception):
 
 def find_py_spy() -> Path | None:
     """Find the program beside this Python, where pip puts it, or on PATH."""
-    beside = Path(sys.executable).parent / "py-spy"
-    if sys.executable and os.access(beside, os.X_OK):
+    beside = Path(interpreter()).parent / "py-spy"
+    if os.access(beside, os.X_OK):
         return beside
-    on_path = shutil.which("py-spy")
+    on_path = shutil.which("py-spy", path=searched_folders("PATH"))
     return Path(on_path) if on_path else None
 
 
@@ -66,7 +67,7 @@ def dump(
     command += [values] if values is not None else []
     command += ["--native"] if native else []
     try:
-        answer = answer_of(command, time_limit_s, QUIET)
+        answer = answer_of(command, time_limit_s, {**own_environment(), **QUIET})
     except OSError as error:
         raise PySpyFailed(f"{program} cannot be started ({error.strerror})") from error
     except ChildLate as error:

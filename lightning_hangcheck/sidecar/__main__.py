@@ -1,4 +1,4 @@
-"""`python -m lightning_hangcheck.sidecar SESSION_FOLDER`: started by `starting`, never by hand."""
+"""The sidecar as a program, with a session's folder: started by `starting`, never by hand."""
 
 from __future__ import annotations
 

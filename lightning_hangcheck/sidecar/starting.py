@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.settings import to_environment
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.settings import Settings
 
+MODULE = "lightning_hangcheck.sidecar"
 _started: list[subprocess.Popen[bytes]] = []
 """Kept, so that Python does not warn about children that outlive the object that started them."""
 
@@ -46,11 +46,10 @@ def start_tied_sidecar(session: Session, settings: Settings) -> subprocess.Popen
 
 def _spawn(session: Session, settings: Settings, pipe: int) -> subprocess.Popen[bytes]:
     """A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end."""
-    environment = {**os.environ, **to_environment(settings), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(
-        [sys.executable, "-m", "lightning_hangcheck.sidecar", str(session.path)],
+        own_command(MODULE, str(session.path)),
         stdin=pipe,
         stdout=pipe,
-        env=environment,
+        env={**environment_of_module(), **to_environment(settings), "CUDA_VISIBLE_DEVICES": ""},
         start_new_session=True,
     )

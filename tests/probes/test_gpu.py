@@ -30,10 +30,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     """A machine whose driver behaves as asked; this process uses its GPU 1."""
 
     def behave(manner: str) -> Path:
-        paths = (str(PROGRAMS / "nvml_driver"), os.environ.get("PYTHONPATH", ""))
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        monkeypatch.setenv("STAND_IN_NVML", manner)
-        monkeypatch.setenv("STAND_IN_PID", str(OWN))
+        monkeypatch.syspath_prepend(str(PROGRAMS / "nvml_driver"))
+        monkeypatch.setenv("HANGCHECK_TEST_NVML", manner)
+        monkeypatch.setenv("HANGCHECK_TEST_GPU_USER", str(OWN))
         return tmp_path
 
     return behave

@@ -1,7 +1,7 @@
 """NVIDIA's library with two GPUs and no driver below it: its own structs, filled in here.
 
-STAND_IN_NVML says what the driver does: ``answers``, ``hangs`` or ``lost``. The process
-STAND_IN_PID uses GPU 1.
+HANGCHECK_TEST_NVML says what the driver does: ``answers``, ``hangs`` or ``lost``. The process
+HANGCHECK_TEST_GPU_USER uses GPU 1.
 """
 # ruff: noqa: N802 - the library's own names
 
@@ -17,7 +17,8 @@ _own = str(Path(__file__).parent)
 _spec = PathFinder.find_spec("pynvml", [entry for entry in sys.path if entry != _own])
 _real = sys.modules["pynvml"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_real)
-_manner, _user = os.environ["STAND_IN_NVML"], int(os.environ["STAND_IN_PID"])
+_manner = os.environ["HANGCHECK_TEST_NVML"]
+_user = int(os.environ.get("HANGCHECK_TEST_GPU_USER", "0"))
 
 
 def nvmlInit():

@@ -1,0 +1,147 @@
+"""What our own processes are told: enough to work, and no token."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from processes import PROGRAMS, until
+
+from lightning_hangcheck.isolation.command import folder_of, interpreter
+from lightning_hangcheck.isolation.environment import own_environment, searched_folders
+from lightning_hangcheck.probes.gpu import gpus_of
+from lightning_hangcheck.probes.py_spy import dump, find_py_spy
+
+if TYPE_CHECKING:
+    from processes import StartProgram
+
+TOKENS = {
+    "AWS_SECRET_ACCESS_KEY": "hidden-one",
+    "HF_TOKEN": "hidden-two",
+    "MY_DATABASE": "postgres://me:hidden-three@db/x",
+    "WANDB_API_KEY": "hidden-four",
+}
+CODE = {"LD_PRELOAD": "", "PYTHONSTARTUP": "/x.py", "PYTHONPATH": "/x", "PYTHONPYCACHEPREFIX": "/x"}
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    environment: dict[str, str] = psutil.Process(pid).environ()
+    return environment
+
+
+def assert_harmless(environment: dict[str, str]) -> None:
+    assert "HANGCHECK_TEST_SESSION" in environment, "this is no process of this test"
+    assert not {*TOKENS, *CODE} & environment.keys()
+    assert not [value for value in environment.values() if "hidden-" in value]
+
+
+@pytest.mark.real
+def test_a_sidecar_gets_no_token(program: StartProgram, tmp_path: Path) -> None:
+    job = program(
+        "hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"), HANGCHECK_LOCALS="1", **TOKENS
+    )
+    (sidecar,) = until(lambda: psutil.Process(job.pid).children(), "the sidecar")
+    until(lambda: "lightning_hangcheck.sidecar" in sidecar.cmdline(), "its program")
+    environment = environment_of(sidecar.pid)
+    assert_harmless(environment)
+    assert environment["HANGCHECK_LOCALS"] == "1"
+    assert TOKENS.items() <= environment_of(job.pid).items(), "the job keeps its own"
+
+
+@pytest.mark.real
+def test_py_spy_gets_no_token(
+    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = program("sleeping.py")
+    for name, value in {**TOKENS, **CODE}.items():
+        monkeypatch.setenv(name, value)
+    told = tmp_path / "py-spy"
+    told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
+    told.chmod(0o755)
+    assert b"sleeping.py" in dump(told, job.pid, 20.0, nonblocking=False)
+    lines = (tmp_path / "told").read_text().split("\0")
+    assert_harmless(dict(line.split("=", 1) for line in lines if line))
+
+
+def test_the_reader_of_gpus_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROGRAMS / "nvml_driver"))
+    for name, value in {**TOKENS, **CODE, "HANGCHECK_TEST_NVML": "hangs"}.items():
+        monkeypatch.setenv(name, value)
+    look = threading.Thread(target=gpus_of, args=([os.getpid()], 3.0, tmp_path))
+    look.start()
+
+    def reader() -> psutil.Process | None:
+        mine = psutil.Process().children()
+        return next((one for one in mine if any("nvml" in word for word in one.cmdline())), None)
+
+    found = until(reader, "the reader")
+    assert found is not None
+    assert_harmless(environment_of(found.pid))
+    look.join(20.0)
+    assert not look.is_alive()
+
+
+def test_what_a_search_path_means_by_the_working_folder_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f".::bin:{tmp_path}/:/usr/bin:/bin:")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/opt/cuda;{tmp_path};lib:")
+    assert searched_folders("PATH") == "/usr/bin:/bin"
+    environment = own_environment()
+    assert environment["PATH"] == "/usr/bin:/bin"
+    assert environment["LD_LIBRARY_PATH"] == "/opt/cuda"
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":")
+    assert "LD_LIBRARY_PATH" not in own_environment(), "an empty one is the working folder"
+
+
+def test_a_py_spy_in_the_working_folder_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f".:{tmp_path}:/usr/bin")
+    trap = tmp_path / "py-spy"
+    trap.write_text("#!/bin/sh\n")
+    trap.chmod(0o755)
+    assert shutil.which("py-spy") is not None
+    assert find_py_spy() is None or not Path(str(find_py_spy())).resolve().is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "python", "/nowhere/python", None])
+def test_the_interpreter_is_known_without_its_name(
+    name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", name)
+    asked = subprocess.run(
+        [interpreter(), "-c", "import sys; print(sys.version)"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert asked.stdout.strip() == sys.version
+
+
+def test_an_optional_library_in_the_working_folder_is_not_taken_for_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tomli.py").touch()
+    (tmp_path / "pynvml").mkdir()
+    (tmp_path / "elsewhere" / "tomli").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "tomli" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), ""])
+    monkeypatch.delitem(sys.modules, "tomli", raising=False)
+    assert folder_of("tomli") is None
+    assert folder_of("pynvml") is None
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "elsewhere")])
+    assert folder_of("tomli") == str(tmp_path / "elsewhere")
