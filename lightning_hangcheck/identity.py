@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Launcher = Literal["torchrun", "slurm", "lightning", "environment", "none"]
+ROUND_COUNTS: dict[Launcher, str] = {
+    "torchrun": "TORCHELASTIC_RESTART_COUNT",
+    "slurm": "SLURM_RESTART_COUNT",
+}
 
 
 class Identity(Struct, frozen=True, kw_only=True):
@@ -26,6 +30,9 @@ class Identity(Struct, frozen=True, kw_only=True):
         launcher: ``environment`` is any launcher that sets RANK and WORLD_SIZE (accelerate, MPI
             wrappers); ``none`` is a process that was started plainly: a single process, or the
             first process of a job whose other ranks Lightning starts later.
+        round: How often the launcher had started the job's ranks before, None where it does not
+            say: TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.
+        most_restarts: How often it will at most, None where it does not say.
         problems: One sentence for each variable that could not be used.
     """
 
@@ -35,7 +42,15 @@ class Identity(Struct, frozen=True, kw_only=True):
     local_world_size: int | None = None
     node_rank: int | None = None
     launcher: Launcher = "none"
+    round: int | None = None
+    most_restarts: int | None = None
     problems: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the ranks are spread over, as far as the launcher tells; at least 1."""
+        size, here = self.world_size, self.local_world_size
+        return -(-size // here) if self.peers_exist and size and here else 1
 
     @property
     def peers_exist(self) -> bool:
@@ -67,6 +82,8 @@ def identify(environment: Mapping[str, str]) -> Identity:
         local_world_size=local_world_size,
         node_rank=node_rank,
         launcher=launcher,
+        round=read(ROUND_COUNTS[launcher]) if launcher in ROUND_COUNTS else None,
+        most_restarts=read("TORCHELASTIC_MAX_RESTARTS") if launcher == "torchrun" else None,
         problems=tuple(read.problems),
     )
 

@@ -13,8 +13,8 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.meeting_places import FolderPlace, MeetingPlace, StorePlace
 from lightning_hangcheck.hooks.process_group import Joined, joined_group
-from lightning_hangcheck.hooks.start_key import shared_key, start_key
 from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.rundir.job_key import start_key, start_key_of_nodes
 from lightning_hangcheck.rundir.session import SESSION_VARIABLE, Session, read_session
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _place_of_nodes(
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if agent_serves and address and port.isdecimal():
-        prefix = f"hangcheck/{shared_key(os.environ)}"
+        prefix = f"hangcheck/{start_key_of_nodes(os.environ)}"
         return StorePlace.of_agent(address, int(port), prefix)
     if group is not None and group.store is not None:
         return _place_of_group(group.store)
@@ -172,8 +172,7 @@ def _nodes(environment: Mapping[str, str], identity: Identity) -> int:
     if identity.launcher == "slurm":
         text = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
         return int(text) if text.isdecimal() else 1
-    size, here = identity.world_size, identity.local_world_size
-    return -(-size // here) if identity.peers_exist and size and here else 1
+    return identity.nodes
 
 
 def _local_size(identity: Identity) -> int | None:

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.rundir.job_key import agent_pid, node_key
 from lightning_hangcheck.rundir.layout import name_run_folder
-from lightning_hangcheck.rundir.process_stat import read_process_stat
 from lightning_hangcheck.rundir.session import (
     SESSION_VARIABLE,
     Session,
@@ -21,7 +21,7 @@ from lightning_hangcheck.rundir.session import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping, MutableMapping
 
     from lightning_hangcheck.identity import Identity
 
@@ -31,7 +31,8 @@ def join_session(
 ) -> Session:
     """Join the job's session, or open it.
 
-    A process without a launcher opens a new one and exports it in ``environment``, so that the
+    A round that follows joins the session of the one before, and with it its run folder. A process
+    without a launcher opens a new one and exports it in ``environment``, so that the
     ranks that Lightning starts from there join it.
 
     Args:
@@ -47,13 +48,13 @@ def join_session(
     if named:
         return read_session(Path(named))
     alone = identity.launcher in ("none", "lightning")
-    root = os.getpid() if alone else os.getppid()
-    key = new_key() if alone else _launcher_key(environment, identity, root)
+    key = new_key() if alone else node_key(environment, identity)
     facts = SessionFacts(
         run_dir=str(name_run_folder(run_dir).path),
         command=" ".join(sys.orig_argv),
         started_at=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",
-        root_pid=root,
+        root_pid=_root_pid(environment, identity),
+        restarts=identity.launcher == "torchrun",
     )
     session = open_session(session_folder(key), facts)
     if alone:
@@ -61,14 +62,7 @@ def join_session(
     return session
 
 
-def _launcher_key(
-    environment: MutableMapping[str, str], identity: Identity, launcher_pid: int
-) -> str:
-    """A key that all ranks of this job on this node compute alike, and no other job's ranks."""
-    if identity.launcher == "slurm":
-        return f"slurm-{environment.get('SLURM_JOB_ID')}-{environment.get('SLURM_STEP_ID')}"
+def _root_pid(environment: Mapping[str, str], identity: Identity) -> int:
     if identity.launcher == "torchrun":
-        restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        launcher = read_process_stat(launcher_pid)
-        return f"torchrun-{launcher_pid}-{launcher.started_ticks if launcher else 0}-{restart}"
-    return f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
+        return agent_pid(environment)
+    return os.getpid() if identity.launcher in ("none", "lightning") else os.getppid()

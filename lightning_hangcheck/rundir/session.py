@@ -42,6 +42,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
         root_pid: Process whose descendants are this node's job: the launched command, or the
             process that all ranks come from.
         launched: Opened by `hangcheck run`, which starts the sidecar itself.
+        restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
     """
 
     schema_version: int = 1
@@ -50,6 +51,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
     started_at: str
     root_pid: int
     launched: bool = False
+    restarts: bool = False
 
 
 class SidecarFacts(Struct, frozen=True, kw_only=True):

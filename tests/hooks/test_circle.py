@@ -9,9 +9,9 @@ import pytest
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.circle import find_circle
-from lightning_hangcheck.hooks.start_key import start_key
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.recording import Recorder
+from lightning_hangcheck.rundir.job_key import start_key
 from lightning_hangcheck.rundir.session import Session, SessionFacts, open_session
 from lightning_hangcheck.settings import Settings
 

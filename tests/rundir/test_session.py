@@ -86,10 +86,11 @@ def test_ranks_of_one_launcher_find_the_same_session() -> None:
 
 
 @pytest.mark.usefixtures("memory")
-def test_a_restart_by_torchrun_is_another_session() -> None:
-    first = join_session({"TORCHELASTIC_RESTART_COUNT": "0"}, TORCHRUN, "/runs/one")
-    second = join_session({"TORCHELASTIC_RESTART_COUNT": "1"}, TORCHRUN, "/runs/one")
-    assert first.path != second.path
+def test_a_round_that_torchrun_starts_again_joins_the_session_and_its_run_folder() -> None:
+    first = join_session({"TORCHELASTIC_RESTART_COUNT": "0"}, TORCHRUN, None)
+    second = join_session({"TORCHELASTIC_RESTART_COUNT": "1"}, TORCHRUN, None)
+    assert second == first
+    assert first.facts.restarts
 
 
 @pytest.mark.usefixtures("memory")
