@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.probes.guard import NoAnswer, within
+from lightning_hangcheck.rundir.atomic import NEW_FILE, PRIVATE_FILE, name_beside
 
 NAME = "run folder writable"
 TIME_LIMIT_S = 1.0
@@ -46,8 +47,8 @@ def _try_writing(folder: Path) -> int:
     """
     while not folder.exists():
         folder = folder.parent
-    trial = folder / f".hangcheck-doctor-{os.getpid()}"
-    descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    trial = name_beside(folder / "hangcheck-doctor")
+    descriptor = os.open(trial, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
     try:
         os.write(descriptor, b"may this be written?\n")
         os.fsync(descriptor)

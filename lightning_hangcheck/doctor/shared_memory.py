@@ -9,6 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.rundir.atomic import NEW_FILE, PRIVATE_FILE, name_beside
 from lightning_hangcheck.rundir.session import SHARED_MEMORY
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def shared_memory_usable(folder: Path = SHARED_MEMORY) -> Check:
 
 
 def _try_mapping(folder: Path) -> None:
-    trial = folder / f"hangcheck-doctor-{os.getpid()}"
-    descriptor = os.open(trial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    trial = name_beside(folder / "hangcheck-doctor")
+    descriptor = os.open(trial, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
     try:
         os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
         with mmap.mmap(descriptor, mmap.PAGESIZE) as page:

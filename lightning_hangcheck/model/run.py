@@ -19,6 +19,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     """The run as a whole.
 
     Attributes:
+        job: Names the job for all processes that keep it here; empty where a command of ours does.
         versions: Of Python and of the distributions installed beside this package.
         ended_at: None while it goes on.
         exit_code: Of the command, where `hangcheck run` started it.
@@ -28,6 +29,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     run_id: str
     command: str
     started_at: str
+    job: str = ""
     world_size: int = 0
     nodes: tuple[str, ...] = ()
     versions: dict[str, str] = {}

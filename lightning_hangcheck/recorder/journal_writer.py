@@ -22,9 +22,10 @@ from msgspec import Struct
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.redaction import redact_text
-from lightning_hangcheck.rundir.layout import prepare_run_folder
+from lightning_hangcheck.rundir.atomic import open_for_append
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from lightning_hangcheck.rundir.layout import RunFolder
@@ -57,16 +58,17 @@ class JournalWriter:
     """The journal of this process.
 
     Args:
-        folder: The run folder; made when the first line is written.
+        prepare: Makes the run folder and returns it; called in our thread, before the first line.
         rank: None while unknown: lines wait in memory until `settle`.
     """
 
-    def __init__(self, folder: RunFolder, rank: int | None) -> None:
-        self._folder = folder
+    def __init__(self, prepare: Callable[[], RunFolder], rank: int | None) -> None:
+        self._prepare = prepare
         self._pid = os.getpid()
         self._queue: queue.SimpleQueue[Entry | _Settle] = queue.SimpleQueue()
         self._dropped = 0
-        self._path = None if rank is None else folder.journal(rank, self._pid)
+        self._rank = rank
+        self._settled = rank is not None
         self._descriptor: int | None = None
         self._broken = False
         self._closing = threading.Event()
@@ -112,11 +114,11 @@ class JournalWriter:
                     unsettled.append(item)
                 else:
                     closed = item.last
-                    self._path = self._path or self._folder.journal(item.rank, self._pid)
-            if len(unsettled) > MOST_UNSETTLED:
-                self._path = self._path or self._folder.journal(None, self._pid)
-            if self._path and unsettled:
-                self._write(self._path, unsettled)
+                    self._rank = self._rank if self._settled else item.rank
+                    self._settled = True
+            if self._settled or len(unsettled) > MOST_UNSETTLED:
+                self._settled = True
+                self._write(unsettled)
                 unsettled = []
 
     def _next_items(self) -> list[Entry | _Settle]:
@@ -129,25 +131,25 @@ class JournalWriter:
             except queue.Empty:
                 return items
 
-    def _write(self, path: Path, entries: list[Entry]) -> None:
-        if self._broken:
+    def _write(self, entries: list[Entry]) -> None:
+        if self._broken or not entries:
             return
         if dropped := self._dropped:
             self._dropped = 0
             entries.append(
                 Entry("dropped", {"lines": dropped}, time.time_ns(), time.monotonic_ns())
             )
-            log.once("journal-dropped", f"{path} is written too slowly; some lines were left out")
+            log.once("journal-dropped", "the journal is written too slowly; it lacks some lines")
         try:
-            self._append(path, b"".join(encode_entry(entry, self._pid) for entry in entries))
+            self._append(b"".join(encode_entry(entry, self._pid) for entry in entries))
         except (OSError, UnpreparedRunFolder) as error:
             self._broken = True
-            log.once("journal", f"{path} cannot be written, training goes on without it: {error}")
+            sentence = "the journal cannot be written, training goes on without it"
+            log.once("journal", f"{sentence}: {error}")
 
-    def _append(self, path: Path, lines: bytes) -> None:
+    def _append(self, lines: bytes) -> None:
         if self._descriptor is None:
-            prepare_run_folder(self._folder)
-            self._descriptor = _open_for_append(path)
+            self._descriptor = _open_journal(self._prepare().journal(self._rank, self._pid))
         if os.write(self._descriptor, lines) < len(lines):
             raise OSError("the disk is full: it took only a part")
 
@@ -187,10 +189,9 @@ def _plain_text(text: str) -> str:
     return redact_text(text).encode(errors="replace").decode()
 
 
-def _open_for_append(path: Path) -> int:
+def _open_journal(path: Path) -> int:
     """Open a journal; if its last line was torn, end it, so that ours begins on its own."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = open_for_append(path)
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.write(descriptor, b"\n")

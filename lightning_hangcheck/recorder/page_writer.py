@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.recorder import page_layout as layout
 from lightning_hangcheck.recorder.page_layout import PHASE_INDEX, UNKNOWN, fit_text
+from lightning_hangcheck.rundir.atomic import NEW_FILE, PRIVATE_FILE, name_beside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,8 +52,8 @@ class PageWriter:
         Raises:
             OSError: Shared memory is full or not ours.
         """
-        temporary = path.with_name(f".{path.name}.new")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        temporary = name_beside(path)
+        descriptor = os.open(temporary, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
         try:
             # reserves the memory now: a write to a mapped page that cannot be had is a SIGBUS later
             os.posix_fallocate(descriptor, 0, layout.PAGE_SIZE)

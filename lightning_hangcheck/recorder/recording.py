@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,7 @@ from lightning_hangcheck.recorder.role import is_helper, is_multiprocessing_chil
 from lightning_hangcheck.recorder.sidecar_watch import SidecarWatch
 from lightning_hangcheck.recorder.voice import Voice
 from lightning_hangcheck.rundir.joining import join_session
+from lightning_hangcheck.rundir.run_folders import settle_run_folder
 from lightning_hangcheck.rundir.session import SESSION_VARIABLE, Session
 from lightning_hangcheck.settings import Settings
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.recorder.sections import Visit
+    from lightning_hangcheck.rundir.layout import RunFolder
 
 EXIT_LIMIT_S = 1.0
 
@@ -240,7 +243,7 @@ class Recorder:
         """Open page, console and journal, and begin to speak."""
         journal = None
         if self.session is not None:
-            journal = JournalWriter(self.session.run_folder, self.identity.rank)
+            journal = JournalWriter(partial(_settle, self.session), self.identity.rank)
         self._page = self._create_page()
         self.heart.attach(self._page.buffer)
         self._voice = Voice(self._page, Console(self.settings.console, self.identity), journal)
@@ -269,6 +272,14 @@ class Recorder:
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")
         if self.on_sidecar_lost is not None:
             self.on_sidecar_lost()
+
+
+def _settle(session: Session) -> RunFolder:
+    """Called in the journal's thread: who finds the named folder unusable says so for its node."""
+    settled = settle_run_folder(session)
+    if settled.trouble:
+        log.once("run folder", settled.trouble)
+    return settled.folder
 
 
 _recorder = Recorder(os.environ)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.rundir.atomic import PRIVATE_FILE, make_private_folder, write_atomically
+from lightning_hangcheck.rundir.atomic import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.rundir.process_stat import read_process_stat
 from lightning_hangcheck.rundir.stack_offers import StackOffer, offer_file
 
@@ -56,7 +56,7 @@ def _answer(number: int, file: Path, started_ticks: int) -> None:
     make_private_folder(file.parent)
     answers = file.with_suffix(".txt")
     # never closed: the handler writes to it until the process ends
-    descriptor = os.open(answers, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    descriptor = open_for_append(answers)
     # what faulthandler gives back when the interpreter ends: by default the signal would kill
     signal.signal(number, signal.SIG_IGN)
     faulthandler.register(number, file=descriptor, all_threads=True, chain=False)

@@ -38,13 +38,16 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
         environment: Of this process.
         identity: What it says.
     """
-    if identity.nodes == 1 or identity.launcher == "slurm":
+    started_by_hand = identity.launcher in ("none", "lightning")
+    spread = "NODE_RANK" in environment and "MASTER_ADDR" in environment
+    alone = identity.nodes == 1 and not (started_by_hand and spread)
+    if alone or identity.launcher == "slurm":
         return node_key(environment, identity)
     run = environment.get("TORCHELASTIC_RUN_ID", UNNAMED_RUN)
     if run != UNNAMED_RUN:
         return f"torchrun-{run}"
     parts = (environment.get(name, "0") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    return "-".join((identity.launcher, *parts))
+    return "-".join(("plain" if started_by_hand else identity.launcher, *parts))
 
 
 def node_key(environment: Mapping[str, str], identity: Identity) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.rundir.job_key import agent_pid, node_key
+from lightning_hangcheck.rundir.job_key import agent_pid, job_key, node_key
 from lightning_hangcheck.rundir.layout import name_run_folder
 from lightning_hangcheck.rundir.session import (
     SESSION_VARIABLE,
@@ -53,6 +53,7 @@ def join_session(
         run_dir=str(name_run_folder(run_dir).path),
         command=" ".join(sys.orig_argv),
         started_at=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",
+        job=job_key(environment, identity),
         root_pid=_root_pid(environment, identity),
         restarts=identity.launcher == "torchrun",
     )

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
-from lightning_hangcheck.rundir.atomic import PRIVATE_FILE, make_private_folder
+from lightning_hangcheck.rundir.atomic import NEW_FILE, PRIVATE_FILE, make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUNS_FOLDER = "hangcheck_runs"
+FOLDERS = ("ranks", "verdicts", "evidence")
+PARTS = ("run.json", "verdict.json", "report.html", *FOLDERS)
 
 
 class RunFolder(Struct, frozen=True):
@@ -89,21 +91,26 @@ def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolde
     return RunFolder(Path(wanted or f"{RUNS_FOLDER}/{name}").absolute())
 
 
-def prepare_run_folder(folder: RunFolder) -> None:
+def prepare_run_folder(folder: RunFolder) -> RunFolder:
     """Make the folder and its subfolders; doing it again, or from several ranks, is no error.
 
+    Returns:
+        The same folder.
+
     Raises:
-        UnpreparedRunFolder: They cannot be made.
+        UnpreparedRunFolder: They cannot be made, or one of them is not ours alone.
     """
     try:
-        make_private_folder(folder.path)
-        for part in ("ranks", "verdicts", "evidence"):
+        make_private_folder(folder.path, PARTS)
+        for part in FOLDERS:
             make_private_folder(folder.path / part)
     except OSError as error:
+        at = error.filename or folder.path
         raise UnpreparedRunFolder(
-            f"run folder {folder.path} cannot be made ({error.strerror})",
+            f"run folder {folder.path} cannot be used ({at}: {error.strerror})",
             "name a folder that you may write with --run-dir or HANGCHECK_RUN_DIR",
         ) from error
+    return folder
 
 
 def refuse_used(folder: RunFolder) -> None:
@@ -137,7 +144,7 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
         OSError: It cannot be written.
     """
     try:
-        descriptor = os.open(folder.run_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        descriptor = os.open(folder.run_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
     except FileExistsError as error:
         raise _used(folder) from error
     with os.fdopen(descriptor, "wb") as file:

@@ -4,6 +4,7 @@
         session.json     where the run folder is, and more; created once, by whoever comes first
         pages/<pid>.page one page a process that records
         sidecar.json     the process id of this node's sidecar
+        run-folder       where the run is really kept; see `run_folders`
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
@@ -16,13 +17,14 @@ of its own and exports it, for the ranks that Lightning starts later from there.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.rundir.atomic import create_once, make_private_folder
+from lightning_hangcheck.rundir.atomic import create_once, make_private_folder, write_atomically
 from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.housekeeping import (
     NAMESPACE_FILE,
@@ -34,6 +36,10 @@ from lightning_hangcheck.rundir.layout import RunFolder
 SESSION_VARIABLE = "HANGCHECK_SESSION"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
 
+NOBODY_YET = -1
+MOST_NAMES = 10
+"""Names to try for the folder of sessions: each but the last was taken by somebody on purpose."""
+
 
 class SessionFacts(Struct, frozen=True, kw_only=True):
     """session.json.
@@ -42,6 +48,8 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
         root_pid: Process whose descendants are this node's job: the launched command, or the
             process that all ranks come from.
         launched: Opened by `hangcheck run`, which starts the sidecar itself.
+        job: Of which job the run is, as its ranks on all nodes say it; empty where `hangcheck run`
+            started it, which has made the run folder its own already.
         restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
     """
 
@@ -51,6 +59,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
     started_at: str
     root_pid: int
     launched: bool = False
+    job: str = ""
     restarts: bool = False
 
 
@@ -70,8 +79,16 @@ class Session(Struct, frozen=True):
 
     @property
     def run_folder(self) -> RunFolder:
-        """Where this session's run keeps its files."""
-        return RunFolder(Path(self.facts.run_dir))
+        """Where this session's run keeps its files: as was agreed, else as it was named."""
+        try:
+            return RunFolder(Path(os.fsdecode(self.run_folder_file.read_bytes())))
+        except OSError:
+            return RunFolder(Path(self.facts.run_dir))
+
+    @property
+    def run_folder_file(self) -> Path:
+        """What the processes of this node agreed on, once one of them has looked."""
+        return self.path / "run-folder"
 
     @property
     def pages(self) -> Path:
@@ -124,12 +141,10 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
         UnreadableRun: session.json is there but unreadable.
     """
     make_private_folder(folder.parent)
-    if folder.parent.stat().st_uid != os.getuid():
-        raise PermissionError(f"{folder.parent} belongs to another user")
     remove_left_behind(folder.parent)
     make_private_folder(folder)
     make_private_folder(folder / "pages")
-    (folder / NAMESPACE_FILE).write_text(pid_namespace())
+    write_atomically(folder / NAMESPACE_FILE, pid_namespace().encode())
     make_private_folder(folder / "meet")
     data = create_once(folder / "session.json", encode(facts))
     return Session(folder, decode(data, SessionFacts, str(folder / "session.json")))
@@ -150,13 +165,48 @@ def read_session(folder: Path) -> Session:
 
 
 def sessions_folder(user_id: int | None = None) -> Path:
-    """Return where a user's sessions are, ours by default: in shared memory where there is some."""
-    name = f"hangcheck-{os.getuid() if user_id is None else user_id}"
-    if os.access(SHARED_MEMORY, os.W_OK):
-        return SHARED_MEMORY / name
-    import tempfile  # 2 ms, and hardly ever needed
+    """Return where a user's sessions are, ours by default: in shared memory where there is some.
 
-    return Path(tempfile.gettempdir()) / name
+    Anybody may make a folder there, also under the name that is ours: then the next name is taken,
+    which all processes of the user find in the same way.
+    """
+    owner = os.getuid() if user_id is None else user_id
+    names = _session_folder_names(owner)
+    owners = list(map(_owner_of, names))
+    for wanted in (owner, NOBODY_YET):
+        if wanted in owners:
+            return names[owners.index(wanted)]
+    return names[0]
+
+
+def taken_sessions_folder() -> str | None:
+    """Say in one sentence that somebody else has the name of our sessions, None if nobody does."""
+    first = _session_folder_names(os.getuid())[0]
+    if _owner_of(first) in (os.getuid(), NOBODY_YET):
+        return None
+    return (
+        f"{first} is not ours (another user's folder, or a link), so {sessions_folder()} is used "
+        f"instead; have its owner or an administrator remove it: rm -r {first}"
+    )
+
+
+def _session_folder_names(user_id: int) -> list[Path]:
+    top = SHARED_MEMORY
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        import tempfile  # 2 ms, and hardly ever needed
+
+        top = Path(tempfile.gettempdir())
+    first = top / f"hangcheck-{user_id}"
+    return [first, *(top / f"{first.name}-{number}" for number in range(1, MOST_NAMES))]
+
+
+def _owner_of(folder: Path) -> int | None:
+    """Whose folder it is: NOBODY_YET where there is none, None where it is no folder but a link."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return NOBODY_YET
+    return found.st_uid if stat.S_ISDIR(found.st_mode) else None
 
 
 def session_folder(key: str) -> Path:

@@ -77,6 +77,7 @@ class RunRecorder:
             run_id=self._session.run_folder.run_id,
             command=facts.command,
             started_at=facts.started_at,
+            job=facts.job,
             world_size=max([len(self._records), *promised]),
             nodes=(roster.host,),
             versions=self._versions,

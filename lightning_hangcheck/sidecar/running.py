@@ -6,8 +6,6 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
@@ -22,6 +20,7 @@ from lightning_hangcheck.rundir.layout import (
     name_run_folder,
     prepare_run_folder,
 )
+from lightning_hangcheck.rundir.run_folders import kept_instead, temporary_run_folder
 from lightning_hangcheck.rundir.session import (
     SESSION_VARIABLE,
     Session,
@@ -175,10 +174,10 @@ def _run_folder(wanted: str | None, command: str, started_at: str) -> RunFolder:
     try:
         within(DISK_LIMIT_S, lambda: _take(folder, command, started_at))
     except (UnpreparedRunFolder, NoAnswer, OSError) as error:
-        trouble = f"run folder {folder.path} cannot be used: {error}"
-        folder = RunFolder(Path(tempfile.mkdtemp(prefix="hangcheck-run-")))
-        log.once("run folder", f"{trouble}; this run is kept in {folder.path} instead")
-        _take(folder, command, started_at)
+        other = temporary_run_folder()
+        log.once("run folder", kept_instead(folder, error, other))
+        _take(other, command, started_at)
+        return other
     return folder
 
 

@@ -10,11 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.tree import process_ref
 from lightning_hangcheck.rundir.atomic import write_atomically
-from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.rundir.session import Session, SidecarFacts
+from lightning_hangcheck.rundir.run_folders import settle_elsewhere, settle_run_folder
+from lightning_hangcheck.rundir.session import Session, SidecarFacts, taken_sessions_folder
 from lightning_hangcheck.sidecar.control import (
     CommandEnded,
     EndAsked,
@@ -30,6 +32,7 @@ from lightning_hangcheck.sidecar.watching import Watcher
 if TYPE_CHECKING:
     from types import FrameType
 
+    from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.settings import Settings
 
 DISK_LIMIT_S = 5.0
@@ -43,7 +46,7 @@ class Service:
 
     def __init__(self, session: Session, settings: Settings) -> None:
         self._session = session
-        self._publisher = Publisher(session.run_folder)
+        self._publisher = Publisher(_settle(session))
         self._record = RunRecorder(session)
         self._watcher = Watcher(session, settings, self._publisher, self._hang_proven)
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
@@ -56,7 +59,6 @@ class Service:
         Raises:
             OSError: The session in shared memory cannot be written.
         """
-        self._publisher.save(partial(prepare_run_folder, self._session.run_folder))
         announce(self._session)
         ended = None
         while ended is None and not self._over():
@@ -115,6 +117,23 @@ class Service:
         """`hangcheck run` may end the job on this, so the evidence must be on the disk first."""
         if self._session.facts.launched:
             self._publisher.save(partial(_tell, HangProven()))
+
+
+def _settle(session: Session) -> RunFolder:
+    """Agree on the run folder, and say once a node what is not as it should be."""
+    if (taken := taken_sessions_folder()) is not None:
+        log.once("sessions", taken)
+    try:
+        try:
+            settled = within(DISK_LIMIT_S, partial(settle_run_folder, session))
+        except NoAnswer as error:
+            settled = settle_elsewhere(session, error)
+    except (OSError, UnpreparedRunFolder) as error:
+        log.once("run folder", f"verdicts are printed but not saved: {error}")
+        return session.run_folder
+    if settled.trouble:
+        log.once("run folder", settled.trouble)
+    return settled.folder
 
 
 def announce(session: Session) -> None:

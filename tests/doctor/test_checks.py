@@ -127,7 +127,9 @@ def test_without_py_spy_stacks_are_not_readable(
 def test_a_python_that_does_not_start_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    (tmp_path / "python").write_text("no program\0")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     check = stacks_readable(30.0)
     assert check.status == "warning"
     assert "cannot be started" in check.sentence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
@@ -17,9 +18,10 @@ from lightning_hangcheck.recorder.journal_writer import (
     JournalWriter,
     encode_entry,
 )
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 plain_values = some.recursive(
@@ -32,6 +34,10 @@ field_sets = some.dictionaries(some.text(min_size=1), plain_values, max_size=4)
 
 def lines_of(*names: str) -> bytes:
     return b"".join(encode_entry(Entry("note", {"name": name}, 0, 0), 1) for name in names)
+
+
+def run_in(folder: Path) -> Callable[[], RunFolder]:
+    return partial(prepare_run_folder, RunFolder(folder / "run"))
 
 
 def names_in(entries: list[dict[str, Any]]) -> list[str]:
@@ -126,7 +132,7 @@ def test_a_journal_that_is_not_there_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> None:
-    journal = JournalWriter(RunFolder(tmp_path / "run"), None)
+    journal = JournalWriter(run_in(tmp_path), None)
     journal.add("note", {"name": "a"})
     assert journal.close(10)
     (path,) = (tmp_path / "run" / "ranks").iterdir()
@@ -135,7 +141,7 @@ def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> N
 
 
 def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
-    journal = JournalWriter(RunFolder(tmp_path / "run"), None)
+    journal = JournalWriter(run_in(tmp_path), None)
     journal.add("note", {"name": "before"})
     journal.settle(5)
     journal.add("note", {"name": "after"})
@@ -145,7 +151,7 @@ def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_while_the_rank_is_unknown(tmp_path: Path) -> None:
-    journal = JournalWriter(RunFolder(tmp_path / "run"), None)
+    journal = JournalWriter(run_in(tmp_path), None)
     for _ in range(MOST_UNSETTLED + 1):
         journal.add("note", {"name": "a"})
     journal.settle(5)
@@ -155,7 +161,7 @@ def test_memory_is_bounded_while_the_rank_is_unknown(tmp_path: Path) -> None:
 
 
 def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> None:
-    journal = JournalWriter(RunFolder(tmp_path / "run"), 0)
+    journal = JournalWriter(run_in(tmp_path), 0)
     for _ in range(3 * MOST_WAITING):
         journal.add("note", {"name": "a"})
     assert journal.close(20)
@@ -167,6 +173,6 @@ def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> 
 
 
 def test_nothing_said_leaves_no_file(tmp_path: Path) -> None:
-    journal = JournalWriter(RunFolder(tmp_path / "run"), 0)
+    journal = JournalWriter(run_in(tmp_path), 0)
     assert journal.close(10)
     assert list(tmp_path.iterdir()) == []
