@@ -147,8 +147,12 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
         descriptor = os.open(folder.run_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
     except FileExistsError as error:
         raise _used(folder) from error
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(record)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(record)
+    except OSError:
+        folder.run_file.unlink(missing_ok=True)
+        raise
 
 
 def find_run_folder(named: str | None) -> RunFolder:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +22,6 @@ from lightning_hangcheck.rundir.session import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Start = Callable[..., RunningProgram]
 
@@ -91,3 +92,29 @@ def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path
     job = program("hooks_sidecar.py", **{SESSION_VARIABLE: str(session.path)})
 
     assert sidecars_below(job.pid) == []
+
+
+@pytest.mark.real
+def test_of_two_jobs_in_one_folder_the_second_is_watched_beside_it_and_says_so_once(
+    program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    jobs = []
+    for _ in range(2):
+        jobs.append(job := program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run")))
+        until(lambda job=job: sidecar_pid(Path(job.first_words, "sidecar.json"), set()), "it")
+    for job in jobs:
+        job.process.communicate(timeout=10.0)
+        assert job.process.returncode == 0
+    gone = [Path(job.first_words) for job in jobs]
+    until(lambda: not any(path.exists() for path in gone), "the sidecars' end")
+    runs = sorted(path for path in tmp_path.iterdir() if path.name.startswith("run"))
+    assert len(runs) == 2
+    for run, job in zip(runs, jobs, strict=True):
+        assert [
+            record["pid"] for record in json.loads((run / "run.json").read_text())["ranks"]
+        ] == [job.pid]
+        lines = (run / "ranks" / "rank-0.jsonl").read_text().splitlines()
+        assert {json.loads(line)["pid"] for line in lines} == {job.pid}
+    errors = capfd.readouterr().err
+    assert errors.count("already holds a run") == 1
+    assert f"this run is kept in {runs[1]} instead" in errors

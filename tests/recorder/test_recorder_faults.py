@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lightning_hangcheck.rundir.session import MOST_NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from conftest import Program
 
@@ -43,22 +45,49 @@ def test_a_run_folder_that_cannot_be_made(run: Callable[..., Program], tmp_path:
     assert program.page().beats == 100
 
 
-def test_a_full_disk(run: Callable[..., Program], tmp_path: Path) -> None:
-    journals = tmp_path / "run" / "ranks"
-    journals.mkdir(parents=True)
-    (journals / "rank-0.jsonl").symlink_to("/dev/full")
-    program = run(TRAIN)
-    assert_trained(program, "No space left on device")
+FULL = """
+import resource
+import lightning_hangcheck
+lightning_hangcheck.beat()
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+"""
+
+
+def test_a_full_disk(run: Callable[..., Program]) -> None:
+    """A limit on the size of files takes a part of a write and refuses the rest, as one does."""
+    program = run(FULL + TRAIN)
+    assert_trained(program, "the journal cannot be written, training goes on without it")
     assert program.page().ending == "finished"
 
 
-def test_a_disk_that_stalls_for_ever(run: Callable[..., Program], tmp_path: Path) -> None:
-    """A pipe that nobody reads takes 64 kB, then blocks whoever writes to it."""
-    journals = tmp_path / "run" / "ranks"
-    journals.mkdir(parents=True)
-    os.mkfifo(journals / "rank-0.jsonl")
+@pytest.mark.parametrize("planted", ["link", "pipe"])
+def test_a_journal_that_somebody_planted(
+    planted: str, run: Callable[..., Program], tmp_path: Path
+) -> None:
+    journal = tmp_path / "run" / "ranks" / "rank-0.jsonl"
+    journal.parent.mkdir(parents=True)
+    private = tmp_path / "private"
+    private.write_text("mine\n")
+    if planted == "link":
+        journal.symlink_to(private)
+    else:
+        os.mkfifo(journal)
+    assert_trained(run(TRAIN), "the journal cannot be written, training goes on without it")
+    assert private.read_text() == "mine\n"
+
+
+STALLED = """
+import os, threading
+make = os.mkdir
+def mkdir(path, *more, **named):
+    threading.Event().wait() if "/ranks" in str(path) else make(path, *more, **named)
+os.mkdir = mkdir
+"""
+
+
+def test_a_disk_that_stalls_for_ever(run: Callable[..., Program]) -> None:
     began = time.monotonic()
-    program = run(TRAIN.replace("100", "20000"), HANGCHECK_CONSOLE="off")
+    program = run(STALLED + TRAIN.replace("100", "20000"), HANGCHECK_CONSOLE="off")
     assert program.out == "trained\n"
     assert program.page().beats == 20000
     assert time.monotonic() - began < 20
@@ -133,7 +162,9 @@ def test_without_shared_memory_the_temporary_folder_serves(
 def test_without_any_memory_there_is_the_console(
     run: Callable[..., Program], tmp_path: Path
 ) -> None:
-    (tmp_path / f"hangcheck-{os.getuid()}").write_text("no folder")
+    first = tmp_path / f"hangcheck-{os.getuid()}"
+    for name in (first, *(Path(f"{first}-{number}") for number in range(1, MOST_NAMES))):
+        name.write_text("no folder")
     program = run(NO_SHARED_MEMORY + TRAIN, HANGCHECK_SESSION=None, TMPDIR=str(tmp_path))
     assert_trained(program, "this rank is seen on the console only")
 

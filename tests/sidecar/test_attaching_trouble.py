@@ -57,6 +57,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, 
         case = f'case "$* " in *"--pid {pid} "*) {deed} ;; esac'
         script.write_text(f'#!/bin/sh\n{case}\nexec {find_py_spy()} "$@"\n')
         script.chmod(0o700)
+        (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
         monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
     return install
