@@ -110,11 +110,11 @@ def test_of_two_jobs_in_one_folder_the_second_is_watched_beside_it_and_says_so_o
     runs = sorted(path for path in tmp_path.iterdir() if path.name.startswith("run"))
     assert len(runs) == 2
     for run, job in zip(runs, jobs, strict=True):
-        assert [
-            record["pid"] for record in json.loads((run / "run.json").read_text())["ranks"]
-        ] == [job.pid]
-        lines = (run / "ranks" / "rank-0.jsonl").read_text().splitlines()
-        assert {json.loads(line)["pid"] for line in lines} == {job.pid}
+        record = json.loads((run / "run.json").read_text())
+        assert [rank["pid"] for rank in record["ranks"]] == [job.pid]
+        (journal,) = (run / "ranks").iterdir()
+        lines = map(json.loads, journal.read_text().splitlines())
+        assert {line["pid"] for line in lines} == {job.pid}
     errors = capfd.readouterr().err
     assert errors.count("already holds a run") == 1
     assert f"this run is kept in {runs[1]} instead" in errors

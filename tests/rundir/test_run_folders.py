@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
+import sys
+import threading
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
+from processes import until
 
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.rundir.job_key import job_key
@@ -18,6 +20,7 @@ from lightning_hangcheck.rundir.session import Session, SessionFacts, open_sessi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -67,22 +70,25 @@ def test_a_folder_that_hangcheck_run_took_is_no_other_jobs(
     assert settle_run_folder(node("host", "one")).folder.path != tmp_path / "run"
 
 
+def stands_in(thread: threading.Thread, function: str) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - named so by its manual
+    return function in [seen.f_code.co_name for seen, _ in traceback.walk_stack(frame)]
+
+
 def test_a_claim_that_is_just_being_written_is_waited_for(
     node: Callable[[str, str], Session], tmp_path: Path
 ) -> None:
-    """Its writer comes in between two looks: a real one, which the first look starts."""
     claim = b'{"run_id": "run", "command": "", "started_at": "", "job": "one"}'
     (tmp_path / "run").mkdir()
-    os.mkfifo(tmp_path / "run" / "run.json")
-    pid = os.fork()
-    if pid == 0:
-        (tmp_path / "run" / "run.json").write_bytes(claim[:20])
-        (tmp_path / "run" / "run.json").write_bytes(claim)
-        os._exit(0)
-    try:
-        assert settle_run_folder(node("host", "one")).folder.path == tmp_path / "run"
-    finally:
-        os.waitpid(pid, 0)
+    (tmp_path / "run" / "run.json").write_bytes(claim[:20])
+    found: list[Path] = []
+    session = node("host", "one")
+    looking = threading.Thread(target=lambda: found.append(settle_run_folder(session).folder.path))
+    looking.start()
+    until(lambda: stands_in(looking, "_job_of"), "it to look at half a claim")
+    (tmp_path / "run" / "run.json").write_bytes(claim)
+    looking.join(10.0)
+    assert found == [tmp_path / "run"]
 
 
 def test_where_not_even_beside_is_room_a_temporary_folder_serves(
