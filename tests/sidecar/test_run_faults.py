@@ -68,6 +68,23 @@ def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None
     assert "wait_for_shard" in errors
 
 
+def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(
+    tmp_path: Path,
+) -> None:
+    """In shared memory of its own, which other tests do not see."""
+    apart = ["unshare", "--mount", "sh", "-c"]
+    mount = "mount -t tmpfs none /dev/shm"
+    if os.geteuid() != 0 or subprocess.run([*apart, mount], check=False).returncode != 0:
+        pytest.skip("only root, and not in every container, can mount and act as another user")
+    plant = f"mkdir -m 777 /dev/shm/hangcheck-{os.getuid()}; chown 65534 /dev/shm/hangcheck-*"
+    prepared = f'{mount} && {plant} && exec "$@"'
+    code, errors = abort_on_hang(tmp_path, prefix=[*apart, prepared, "planted"])
+    assert code == 75, errors
+    assert errors.count(f"hangcheck-{os.getuid()} is not ours") == 1
+    assert "rm -r /dev/shm/hangcheck-" in errors
+    assert "wait_for_shard" in verdict_of(tmp_path / "run").summary
+
+
 def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     tmp_path: Path, bare_python: Path
 ) -> None:
