@@ -105,9 +105,10 @@ def prepare_run_folder(folder: RunFolder) -> RunFolder:
         for part in FOLDERS:
             make_private_folder(folder.path / part)
     except OSError as error:
-        at = error.filename or folder.path
+        at = str(error.filename or folder.path)
+        part = "" if at == str(folder.path) else f"{at}: "
         raise UnpreparedRunFolder(
-            f"run folder {folder.path} cannot be used ({at}: {error.strerror})",
+            f"run folder {folder.path} cannot be made ({part}{error.strerror})",
             "name a folder that you may write with --run-dir or HANGCHECK_RUN_DIR",
         ) from error
     return folder

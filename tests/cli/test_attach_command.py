@@ -229,6 +229,7 @@ def test_a_py_spy_that_never_returns_is_given_up(
     ranks = StartedRanks(program("starting_ranks.py", "stuck", "2"), 2)
     (tmp_path / "py-spy").write_text("#!/bin/sh\nexec /bin/sleep 1000\n")
     (tmp_path / "py-spy").chmod(0o700)
+    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert "py-spy gave no answer within" in refused(capsys, "--pid", str(ranks.pids[0]))
 

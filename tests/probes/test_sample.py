@@ -80,6 +80,7 @@ def test_no_target_gives_no_sample() -> None:
 def test_without_py_spy_the_kernel_state_is_still_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     seen, gaps = sample(os.getppid(), 0, 10.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds this Python's scripts, empty so far, and nothing on PATH."""
+    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
