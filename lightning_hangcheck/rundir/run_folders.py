@@ -19,6 +19,7 @@ from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir.atomic import create_once
 from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.layout import RunFolder, claim_run_folder, prepare_run_folder
+from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.session import Session
@@ -128,10 +129,10 @@ def _take(folder: RunFolder, session: Session) -> None:
 
 def _job_of(folder: RunFolder) -> str:
     """Read whose run it is, with a little patience for one who is just writing it."""
-    deadline = time.monotonic() + CLAIMED_WITHIN_S
+    deadline, file = time.monotonic() + CLAIMED_WITHIN_S, folder.run_file
     while True:
         try:
-            return decode(folder.run_file.read_bytes(), RunRecord, str(folder.run_file)).job
+            return decode(read_owned(file, EVIDENCE_BYTES), RunRecord, str(file)).job
         except (OSError, UnreadableRun):
             if time.monotonic() > deadline:
                 return ""

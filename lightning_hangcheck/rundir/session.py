@@ -83,7 +83,7 @@ class Session(Struct, frozen=True):
     def run_folder(self) -> RunFolder:
         """Where this session's run keeps its files: as was agreed, else as it was named."""
         try:
-            return RunFolder(Path(os.fsdecode(self.run_folder_file.read_bytes())))
+            return RunFolder(Path(os.fsdecode(read_owned(self.run_folder_file))))
         except OSError:
             return RunFolder(Path(self.facts.run_dir))
 
