@@ -73,7 +73,7 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
         verdict = verdict_of(tmp_path / f"visit{number}")
         assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
         assert verdict.stalled_for_s >= 7.0
-    assert said.err.startswith(f"hangcheck: this job is watched, see {run}: HANG  rank 1 ")
+    assert said.err.startswith(f"hangcheck: this job is watched, see {run}: HANG rank 1 ")
     assert f"told at {told_at}" in said.err
 
 
@@ -94,7 +94,7 @@ def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
         end(job)
     said = capsys.readouterr()
     assert code == 0, said.out
-    assert ": RECOVERED  " in said.err
+    assert ": RECOVERED " in said.err
 
 
 @pytest.mark.real
