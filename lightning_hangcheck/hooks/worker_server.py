@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.recorder.staying_threads import say_withheld
 from lightning_hangcheck.rundir.atomic import make_private_folder
 
@@ -52,7 +54,8 @@ def offer_flight_record(recorder: Recorder) -> None:
         nonlocal tried
         if not tried and bindings_are_there():
             tried = True
-            _start_if_there_is_room(session, path, recorder.identity.ranks_here)
+            with Section(recorder, STARTING_SERVER, spoken=False):
+                _start_if_there_is_room(session, path, recorder.identity.ranks_here)
         if tried and sys.modules["torch.distributed"].is_initialized():
             recorder.on_pulse = _nothing_more
             recorder.leave_startup()

@@ -51,30 +51,30 @@ class Bound(NamedTuple):
     needed: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} is {self.limit}, {self.used} are in use, and {self.needed} must be free"
-        )
+        taken = f"{self.name} is {self.limit}, in use are {self.used}"
+        return f"{taken}, and {self.needed} should be free"
 
 
-def require_room(threads: int, ranks: int = 1) -> None:
-    """Look at every limit that so many threads count towards; 0.1 to 0.3 ms far from one.
+def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
+    """Look at every limit that so many threads count towards; 0.4 ms far from one.
 
     Args:
         threads: That we want to start.
         ranks: That start as many on this machine, and train.
+        groups: Where control groups are mounted.
 
     Raises:
         NoRoom: After them too little would be left to training.
     """
-    for bound in _bounds(threads, ranks):
+    for bound in _bounds(threads, ranks, groups):
         if bound.limit - bound.used < bound.needed:
             raise NoRoom(str(bound))
 
 
-def _bounds(threads: int, ranks: int) -> Iterator[Bound]:
+def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[Bound]:
     needed = ranks * (threads + LEFT_THREADS + POOLS * _pool_size())
     yield from _system_bounds(needed)
-    yield from _group_bounds(needed, GROUPS)
+    yield from _group_bounds(needed, groups)
     yield from _user_bound(needed)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors != resource.RLIM_INFINITY:

@@ -9,6 +9,8 @@ from msgspec import Struct
 from lightning_hangcheck.model.slugs import Phase
 
 Ending = Literal["running", "finished", "raised"]
+STARTING_SERVER = "start of torch's worker server"
+"""The section of ours in which torch's code starts threads: one that is refused aborts the rank."""
 
 
 class OpenSection(Struct, frozen=True):
