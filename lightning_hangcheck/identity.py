@@ -53,6 +53,11 @@ class Identity(Struct, frozen=True, kw_only=True):
         return -(-size // here) if self.peers_exist and size and here else 1
 
     @property
+    def ranks_here(self) -> int:
+        """Ranks of this machine, as far as known: at least this one."""
+        return self.local_world_size or 1
+
+    @property
     def peers_exist(self) -> bool:
         """Whether a launcher has already started the other ranks, so that a barrier can succeed."""
         return self.launcher in ("torchrun", "slurm", "environment") and (self.world_size or 1) > 1

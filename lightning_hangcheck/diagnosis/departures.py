@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
+from lightning_hangcheck.model.beat import STARTING_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,10 @@ TOLD_TO_END = ("SIGTERMException", "SignalException", "KeyboardInterrupt")
 (utilities/exceptions.py), torch's launcher, and Python."""
 WAY_OUT_NS = 1_000_000_000
 """Signs of progress that a program still gives while its exception leaves the last sections."""
+OUR_SERVER = (
+    "while torch's worker server was starting, which lightning-hangcheck asks for: it, and not the "
+    "training, may be to blame; HANGCHECK_DISABLE=1 runs the job without it"
+)
 SHELL_BASE = 128
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 
@@ -71,6 +76,8 @@ def how_it_ended(view: RankView) -> str:
     if number is not None:
         name = _name(number)
         why = killed_for_memory(view) if number == signal.SIGKILL else ""
+        if number == signal.SIGABRT and _was_starting_server(view):
+            why = OUR_SERVER
         why = why or causes_file().signals.get(name, "")
         return f"was killed by {name}{f' ({why})' if why else ''}{said}"
     code = view.departure.exit_code if view.departure is not None else None
@@ -79,6 +86,11 @@ def how_it_ended(view: RankView) -> str:
     if code == 0:
         return "left with exit code 0"
     return f"exited with code {code}{said or ' and no last words'}"
+
+
+def _was_starting_server(view: RankView) -> bool:
+    sections = view.beat.sections if view.beat is not None else ()
+    return any(section.name == STARTING_SERVER for section in sections)
 
 
 def killed_for_memory(view: RankView) -> str:

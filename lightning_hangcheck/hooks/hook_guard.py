@@ -18,7 +18,7 @@ HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
 def guard_hooks(guest: type[Guest]) -> type[Guest]:
     """Class decorator: let no hook of this class raise into training."""
     for name, function in list(vars(guest).items()):
-        if name.startswith("on_") or name in HOOK_NAMES:
+        if callable(function) and (name.startswith("on_") or name in HOOK_NAMES):
             setattr(guest, name, _guarded(function))
     return guest
 

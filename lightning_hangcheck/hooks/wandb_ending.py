@@ -19,6 +19,8 @@ from msgspec import Struct, field
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.notice import notice_after
 from lightning_hangcheck.hooks.wandb_service import abandon, end_services
+from lightning_hangcheck.machine.own_thread import start_thread
+from lightning_hangcheck.machine.room import NoRoom
 from lightning_hangcheck.recorder.recording import current
 from lightning_hangcheck.recorder.sections import Section
 
@@ -63,7 +65,10 @@ class Ending:
         self._plain_finish = run.finish
         self._finishing, self._closing = _Stage(), _Stage()
         run.finish = self.finish
-        threading.Thread(target=self._watch, name="hangcheck-wandb-ending", daemon=True).start()
+        try:
+            start_thread(self._watch, "hangcheck-wandb-ending")
+        except NoRoom as refusal:
+            log.once("wandb-ending", f"wandb's end has only wandb's own limit: {refusal}")
         atexit.register(self._at_exit)
 
     def finish(self, exit_code: int | None = None) -> None:

@@ -13,16 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.staying_threads import say_withheld
 from lightning_hangcheck.rundir.atomic import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lightning_hangcheck.recorder.recording import Recorder
+    from lightning_hangcheck.rundir.session import Session
 
 BINDINGS = "torch._C._distributed_c10d"
 LONGEST_PATH = 107
 """Bytes that fit into sockaddr_un.sun_path with its zero (unix(7)); torch aborts on longer ones."""
+THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
+"""It listens with one and answers with the rest (cpp-httplib, CPPHTTPLIB_THREAD_POOL_COUNT), which
+no affinity makes fewer. One that the kernel refuses aborts the process: nobody can catch that."""
 SILENT = 3
 """c10's log level FATAL: the server announces itself on stderr at level WARNING."""
 
@@ -46,7 +54,8 @@ def offer_flight_record(recorder: Recorder) -> None:
         nonlocal tried
         if not tried and bindings_are_there():
             tried = True
-            start_worker_server(path)
+            with Section(recorder, STARTING_SERVER, spoken=False):
+                _start_if_there_is_room(session, path, recorder.identity.ranks_here)
         if tried and sys.modules["torch.distributed"].is_initialized():
             recorder.on_pulse = _nothing_more
             recorder.leave_startup()
@@ -64,6 +73,16 @@ def bindings_are_there() -> bool:
     spec = getattr(package, "__spec__", None)
     whole = spec is not None and not getattr(spec, "_initializing", False)
     return whole and BINDINGS in sys.modules
+
+
+def _start_if_there_is_room(session: Session, path: Path, ranks: int) -> None:
+    try:
+        require_room(THREADS, ranks)
+    except NoRoom as refusal:
+        why = f"this rank offers no flight record, training may need its threads: {refusal}"
+        say_withheld(session, why)
+        return
+    start_worker_server(path)
 
 
 def start_worker_server(path: Path) -> bool:

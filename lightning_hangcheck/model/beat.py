@@ -9,6 +9,8 @@ from msgspec import Struct
 from lightning_hangcheck.model.slugs import Phase
 
 Ending = Literal["running", "finished", "raised"]
+STARTING_SERVER = "start of torch's worker server"
+"""The section of ours in which torch's code starts threads: one that is refused aborts the rank."""
 
 
 class OpenSection(Struct, frozen=True):
@@ -67,6 +69,7 @@ class Beat(Struct, frozen=True, kw_only=True):
         save: None before the first save.
         pulse_ns: Monotonic time at which a Python thread of the process last ran. Far behind the
             present while the process is alive: something keeps the interpreter lock.
+            0 where no such thread was started.
         ending: ``raised`` once an exception left the program or a Lightning stage, ``finished``
             once the interpreter began to exit without one.
         ended_ns: Monotonic time of that; 0 while it runs.

@@ -22,6 +22,7 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
 )
 from lightning_hangcheck.probes.guard import Looked, guarded
+from lightning_hangcheck.rundir.withheld import why_withheld
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +107,7 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
         time_limit_s: Seconds for the three requests together, however slowly it answers.
     """
     if not path.exists():
-        why = (
+        why = why_withheld(path) or (
             "this rank has no worker server: torch is not imported yet or too old (2.5 or later "
             "has it), or the job was not started by hangcheck run or with the HangCheck callback"
         )

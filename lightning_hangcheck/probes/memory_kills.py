@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.probes.control_groups import GROUPS, memory_groups
+from lightning_hangcheck.machine.control_groups import GROUPS
+from lightning_hangcheck.probes.memory_groups import memory_groups
 from lightning_hangcheck.probes.proc_file import read_table
 
 if TYPE_CHECKING:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.machine.control_groups import GROUPS
 from lightning_hangcheck.model.evidence import MemoryUse
-from lightning_hangcheck.probes.control_groups import GROUPS, memory_groups
+from lightning_hangcheck.probes.memory_groups import memory_groups
 from lightning_hangcheck.probes.proc_file import read_proc, read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.probes.control_groups import MemoryFiles
+    from lightning_hangcheck.probes.memory_groups import MemoryFiles
 
 
 def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:

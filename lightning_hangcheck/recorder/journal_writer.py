@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.machine.own_thread import start_thread
 from lightning_hangcheck.model.plain_text import visible_json
 from lightning_hangcheck.model.redaction import HIDDEN, redact_text, redact_value
 from lightning_hangcheck.rundir.atomic import open_for_append
@@ -61,9 +62,13 @@ class JournalWriter:
     Args:
         prepare: Makes the run folder and returns it; called in our thread, before the first line.
         rank: None while unknown: lines wait in memory until `settle`.
+        ranks: That write one on this machine.
+
+    Raises:
+        NoRoom: There is none for its thread.
     """
 
-    def __init__(self, prepare: Callable[[], RunFolder], rank: int | None) -> None:
+    def __init__(self, prepare: Callable[[], RunFolder], rank: int | None, ranks: int = 1) -> None:
         self._prepare = prepare
         self._pid = os.getpid()
         self._queue: queue.SimpleQueue[Entry | _Settle] = queue.SimpleQueue()
@@ -73,8 +78,7 @@ class JournalWriter:
         self._descriptor: int | None = None
         self._broken = False
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hangcheck-journal", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "hangcheck-journal", ranks)
 
     def add(self, kind: str, fields: dict[str, object]) -> None:
         """Have a line written, about a microsecond; it is left out while too many wait.

@@ -157,7 +157,6 @@ class PageWriter:
         header = (layout.MAGIC, layout.LAYOUT_VERSION, layout.PAGE_SIZE, os.getpid())
         layout.HEADER.form.pack_into(self.buffer, 0, *header, monotonic_ns())
         layout.BEAT.form.pack_into(self.buffer, layout.BEAT.start, 1, 0, 1)
-        self.pulse()
         self.identify(None, None, None)
         self.show_phase(None)
         self._write("checkpoint", layout.CHECKPOINT, 0, UNKNOWN, 0, b"")

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.machine.own_thread import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +24,21 @@ class Pulse:
         page: Of this process.
         watch: Looks after the sidecar.
         errand: What else is to be done at each pulse.
+        ranks: That start one on this machine.
+
+    Raises:
+        NoRoom: There is none for its thread.
     """
 
-    def __init__(self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None]) -> None:
+    def __init__(
+        self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None], ranks: int
+    ) -> None:
         self._page = page
         self._watch = watch
         self._errand = errand
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hangcheck-pulse", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
+        page.pulse()
 
     def stop(self, limit_s: float) -> None:
         """End the thread; wait for it at most so many seconds."""

@@ -17,13 +17,12 @@ from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.facts import start_facts
 from lightning_hangcheck.recorder.harmless import harmless
 from lightning_hangcheck.recorder.heart import Heart
-from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.options import usable_settings
 from lightning_hangcheck.recorder.page_writer import PageWriter
 from lightning_hangcheck.recorder.process_hooks import ProcessHooks
-from lightning_hangcheck.recorder.pulse import Pulse
 from lightning_hangcheck.recorder.role import is_helper, is_multiprocessing_child
 from lightning_hangcheck.recorder.sidecar_watch import SidecarWatch
+from lightning_hangcheck.recorder.staying_threads import start_journal, start_pulse
 from lightning_hangcheck.recorder.voice import Voice
 from lightning_hangcheck.rundir.joining import join_session
 from lightning_hangcheck.rundir.run_folders import settle_run_folder
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
     from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.recorder.pulse import Pulse
     from lightning_hangcheck.recorder.sections import Visit
     from lightning_hangcheck.rundir.layout import RunFolder
 
@@ -243,7 +243,7 @@ class Recorder:
         """Open page, console and journal, and begin to speak."""
         journal = None
         if self.session is not None:
-            journal = JournalWriter(partial(_settle, self.session), self.identity.rank)
+            journal = start_journal(self.session, self.identity, partial(_settle, self.session))
         self._page = self._create_page()
         self.heart.attach(self._page.buffer)
         self._voice = Voice(self._page, Console(self.settings.console, self.identity), journal)
@@ -251,7 +251,9 @@ class Recorder:
         self._hooks.install()
         if self.session is not None:
             watch = SidecarWatch(self.session.sidecar_file, self._say_sidecar_lost)
-            self._pulse = Pulse(self._page, watch, self._run_errand)
+            self._pulse = start_pulse(
+                self.session, self.identity, self._page, watch, self._run_errand
+            )
 
     def _create_page(self) -> PageWriter:
         page = PageWriter.unseen()

@@ -8,6 +8,7 @@
         watch.json       what that sidecar knows of the ranks now
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
+        torch/<pid>.withheld   why that rank has none
         stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
 
 `hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.probes.tree import descendants
@@ -124,6 +124,20 @@ def adopt_orphans() -> None:
 def shell_code(exit_code: int) -> int:
     """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
     return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Turn this process into the command, so that it takes no more than it would without us.
+
+    Raises:
+        BadUsage: It cannot be started.
+    """
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, as its children do not
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
+    except OSError as error:
+        raise _unstartable(command[0], error.strerror) from error
 
 
 def _ended_child() -> int:

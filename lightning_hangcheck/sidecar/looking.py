@@ -15,6 +15,7 @@ from lightning_hangcheck.probes.code_context import code_notes
 from lightning_hangcheck.probes.flight_record import flight_record
 from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
 from lightning_hangcheck.probes.vitals import vitals
+from lightning_hangcheck.rundir.withheld import why_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -140,7 +141,7 @@ class Looker:
 def flights_of(
     targets: Sequence[Target], servers: Path, time_limit_s: float
 ) -> tuple[dict[int, FlightRecord], list[Gap]]:
-    """Ask all ranks at once. Where not one has a server, the judgement says what it misses.
+    """Ask all ranks at once. Where none has a server or says why not, the judgement misses it.
 
     Args:
         targets: Those that are no ranks are left out.
@@ -151,7 +152,8 @@ def flights_of(
         Flight records by rank, and why there is none of a rank that might have one.
     """
     ranks = [target for target in targets if target.role == "rank"]
-    if not any((servers / str(target.pid)).exists() for target in ranks):
+    sockets = [servers / str(target.pid) for target in ranks]
+    if not any(socket.exists() or why_withheld(socket) for socket in sockets):
         return {}, []
     stopped = [target for target in ranks if _is_stopped(target.pid)]
     ranks = [target for target in ranks if target not in stopped]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
+from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.shown_command import show_command
@@ -30,8 +31,9 @@ from lightning_hangcheck.rundir.session import (
 )
 from lightning_hangcheck.settings import Settings, to_environment
 from lightning_hangcheck.sidecar.clock import utc_now
-from lightning_hangcheck.sidecar.job import Ending, Job, refuse_unstartable, shell_code
+from lightning_hangcheck.sidecar.job import Ending, Job, become, refuse_unstartable, shell_code
 from lightning_hangcheck.sidecar.signals import PASSED_ON, hold, next_signal, restore
+from lightning_hangcheck.sidecar.starting import TASKS
 from lightning_hangcheck.sidecar.tie import Tie
 
 if TYPE_CHECKING:
@@ -63,6 +65,11 @@ def run_command(
     refuse_unstartable(command)
     if settings.disable:
         return shell_code(subprocess.call(list(command)))
+    try:
+        require_room(TASKS)
+    except NoRoom as refusal:
+        log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
+        become(command)
     session = _open_session(command, settings)
     mask = hold([*PASSED_ON, signal.SIGCHLD])
     try:

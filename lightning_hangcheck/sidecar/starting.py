@@ -6,6 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
+from lightning_hangcheck.machine.room import require_room
 from lightning_hangcheck.settings import to_environment
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.settings import Settings
 
 MODULE = "lightning_hangcheck.sidecar"
+TASKS = 24
+"""Threads and processes of `hangcheck run` and its sidecar, while py-spy reads several ranks."""
 _started: list[subprocess.Popen[bytes]] = []
 """Kept, so that Python does not warn about children that outlive the object that started them."""
 
@@ -28,7 +31,7 @@ def start_sidecar(session: Session, settings: Settings) -> int:
         Its process id.
 
     Raises:
-        OSError: The process cannot be started.
+        OSError: The process cannot be started, or a limit leaves it no room.
     """
     process = _spawn(session, settings, subprocess.DEVNULL)
     _started.append(process)
@@ -39,13 +42,14 @@ def start_tied_sidecar(session: Session, settings: Settings) -> subprocess.Popen
     """Start a sidecar that talks with its launcher over its standard input and output.
 
     Raises:
-        OSError: The process cannot be started.
+        OSError: The process cannot be started, or a limit leaves it no room.
     """
     return _spawn(session, settings, subprocess.PIPE)
 
 
 def _spawn(session: Session, settings: Settings, pipe: int) -> subprocess.Popen[bytes]:
     """A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end."""
+    require_room(TASKS)
     return subprocess.Popen(
         own_command(MODULE, str(session.path)),
         stdin=pipe,

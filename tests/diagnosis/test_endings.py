@@ -12,7 +12,7 @@ from cases import IN_ALL_REDUCE, IN_LOAD, SITE, gone, job, rank
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.aftermath import aftermath_of, ended_well
 from lightning_hangcheck.diagnosis.asked_end import asked_by
-from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.beat import STARTING_SERVER, Beat, OpenSection
 from lightning_hangcheck.model.case import Aftermath, AskedEnd
 from lightning_hangcheck.model.evidence import Frame
 
@@ -235,3 +235,14 @@ def test_helpers_that_a_finished_job_ended_are_no_crash() -> None:
 
 def test_an_unknown_signal_is_told_by_its_number() -> None:
     assert "killed by signal 99" in judge(job(gone(0, -99), ended=True)).summary
+
+
+@pytest.mark.parametrize(
+    ("section", "blamed"), [(STARTING_SERVER, True), ("init_process_group", False)]
+)
+def test_an_abort_while_our_server_starts_is_laid_to_it(section: str, blamed: bool) -> None:
+    aborted = _beaten(gone(1, -6, order=0), Beat(pid=1, sections=(OpenSection(section, 1),)))
+    verdict = judge(job(gone(0, 1, order=1), aborted, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (1,), "process_dead")
+    assert ("which lightning-hangcheck asks for" in verdict.summary) is blamed
+    assert "gloo" not in verdict.summary

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import end
 
-from lightning_hangcheck.probes.control_groups import GROUPS
+from lightning_hangcheck.machine.control_groups import GROUPS
 from lightning_hangcheck.probes.memory_kills import KillCounter, kill_counter
 
 if TYPE_CHECKING:

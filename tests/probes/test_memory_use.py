@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightning_hangcheck.probes.control_groups import GROUPS
+from lightning_hangcheck.machine.control_groups import GROUPS
 from lightning_hangcheck.probes.memory_use import memory_use
 
 MIB = 1 << 20

@@ -87,7 +87,7 @@ def test_a_text_is_cut_between_characters(text: str, width: int) -> None:
 def test_a_new_page_says_that_the_process_lives_and_no_more() -> None:
     page = read_page(PageWriter.unseen().buffer)
     assert page.beats == 0
-    assert page.pulse_ns > 0
+    assert page.pulse_ns == 0
     assert (page.rank, page.phase, page.checkpoint, page.sections) == (None, None, None, ())
     assert page.ending == "running"
     assert page.save is None

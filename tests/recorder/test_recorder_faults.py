@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lightning_hangcheck.probes.flight_record import flight_record
 from lightning_hangcheck.rundir.session import MOST_NAMES
 
 if TYPE_CHECKING:
@@ -234,3 +235,18 @@ raise ValueError("as ever")
     assert program.err.startswith("Traceback")
     assert list(session.pages.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["session", "train.py"]
+
+
+def test_a_rank_near_a_limit_starts_no_thread(run: Callable[..., Program]) -> None:
+    """No journal and no pulse, whose absence must not look like a kept interpreter lock."""
+    limited = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (90, 90))\n"
+    count = "import threading\nassert threading.active_count() == 1\n"
+    program = run(limited + TRAIN + count)
+    assert_trained(program, "this rank starts no further threads of ours")
+    assert "(ulimit -n) is 90" in program.troubles[0]
+    page = program.page()
+    assert (page.beats, page.pulse_ns, page.ending) == (100, 0, "finished")
+    socket = program.session.torch_servers / str(program.process.pid)
+    record, gaps = flight_record(socket, 0, 5.0)
+    assert record is None
+    assert "(ulimit -n) is 90" in gaps[0].why

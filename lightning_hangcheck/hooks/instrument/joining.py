@@ -37,6 +37,7 @@ def instrument(module: ModuleType) -> None:
         _learn(*announced(by_name(call, signature), os.environ))
         with section(call):
             yield
+        current().leave_startup()
         _learn(module.get_rank(), module.get_world_size())
         watch_ranks()
         os.environ[JOINED] = str(os.getpid())

@@ -1,0 +1,79 @@
+"""Under a low limit of processes training ends as without us, and it is said what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import PROGRAMS, end
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
+TRAINING = (*TORCHRUN, str(PROGRAMS / "plain_training.py"))
+WATCHED = (sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", "run", "--", *TRAINING)
+JUST_ENOUGH = 16
+"""torchrun with a thread, two ranks with three of gloo's each, and what starts them."""
+SPARE_USER = 61_000  # plus our pid: a user who runs nothing else
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("prlimit"),
+        reason="another user without root's rights is needed: the kernel asks nothing of root",
+    ),
+]
+
+
+def _run_limited(folder: Path, limit: int, command: Sequence[str]) -> tuple[int, list[str], str]:
+    """Run as a user of its own who may read what root may, with so many processes and threads."""
+    user = SPARE_USER + os.getpid() % 4000
+    folder.mkdir()
+    folder.chmod(0o777)
+    reading = "-all,+dac_override"
+    process = subprocess.Popen(
+        [
+            *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"),
+            *(f"--inh-caps={reading}", f"--ambient-caps={reading}"),
+            *("prlimit", f"--nproc={limit}", *command),
+        ],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(timeout=100)
+    finally:
+        end(process)
+    return process.returncode, sorted(out.splitlines()), err
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (JUST_ENOUGH, "the command runs unwatched"),
+        (25, "the command runs unwatched"),
+        (120, "starts no further threads of ours"),
+        (155, "offers no flight record"),
+        (600, ""),
+    ],
+)
+def test_training_ends_as_without_us(limit: int, said: str, tmp_path: Path) -> None:
+    plain = _run_limited(tmp_path / "plain", limit, TRAINING)
+    assert plain[0] == 0, plain[2]
+    code, out, errors = _run_limited(tmp_path / "watched", limit, WATCHED)
+    assert (code, out) == plain[:2], errors
+    ours = [line for line in errors.splitlines() if line.startswith("[hangcheck]")]
+    if not said:
+        assert ours == []
+    else:
+        assert ours
+        assert all(said in line and f"(ulimit -u) is {limit}" in line for line in ours), ours

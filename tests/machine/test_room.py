@@ -1,0 +1,82 @@
+"""Room for our threads, under limits of each kind that are really set."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_hangcheck.machine.own_thread import start_thread
+from lightning_hangcheck.machine.room import NoRoom, require_room
+
+LIMITED = """
+import resource
+from lightning_hangcheck.machine.room import NoRoom, require_room
+resource.setrlimit(resource.{kind}, ({limit}, {limit}))
+try:
+    require_room(9)
+    print("room")
+except NoRoom as refusal:
+    print(refusal)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "said"),
+    [
+        ("RLIMIT_NOFILE", 100, "the limit of open files (ulimit -n) is 100"),
+        ("RLIMIT_NOFILE", 400, "room"),
+        ("RLIMIT_AS", 8 * 2**30, "the limit of address space (ulimit -v) is 8589934592"),
+        ("RLIMIT_AS", 64 * 2**30, "room"),
+    ],
+)
+def test_a_limit_that_is_near_is_named(kind: str, limit: int, said: str) -> None:
+    code = LIMITED.format(kind=kind, limit=limit)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.startswith(said)
+
+
+def _own_groups(mounted: Path) -> list[Path]:
+    """Folders of this process's own groups, made in a mount of ours, whichever version it has."""
+    found = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "pids"):
+            found.append(mounted / controllers / path.lstrip("/"))
+            found[-1].mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def test_a_control_group_that_is_nearly_full_leaves_no_room(tmp_path: Path) -> None:
+    require_room(9, groups=tmp_path)
+    for group in _own_groups(tmp_path):
+        (group / "pids.max").write_text("300\n")
+        (group / "pids.current").write_text("120\n")
+    require_room(9, groups=tmp_path)
+    with pytest.raises(NoRoom, match=r"pids\.max of the control group is 300, in use are 120"):
+        require_room(9, ranks=8, groups=tmp_path)
+    for group in _own_groups(tmp_path):
+        (group / "pids.max").write_text("max\n")
+    require_room(9, ranks=8, groups=tmp_path)
+
+
+def test_the_pools_of_the_training_are_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in _own_groups(tmp_path):
+        (group / "pids.max").write_text("300\n")
+        (group / "pids.current").write_text("120\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "100")
+    with pytest.raises(NoRoom, match="273 should be free"):
+        require_room(9, groups=tmp_path)
+
+
+def test_a_thread_is_a_daemon_of_that_name() -> None:
+    done = []
+    thread = start_thread(lambda: done.append(1), "hangcheck-test")
+    thread.join(10)
+    assert (thread.daemon, thread.name, done) == (True, "hangcheck-test", [1])
