@@ -96,7 +96,6 @@ class Roster:
         if scan:
             known = self.alive
             self._scan(beats, now_ns)
-            self._hear(beats, now_ns)
             self._look_at([rank for rank in self.alive if rank not in known], now_ns)
 
     def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
@@ -180,8 +179,11 @@ class Roster:
         is_gone = not found.started_ticks
         if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
             return
-        if self.round.meet(found, now_ns) is None:
+        rank = self.round.meet(found, now_ns)
+        if rank is None:
             return
+        if found.pid in beats:
+            rank.read(beats[found.pid], now_ns)
         self._changed_ns = now_ns
         if is_gone:
             self.round.depart(found.pid, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.tree import process_ref
-from lightning_hangcheck.rundir.atomic import write_atomically
+from lightning_hangcheck.rundir.atomic import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.rundir.process_stat import is_alive
 from lightning_hangcheck.rundir.run_folders import settle_elsewhere, settle_run_folder
 from lightning_hangcheck.rundir.session import Session, SidecarFacts, taken_sessions_folder
@@ -155,6 +156,26 @@ def _settle(session: Session) -> RunFolder:
     if settled.trouble:
         log.once("run folder", settled.trouble)
     return settled.folder
+
+
+def claim_watch(session: Session) -> bool:
+    """Become the one sidecar of this session, for as long as this process lives.
+
+    A round may ask for a sidecar while that of the round before is only being replaced.
+
+    Returns:
+        Whether no other watches it.
+
+    Raises:
+        OSError: The session is gone.
+    """
+    descriptor = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
 
 
 def announce(session: Session) -> None:

@@ -1,10 +1,12 @@
 """Two ranks in rounds: the words of the command line say what happens in each round.
 
 ``raise`` or ``kill`` is the end of rank 1 before the ranks join, once rank 0 has got as far;
-``hang`` stops rank 1 in its own code after they joined; ``train`` is a round without a fault. With
-``callback`` as first word the job is watched by the callback's own means.
+``lose`` is ``raise`` together with the end of the sidecar; ``hang`` stops rank 1 in its own code
+after they joined; ``train`` is a round without a fault. With ``callback`` as first word the job is
+watched by the callback's own means.
 """
 
+import json
 import os
 import signal
 import sys
@@ -36,6 +38,9 @@ hc.checkpoint("started")
 def fail():
     while not marker.exists():
         time.sleep(0.01)
+    if what == "lose":
+        facts = json.loads(current().session.sidecar_file.read_text())
+        os.kill(facts["pid"], signal.SIGKILL)
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError("bad sample")
@@ -46,7 +51,7 @@ def load():
         time.sleep(1000)
 
 
-if what in ("raise", "kill"):
+if what in ("raise", "kill", "lose"):
     if rank == 1:
         fail()
     marker.touch()

@@ -156,6 +156,16 @@ def test_ranks_whose_end_nobody_saw_did_not_end_well_where_others_follow() -> No
     assert judge(replace(unseen, ranks=tuple(said))).verdict == "finished"
 
 
+def test_ranks_that_torchrun_ended_for_a_failed_one_hide_no_failure() -> None:
+    """How rank 1 ended was not seen. A change of nodes is not counted, and no failure."""
+    ranks = (gone(0, -15, order=1), gone(1, None))
+    restarted, _ = end_round(job(*ranks, ended=True, next_start=TORCHRUN), "", None)
+    assert restarted.verdict == "crashed"
+    nodes_changed = RoundStart(launcher="torchrun", most=3)
+    changed, _ = end_round(job(*ranks, ended=True, next_start=nodes_changed), "", None)
+    assert changed.verdict == "finished"
+
+
 def earlier(*summaries: str) -> tuple[Round, ...]:
     return tuple(
         Round(number=number, verdict="crashed" if text else "finished", summary=text)

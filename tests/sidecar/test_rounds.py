@@ -90,12 +90,16 @@ def test_a_hang_after_a_restart_is_found_and_names_the_ranks_of_its_own_round(
     assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["crashed", "hang"]
 
 
-@pytest.mark.parametrize(("second", "kind"), [("train", "finished"), ("raise", "crashed")])
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [("kill", "train", "finished"), ("raise", "raise", "crashed"), ("lose", "train", "finished")],
+)
 def test_a_job_that_only_the_callback_watches_keeps_one_run_folder(
-    second: str, kind: str, tmp_path: Path
+    first: str, second: str, kind: str, tmp_path: Path
 ) -> None:
+    """Also where its sidecar is lost together with a rank."""
     job = subprocess.Popen(
-        torchrun("callback", "kill", second),
+        torchrun("callback", first, second),
         cwd=tmp_path,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         stdout=subprocess.DEVNULL,
@@ -110,6 +114,7 @@ def test_a_job_that_only_the_callback_watches_keeps_one_run_folder(
     assert [one.verdict for one in verdicts(folder)] == ["crashed", kind]
     assert [one.verdict for one in record.rounds] == ["crashed", kind]
     assert "round 0 had ended" in verdict_of(folder).summary
+    assert (record.rounds[0].culprits, record.rounds[1].number) == ((1,), 1)
 
 
 def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_path: Path) -> None:
