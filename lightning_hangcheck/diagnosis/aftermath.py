@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.asked_end import asked_end
+from lightning_hangcheck.diagnosis.departures import left_well
 from lightning_hangcheck.diagnosis.engine import conclude
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.case import Case
 
 
 def ended_well(case: Case) -> bool:
     """Whether a job is seen to have ended by itself and without a fault."""
     if case.asked_end is not None or conclude(case).kind != "finished":
         return False
-    return case.exit_code == 0 or all(map(_left_well, case.ranks))
+    return case.exit_code == 0 or all(map(left_well, case.ranks))
 
 
 def aftermath_of(case: Case) -> str:
@@ -31,10 +32,3 @@ def aftermath_of(case: Case) -> str:
     if asked is not None:
         return f"the job was ended by {asked.by}"
     return "the job ended, and nobody saw how"
-
-
-def _left_well(view: RankView) -> bool:
-    """Whether a rank was seen to end without a fault, by its exit code or its own word."""
-    code = view.departure.exit_code if view.departure is not None else None
-    said = view.beat is not None and view.beat.ending == "finished"
-    return code == 0 if code is not None else said

@@ -37,6 +37,13 @@ def failed(view: RankView) -> bool:
     return bool(last_words(view)) or (view.beat is not None and view.beat.ending == "raised")
 
 
+def left_well(view: RankView) -> bool:
+    """Whether a rank was seen to end without a fault, by its exit code or its own word."""
+    code = view.departure.exit_code if view.departure is not None else None
+    said = view.beat is not None and view.beat.ending == "finished"
+    return code == 0 if code is not None else said
+
+
 def ended_from_outside(view: RankView) -> bool:
     """Whether a launcher, a scheduler or a person ended it.
 

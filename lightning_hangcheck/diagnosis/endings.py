@@ -12,6 +12,7 @@ from lightning_hangcheck.diagnosis.departures import (
     failed,
     first_to_fail,
     how_it_ended,
+    left_well,
 )
 from lightning_hangcheck.diagnosis.rules.finding import Finding, blame
 from lightning_hangcheck.diagnosis.wording import join, name_ranks, within
@@ -37,7 +38,7 @@ def find_crash(scene: Scene) -> Finding | None:
     """
     ranks = tuple(scene.ranks.values())
     first = first_to_fail(ranks)
-    asked = asked_end(scene)
+    asked = asked_end(scene) if not _was_restarted(scene) else scene.case.asked_end
     if asked is not None and not _failed_before(asked, first):
         return None
     if first is not None and not _forgiven(scene, first):
@@ -81,7 +82,11 @@ def _left_before(first: RankReading, ranks: Sequence[RankReading]) -> list[int]:
 def _ended_otherwise(scene: Scene) -> Finding | None:
     """No rank failed by itself: did only its command fail?"""
     code = scene.case.exit_code
-    if not code:
+    if code:
+        sentence = f"the command ended with exit code {code}, and no rank was seen to fail"
+    elif code is None and _was_restarted(scene) and not _all_left_well(scene):
+        sentence = "no rank was seen to fail; how they ended was not seen of all"
+    else:
         return None
     return Finding(
         cause="process_dead",
@@ -89,9 +94,22 @@ def _ended_otherwise(scene: Scene) -> Finding | None:
         certainty="proven",
         confidence=0.5,
         silence_s=0.0,
-        sentence=f"the command ended with exit code {code}, and no rank was seen to fail",
+        sentence=sentence,
         aspect="silent",
     )
+
+
+def _all_left_well(scene: Scene) -> bool:
+    return all(left_well(reading.view) for reading in scene.ranks.values())
+
+
+def _was_restarted(scene: Scene) -> bool:
+    """Whether the launcher counted it when it started the ranks again: one of them failed.
+
+    Those that it ended for it were not asked to end by somebody else.
+    """
+    next_start = scene.case.run.next_start
+    return next_start is not None and bool(next_start.number)
 
 
 def _forgiven(scene: Scene, first: RankReading) -> bool:

@@ -12,6 +12,7 @@ from lightning_hangcheck.diagnosis.engine import Conclusion, conclude
 from lightning_hangcheck.diagnosis.facts import facts_about, waits
 from lightning_hangcheck.diagnosis.rank_table import rank_table
 from lightning_hangcheck.diagnosis.remedies import remedies_for
+from lightning_hangcheck.diagnosis.rounds import earlier_rounds
 from lightning_hangcheck.diagnosis.summaries import summarise
 from lightning_hangcheck.gather.stack_groups import group_stacks
 from lightning_hangcheck.model.evidence import Gap
@@ -88,12 +89,14 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
 
 def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
     finding, scene = conclusion.finding, conclusion.scene
+    before = earlier_rounds(scene.case.run)
     if finding is None:
-        return ()
+        return tuple(before)
     blamed = [scene.ranks[rank] for rank in finding.culprits if rank in scene.ranks]
     after = scene.case.aftermath
     later = [EvidenceItem("ending", None, aftermath_sentence(after))] if after is not None else []
-    return (*later, *finding.evidence, *facts_about(blamed), *waits(scene, conclusion.graph))
+    found = (*finding.evidence, *facts_about(blamed), *waits(scene, conclusion.graph))
+    return (*later, *found, *before)
 
 
 def _gaps(conclusion: Conclusion) -> tuple[Gap, ...]:

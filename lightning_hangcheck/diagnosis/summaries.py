@@ -5,18 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_end
+from lightning_hangcheck.diagnosis.engine import conclude
 from lightning_hangcheck.diagnosis.place import tracked_place
+from lightning_hangcheck.diagnosis.rounds import end_of_round, end_of_run
 from lightning_hangcheck.diagnosis.wording import duration, join, name_ranks, short_place, verb
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.engine import Conclusion
     from lightning_hangcheck.diagnosis.scene import Scene
+    from lightning_hangcheck.model.case import Case
 
+ENDED = ("crashed", "finished")
 NOTABLE_SILENCE_S = 2.0
 
 
 def summarise(conclusion: Conclusion) -> str:
     """Write the summary of a verdict of any kind."""
+    sentence, run = _sentence(conclusion), conclusion.scene.case.run
+    if conclusion.kind not in ENDED:
+        return sentence
+    if run.next_start is not None:
+        return end_of_round(sentence, run)
+    return end_of_run(sentence, conclusion.kind, run)
+
+
+def own_end(case: Case) -> str:
+    """Say how the round of a case ended, without what was before and what followed.
+
+    Args:
+        case: Of a round that is over.
+    """
+    return _sentence(conclude(case))
+
+
+def _sentence(conclusion: Conclusion) -> str:
     scene, finding = conclusion.scene, conclusion.finding
     if finding is not None:
         if conclusion.kind == "crashed":

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.recorder.sidecar_watch import read_sidecar
+from lightning_hangcheck.rundir.process_stat import is_alive
 from lightning_hangcheck.sidecar.starting import start_sidecar
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class SidecarKeeper:
 def keep_sidecar(recorder: Recorder) -> None:
     """Have this node watched, if it falls to this process. Asking again changes nothing.
 
+    The sidecar of the round before goes on with this one.
+
     Args:
         recorder: Of this process.
     """
@@ -55,7 +59,9 @@ def keep_sidecar(recorder: Recorder) -> None:
         return
     keeper = SidecarKeeper(recorder)
     recorder.on_sidecar_lost = keeper.start
-    keeper.start()
+    sidecar = read_sidecar(session.sidecar_file)
+    if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
+        keeper.start()
 
 
 def _falls_to_us() -> bool:

@@ -8,6 +8,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.code_note import CodeNote
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.model.round import Round, RoundStart
 from lightning_hangcheck.model.slugs import Phase
 
 
@@ -17,6 +18,9 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     Attributes:
         world_size: Number of ranks that the launcher promised; 0 while unknown.
         local_world_size: Ranks that should run on this node, None where no launcher says so.
+        round: Number of the round that the ranks belong to.
+        earlier: The rounds before it.
+        next_start: What followed this round; None while it goes on, and for the last.
     """
 
     run_id: str
@@ -25,6 +29,9 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     world_size: int = 0
     nnodes: int = 1
     local_world_size: int | None = None
+    round: int = 0
+    earlier: tuple[Round, ...] = ()
+    next_start: RoundStart | None = None
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from lightning_hangcheck.model.round import Round
+
 
 class RankRecord(Struct, frozen=True, kw_only=True):
     """One rank as it was started. The environment is redacted, and only what training reads."""
@@ -21,6 +23,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     Attributes:
         job: Names the job for all processes that keep it here; empty where a command of ours does.
         versions: Of Python and of the distributions installed beside this package.
+        world_size: Of the last round; so are the ranks.
+        rounds: Each start of the job's ranks, the first one first.
         ended_at: None while it goes on.
         exit_code: Of the command, where `hangcheck run` started it.
     """
@@ -34,5 +38,6 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     ranks: tuple[RankRecord, ...] = ()
+    rounds: tuple[Round, ...] = ()
     ended_at: str | None = None
     exit_code: int | None = None

@@ -55,8 +55,8 @@ PULSE: Final = Record(64, "@q")
 BEAT: Final = Record(128, "@QqQ")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE: Final = Record(192, "@QqqqqqqQ")
-# rank, world size, local rank
-IDENTITY: Final = Record(256, "@QqqqQ")
+# rank, world size, local rank, round
+IDENTITY: Final = Record(256, "@QqqqqQ")
 # monotonic time, number, nanoseconds since 1970, name
 CHECKPOINT: Final = Record(320, f"@Qqqq{CHECKPOINT_NAME_BYTES}sQ")
 # monotonic time, how many are open, then for each shown one: monotonic time of entry, item,

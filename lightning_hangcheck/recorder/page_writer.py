@@ -112,9 +112,16 @@ class PageWriter:
         self.phase = phase
         self._write_phase()
 
-    def identify(self, rank: int | None, world_size: int | None, local_rank: int | None) -> None:
-        """Say which rank this is."""
-        numbers = (UNKNOWN if n is None else n for n in (rank, world_size, local_rank))
+    def identify(
+        self,
+        rank: int | None,
+        world_size: int | None,
+        local_rank: int | None,
+        round_number: int | None = None,
+    ) -> None:
+        """Say which rank this is, and in which round."""
+        told = (rank, world_size, local_rank, round_number)
+        numbers = (UNKNOWN if number is None else number for number in told)
         self._write("identity", layout.IDENTITY, *numbers)
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:

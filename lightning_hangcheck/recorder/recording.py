@@ -220,7 +220,7 @@ class Recorder:
         """Leave a page that shows only that the process lives: it is judged from outside then."""
         self._given_up = True
         blank = PageWriter(self._page.buffer)
-        blank.identify(self.identity.rank, self.identity.world_size, self.identity.local_rank)
+        self._identify(blank)
         self.fall_silent()
 
     def fall_silent(self) -> None:
@@ -262,9 +262,13 @@ class Recorder:
                 page = PageWriter.create(self.session.pages / f"{os.getpid()}.page")
             except OSError as error:
                 log.once("page", f"no page in shared memory, so no sidecar sees this rank: {error}")
-        page.identify(self.identity.rank, self.identity.world_size, self.identity.local_rank)
+        self._identify(page)
         page.show_phase("startup")
         return page
+
+    def _identify(self, page: PageWriter) -> None:
+        me = self.identity
+        page.identify(me.rank, me.world_size, me.local_rank, me.round)
 
     def _run_errand(self) -> None:
         if self.on_pulse is not None:

@@ -37,7 +37,7 @@ class SidecarWatch:
 
     def look(self) -> None:
         """Look once, about 50 microseconds."""
-        named = self._read()
+        named = read_sidecar(self._file)
         if named is None or named == self._lost:
             return
         if named != self._known:
@@ -48,11 +48,17 @@ class SidecarWatch:
             self._lost = named
             self._on_lost(named.pid)
 
-    def _read(self) -> SidecarFacts | None:
-        try:
-            return decode(read_owned(self._file), SidecarFacts, str(self._file))
-        except (OSError, UnreadableRun):
-            return None
+
+def read_sidecar(file: Path) -> SidecarFacts | None:
+    """Return which process a session names as its sidecar; None where there is none, or it left.
+
+    Args:
+        file: The session's ``sidecar.json``.
+    """
+    try:
+        return decode(read_owned(file), SidecarFacts, str(file))
+    except (OSError, UnreadableRun):
+        return None
 
 
 def yama_asks_for_a_name() -> bool:

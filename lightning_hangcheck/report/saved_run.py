@@ -38,7 +38,8 @@ class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: ``rank-3``, or ``pid-4711`` where the rank was never learnt.
-        checkpoint: The last one passed, None before the first.
+        checkpoint: The last one passed, None before the first; where the rank was started again,
+            of its last process.
         last_at: Time of the last whole line, ISO 8601 UTC; empty where there is none.
     """
 
@@ -182,6 +183,8 @@ def _end(name: str, entries: Iterable[Mapping[str, Any]]) -> JournalEnd:
     checkpoint, last_at = None, ""
     for entry in entries:
         last_at = str(entry.get("at", last_at))
+        if entry.get("kind") == "start":
+            checkpoint = None
         if entry.get("kind") == "checkpoint":
             number, title = entry.get("number"), str(entry.get("name", ""))
             if isinstance(number, int):

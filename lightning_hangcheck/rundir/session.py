@@ -6,6 +6,7 @@
         sidecar.json     the process id of this node's sidecar
         run-folder       where the run is really kept; see `run_folders`
         watch.json       what that sidecar knows of the ranks now
+        sidecar.lock     kept locked by it, so that there is only one
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         torch/<pid>.withheld   why that rank has none
@@ -107,6 +108,11 @@ class Session(Struct, frozen=True):
     def watch_file(self) -> Path:
         """watch.json; see `sidecar.watch_notes`."""
         return self.path / "watch.json"
+
+    @property
+    def watch_lock(self) -> Path:
+        """File that the sidecar keeps locked as long as it lives."""
+        return self.path / "sidecar.lock"
 
     @property
     def meetings(self) -> Path:

@@ -12,7 +12,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.rundir.session import read_session
 from lightning_hangcheck.settings import from_environment
-from lightning_hangcheck.sidecar.service import Service
+from lightning_hangcheck.sidecar.service import Service, claim_watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher holds its signals back
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        service = Service(read_session(Path(arguments[0])), from_environment(os.environ))
+        session = read_session(Path(arguments[0]))
+        if not claim_watch(session):
+            return 0
+        service = Service(session, from_environment(os.environ))
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, service.told_to_end)
         service.run()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.identity import Identity
+from lightning_hangcheck.identity import ROUND_COUNTS, Identity
+from lightning_hangcheck.model.round import RoundStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,6 +40,8 @@ class FoundRank(Struct, frozen=True, kw_only=True):
     """A rank and the process that is it.
 
     Attributes:
+        started_ticks: 0 where its process was gone before it was seen.
+        start: By which start of the job's ranks it came, as far as its environment tells.
         guessed: Nothing said so: it is only the first Python process of a job without any rank.
         rivals: Processes that say of themselves that they are this rank too.
     """
@@ -49,6 +52,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
     local_rank: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
+    start: RoundStart = RoundStart()
     guessed: bool = False
     rivals: tuple[int, ...] = ()
 
@@ -170,7 +174,13 @@ def _rank_by_environment(
         local_rank=identity.local_rank,
         world_size=identity.world_size,
         local_world_size=_local_world_size(identity),
+        start=_start_of(identity),
     )
+
+
+def _start_of(identity: Identity) -> RoundStart:
+    told = identity.launcher if identity.launcher in ROUND_COUNTS else ""
+    return RoundStart(launcher=told, number=identity.round, most=identity.most_restarts)
 
 
 def _local_world_size(identity: Identity) -> int | None:
@@ -188,6 +198,7 @@ def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
         local_rank=beat.local_rank,
         world_size=beat.world_size,
         local_world_size=_local_world_size(process.identity),
+        start=_start_of(process.identity),
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.probes.vitals import vitals
+from lightning_hangcheck.probes.vitals import has_ended
 from lightning_hangcheck.recorder.page_reader import PageReader
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from lightning_hangcheck.model.evidence import Gap
@@ -47,10 +49,27 @@ class Pages:
                 gaps[pid] = reading
         return beats, gaps
 
+    def holds(self, pid: int) -> bool:
+        """Whether the page of this process is read."""
+        return pid in self._readers
+
     def any_alive(self) -> bool:
         """Whether a process that has a page still runs."""
-        seen = (vitals(pid) for pid in self._readers)
-        return any(one is not None and one.state != "Z" for one in seen)
+        return not all(has_ended(pid) for pid in self._readers)
+
+    def forget_gone(self, beats: Mapping[int, Beat], count: int | None) -> None:
+        """Take away the pages of processes that ended with a round: none of them will be asked for.
+
+        Args:
+            beats: Readings by process id.
+            count: The launcher's count of that round; pages of later ones stay.
+        """
+        for pid, beat in beats.items():
+            later = beat.round is not None and count is not None and beat.round > count
+            if not later and has_ended(pid):
+                self._readers.pop(pid).close()
+                with suppress(OSError):
+                    (self._folder / f"{pid}.page").unlink()
 
     def close(self) -> None:
         """Close all pages."""

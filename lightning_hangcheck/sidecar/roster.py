@@ -7,74 +7,106 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.model.round import RoundStart
 from lightning_hangcheck.probes.exits import ExitWatcher
 from lightning_hangcheck.probes.vitals import main_thread_cpu_s, vitals
 from lightning_hangcheck.sidecar.census import Census
-from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.discovery import FoundRank, find_ranks
 from lightning_hangcheck.sidecar.pages import Pages
 from lightning_hangcheck.sidecar.progress import NANOSECONDS, ProcessorTime
-from lightning_hangcheck.sidecar.watched_rank import WatchedRank
+from lightning_hangcheck.sidecar.rounds import WatchedRound
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.sidecar.looking import Look, Target
+    from lightning_hangcheck.sidecar.watched_rank import WatchedRank
 
 YOUNG_S = 30.0
 SCAN_YOUNG_S = 0.5
 SCAN_SETTLED_S = 2.0
+STOPPED = ("T", "t")
 
 
 class Roster:
-    """All ranks that this node's sidecar knows."""
+    """All ranks that this node's sidecar knows.
 
-    def __init__(self, session: Session, now_ns: int) -> None:
+    Args:
+        session: Of the job.
+        now_ns: Present time.
+        rounds_before: Rounds of the run that another sidecar saw to their end.
+
+    Attributes:
+        round: The present one.
+        round_began_ns: When its first rank was met.
+    """
+
+    def __init__(self, session: Session, now_ns: int, rounds_before: int = 0) -> None:
         facts = session.facts
-        self.ranks: dict[int, WatchedRank] = {}
+        self.round = WatchedRound(rounds_before)
+        self.round_began_ns = now_ns
+        self._root_pid = facts.root_pid
+        self._left: list[tuple[WatchedRound, RoundStart]] = []
         self._pages = Pages(session.pages)
         self._census = Census(facts.root_pid, root_belongs=not facts.launched)
         self._exits = ExitWatcher()
         self.host = socket.gethostname()
-        self._departed = 0
         self._changed_ns = now_ns
         self._scanned_ns = 0
 
     @property
+    def ranks(self) -> dict[int, WatchedRank]:
+        """The ranks of the present round."""
+        return self.round.ranks
+
+    @property
     def alive(self) -> list[WatchedRank]:
         """Ranks whose process is there."""
-        return [rank for rank in self.ranks.values() if rank.departure is None]
+        return self.round.alive
 
     @property
     def anyone_there(self) -> bool:
         """Whether a rank is there, or a process that recorded and was not told as a rank yet."""
         return bool(self.alive) or self._pages.any_alive()
 
-    def update(self, now_ns: int) -> None:
-        """Read pages and vital signs; every now and then read the process tree."""
+    @property
+    def suspended(self) -> bool:
+        """Somebody stopped the whole job with its launcher (job control), not one rank of it."""
+        if not self.alive or any(rank.state not in STOPPED for rank in self.alive):
+            return False
+        launcher = vitals(self._root_pid)
+        return launcher is not None and launcher.state in STOPPED
+
+    def update(self, now_ns: int, *, scan: bool = False) -> None:
+        """Read pages and vital signs; every now and then read the process tree.
+
+        Args:
+            now_ns: Present time.
+            scan: Read the tree in any case.
+        """
+        scan = scan or now_ns - self._scanned_ns >= self._scan_interval_ns(now_ns)
+        if scan:
+            self._pages.find_new()
         beats, _ = self._pages.read()
-        if now_ns - self._scanned_ns >= self._scan_interval_ns(now_ns):
+        self._hear(beats, now_ns)
+        self._look_at(self.alive, now_ns)
+        if scan:
+            known = self.alive
             self._scan(beats, now_ns)
-        for rank in self.ranks.values():
-            beat = beats.get(rank.found.pid)
-            if beat is not None:
-                rank.read(beat, now_ns)
-        for rank in self.alive:
-            seen = vitals(rank.found.pid)
-            if seen is None or not seen.is_still(rank.found.started_ticks):
-                self._depart(rank, None)
-            else:
-                rank.state = seen.state
-                main_s = main_thread_cpu_s(rank.found.pid) or 0.0
-                rank.progress.read_processor(ProcessorTime(main_s, seen.cpu_s), now_ns)
+            self._look_at([rank for rank in self.alive if rank not in known], now_ns)
+
+    def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
+        """Return the rounds that others have followed since last asked, each with what followed."""
+        left, self._left = self._left, []
+        return left
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""
         for ended in self._exits.wait(seconds):
-            for rank in self.alive:
-                if rank.found.pid == ended.pid:
-                    self._depart(rank, ended.exit_code)
+            self.round.depart(ended.pid, ended.exit_code)
 
     def targets(self) -> list[Target]:
         """Return the processes to look at: every rank that is there, and its children."""
@@ -92,72 +124,100 @@ class Roster:
             rank.read_flight(look.flights.get(rank.found.rank))
 
     def views(self, now_ns: int) -> tuple[RankView, ...]:
-        """Return all ranks as rules may see them."""
-        return tuple(rank.view(self.host, now_ns) for rank in self.ranks.values())
+        """Return all ranks of the present round as rules may see them."""
+        return self.round.views(self.host, now_ns)
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
         """Nobody watched for so long: that silence counts for no rank."""
         for rank in self.ranks.values():
             rank.progress.forgive(lapse_ns, now_ns)
 
-    def exit_code_of_command(self, pid: int, exit_code: int | None) -> None:
-        """The launcher's word on the command that it started, which may itself be a rank."""
-        for rank in self.ranks.values():
-            if rank.found.pid != pid:
-                continue
-            if rank.departure is None:
-                self._depart(rank, exit_code)
-            elif rank.departure.exit_code is None:
-                rank.departure = replace(rank.departure, exit_code=exit_code)
-
     def close(self) -> None:
         """Close pages and exits."""
         self._pages.close()
         self._exits.close()
 
-    @property
-    def _ranks_are_told(self) -> bool:
-        """Whether ranks were ever told by a launcher or a page: then no launcher is one of them."""
-        return any(not rank.found.guessed for rank in self.ranks.values())
+    def _hear(self, beats: dict[int, Beat], now_ns: int) -> None:
+        for rank in self.ranks.values():
+            beat = beats.get(rank.found.pid)
+            if beat is not None:
+                rank.read(beat, now_ns)
+
+    def _look_at(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
+        for rank in ranks:
+            seen = vitals(rank.found.pid)
+            if seen is None or not seen.is_still(rank.found.started_ticks):
+                self.round.depart(rank.found.pid, None)
+            else:
+                rank.state = seen.state
+                main_s = main_thread_cpu_s(rank.found.pid) or 0.0
+                rank.progress.read_processor(ProcessorTime(main_s, seen.cpu_s), now_ns)
 
     def _scan_interval_ns(self, now_ns: int) -> int:
         young = now_ns - self._changed_ns < YOUNG_S * NANOSECONDS
-        return int((SCAN_YOUNG_S if young else SCAN_SETTLED_S) * NANOSECONDS)
+        return int((SCAN_YOUNG_S if young or not self.alive else SCAN_SETTLED_S) * NANOSECONDS)
 
     def _scan(self, beats: dict[int, Beat], now_ns: int) -> None:
         self._scanned_ns = now_ns
-        self._pages.find_new()
         processes = self._census.take(now_ns)
+        present = {process.pid for process in processes}
         found = find_ranks(processes, beats)
         pids = {rank.pid for rank in found}
-        for rank in [rank for rank in self.alive if rank.found.pid not in pids]:
-            if any(process.pid == rank.found.pid for process in processes):
+        for rank in self.alive:
+            if rank.found.pid in present - pids:
                 del self.ranks[rank.found.rank]
-        for rank_found in found:
-            if not (rank_found.guessed and self._ranks_are_told):
-                self._meet(rank_found, now_ns)
-        self._remember_departed(beats, {process.pid for process in processes}, now_ns)
+        gone = _gone_ranks(beats, present)
+        for one in sorted((*found, *gone), key=lambda rank: rank.start.number or 0):
+            self._take(one, beats, now_ns)
 
-    def _remember_departed(self, beats: dict[int, Beat], present: set[int], now_ns: int) -> None:
-        """A rank that came and went between two scans is known by the page that it left."""
-        for pid, beat in beats.items():
-            if beat.rank is None or beat.rank in self.ranks or pid in present:
-                continue
-            found = FoundRank(
-                rank=beat.rank, pid=pid, local_rank=beat.local_rank, world_size=beat.world_size
-            )
-            rank = self.ranks[beat.rank] = WatchedRank(found, now_ns)
-            self._depart(rank, None)
-
-    def _meet(self, found: FoundRank, now_ns: int) -> None:
-        known = self.ranks.get(found.rank)
-        if known is None or known.found.pid != found.pid:
-            self.ranks[found.rank] = WatchedRank(found, now_ns)
-            self._exits.watch(found.pid)
-            self._changed_ns = now_ns
+    def _take(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
+        """Take in a rank that was found, unless it is none of this round's or of a later one's."""
+        if self.round.is_after(found) or (found.guessed and self._may_be_launcher(found)):
+            return
+        if self.round.is_left_by(found):
+            self._leave_round(found, beats, now_ns)
+        is_gone = not found.started_ticks
+        if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
+            return
+        rank = self.round.meet(found, now_ns)
+        if rank is None:
+            return
+        if found.pid in beats:
+            rank.read(beats[found.pid], now_ns)
+        self._changed_ns = now_ns
+        if is_gone:
+            self.round.depart(found.pid, None)
         else:
-            known.found = found
+            self._exits.watch(found.pid)
 
-    def _depart(self, rank: WatchedRank, exit_code: int | None) -> None:
-        rank.depart(self._departed, utc_now(), exit_code)
-        self._departed += 1
+    def _leave_round(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
+        number = self.round.number
+        if self.round.is_repeated_by(found):
+            counted = found.start.number != self.round.count
+            start = found.start if counted else replace(found.start, number=None)
+            self._left.append((self.round, start))
+            number += 1
+        self._pages.forget_gone(beats, self.round.count)
+        self.round = WatchedRound(number)
+        self.round_began_ns = now_ns
+
+    def _may_be_launcher(self, guessed: FoundRank) -> bool:
+        """Once ranks were told by a launcher or a page, no process that is older is one of them."""
+        told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
+        starts = [one.started_ticks for one in told]
+        return any(start == 0 or guessed.started_ticks <= start for start in starts)
+
+
+def _gone_ranks(beats: dict[int, Beat], present: set[int]) -> list[FoundRank]:
+    """A rank that came and went between two scans is known by the page that it left."""
+    return [
+        FoundRank(
+            rank=beat.rank,
+            pid=pid,
+            local_rank=beat.local_rank,
+            world_size=beat.world_size,
+            start=RoundStart(number=beat.round),
+        )
+        for pid, beat in beats.items()
+        if beat.rank is not None and pid not in present
+    ]

@@ -6,6 +6,13 @@ and looks often; what turned out to be only slow is looked at less and less.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.sidecar.watched_rank import WatchedRank
+
 NANOSECONDS = 1_000_000_000
 FIRST_LOOKS = 3
 BETWEEN_FIRST_LOOKS_S = 1.0
@@ -23,6 +30,24 @@ class Schedule:
         self._looks = 0
         self._last_ns = 0
         self._interval_s = BETWEEN_FIRST_LOOKS_S
+
+    def due_for(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
+        """Say whether to look now, by the rank that is silent for longest.
+
+        Args:
+            alive: Ranks that have a process.
+            now_ns: Present time.
+        """
+        silent = max(alive, key=lambda rank: rank.progress.silent_ns(now_ns), default=None)
+        if silent is None:
+            return False
+        pace = silent.progress.pace()
+        return self.due(
+            silent.progress.silent_ns(now_ns) / NANOSECONDS,
+            pace.longest_pause_s if pace is not None and pace.known else 0.0,
+            min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
+            now_ns,
+        )
 
     def due(self, silent_s: float, longest_pause_s: float, idle_s: float, now_ns: int) -> bool:
         """Say whether to look now.

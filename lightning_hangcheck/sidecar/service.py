@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -14,7 +15,8 @@ from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.tree import process_ref
-from lightning_hangcheck.rundir.atomic import write_atomically
+from lightning_hangcheck.rundir.atomic import PRIVATE_FILE, write_atomically
+from lightning_hangcheck.rundir.process_stat import is_alive
 from lightning_hangcheck.rundir.run_folders import settle_elsewhere, settle_run_folder
 from lightning_hangcheck.rundir.session import Session, SidecarFacts, taken_sessions_folder
 from lightning_hangcheck.sidecar.control import (
@@ -26,7 +28,8 @@ from lightning_hangcheck.sidecar.control import (
     send,
 )
 from lightning_hangcheck.sidecar.publishing import Publisher
-from lightning_hangcheck.sidecar.run_record import RunRecorder
+from lightning_hangcheck.sidecar.round_end import describe_round
+from lightning_hangcheck.sidecar.run_record import RunRecorder, rounds_so_far
 from lightning_hangcheck.sidecar.watch_notes import NoteKeeper
 from lightning_hangcheck.sidecar.watching import Watcher
 
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
 DISK_LIMIT_S = 5.0
 SETTLED_AFTER_S = 1.0
 """How long everybody must be gone before the job counts as over, where no launcher says so. The
-rank that starts a sidecar has its page by then; torchrun's restart opens a session of its own."""
+rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
+as somebody."""
 
 
 class Service:
@@ -49,8 +53,12 @@ class Service:
         self._session = session
         self._publisher = Publisher(_settle(session))
         self._record = RunRecorder(session)
-        self._watcher = Watcher(session, settings, self._publisher, self._hang_proven)
+        self._watcher = Watcher(
+            session, settings, self._publisher, self._hang_proven, rounds_so_far(session)
+        )
         self._notes = NoteKeeper(session)
+        root = process_ref(session.facts.root_pid)
+        self._root_ticks = root.started_ticks if root is not None else None
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
         self._gone_since: float | None = None
         self._signal = ""
@@ -66,7 +74,7 @@ class Service:
         while ended is None and not self._over():
             self._watcher.tick()
             self._notes.update(self._watcher.roster, self._publisher, time.monotonic_ns())
-            record = self._record.update(self._watcher.roster)
+            record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))
             ended = self._hear()
@@ -101,20 +109,31 @@ class Service:
 
     def _over(self) -> bool:
         """Without a launcher's word: everybody who was there is gone, and nobody came back."""
-        if self._inbox is not None or self._watcher.roster.anyone_there:
+        roster = self._watcher.roster
+        if self._inbox is not None or roster.anyone_there or self._may_start_again():
             self._gone_since = None
             return False
         now = time.monotonic()
         self._gone_since = self._gone_since or now
         return now - self._gone_since >= SETTLED_AFTER_S
 
+    def _may_start_again(self) -> bool:
+        """Whether a launcher that starts failed ranks again is still there, and will do so."""
+        facts, watched = self._session.facts, self._watcher.roster.round
+        if not facts.restarts or self._root_ticks is None:
+            return False
+        return watched.may_be_followed and is_alive(facts.root_pid, self._root_ticks)
+
     def _conclude(self, ended: CommandEnded | None) -> None:
         roster = self._watcher.roster
         if ended is not None:
-            roster.exit_code_of_command(ended.pid, ended.exit_code)
+            roster.round.depart(ended.pid, ended.exit_code)
         exit_code = ended.exit_code if ended is not None else None
-        self._watcher.conclude(exit_code, ended.left_running if ended is not None else ())
-        self._publisher.save(partial(self._record.write, self._record.end(roster, exit_code)))
+        left_running = ended.left_running if ended is not None else ()
+        verdict = self._watcher.conclude(exit_code, left_running)
+        last = describe_round(roster.round.number, roster.round.started_at, verdict)
+        record = self._record.end(roster, (*self._watcher.earlier, last), exit_code)
+        self._publisher.save(partial(self._record.write, record))
 
     def _hang_proven(self) -> None:
         """`hangcheck run` may end the job on this, so the evidence must be on the disk first."""
@@ -137,6 +156,26 @@ def _settle(session: Session) -> RunFolder:
     if settled.trouble:
         log.once("run folder", settled.trouble)
     return settled.folder
+
+
+def claim_watch(session: Session) -> bool:
+    """Become the one sidecar of this session, for as long as this process lives.
+
+    A round may ask for a sidecar while that of the round before is only being replaced.
+
+    Returns:
+        Whether no other watches it.
+
+    Raises:
+        OSError: The session is gone.
+    """
+    descriptor = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
 
 
 def announce(session: Session) -> None:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import build_case
-from lightning_hangcheck.model.case import Aftermath, Case, RunFacts
+from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.probes.exits import still_running
-from lightning_hangcheck.probes.vitals import vitals
 from lightning_hangcheck.sidecar.alarm import Alarm
 from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.limits import limits_of
 from lightning_hangcheck.sidecar.looking import Look, Looker
 from lightning_hangcheck.sidecar.progress import NANOSECONDS
 from lightning_hangcheck.sidecar.roster import Roster
+from lightning_hangcheck.sidecar.round_end import end_round
+from lightning_hangcheck.sidecar.rounds import run_facts
 from lightning_hangcheck.sidecar.schedule import Schedule
 from lightning_hangcheck.sidecar.way_out import WayOut
 
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.code_note import CodeNote
     from lightning_hangcheck.model.evidence import Gap
+    from lightning_hangcheck.model.round import Round, RoundStart
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.sidecar.publishing import Publisher
+    from lightning_hangcheck.sidecar.rounds import WatchedRound
 
 LAPSE_S = 2.0
 """A reading that comes this much late means that we were stopped or starved, not the ranks."""
@@ -35,7 +39,6 @@ LOOKING_POLL_S = 0.05
 CLOSER_EVERY_S = 15.0
 MOST_SEEN_CLOSER = 4
 """Culprits of which the facts tell."""
-STOPPED = ("T", "t")
 SETTLED_NS = 3 * NANOSECONDS
 """Time for which a rank must have advanced before that is called a recovery. On Ctrl-C a Python
 program ends within a second, and its launcher's word comes within a tenth."""
@@ -53,6 +56,7 @@ class Watcher:
         settings: In force.
         publisher: Takes what is worth telling.
         hang_proven: Called once for each hang that is proven, after it was published.
+        earlier: Rounds that another sidecar of this run saw to their end; ours are added.
     """
 
     def __init__(
@@ -61,13 +65,15 @@ class Watcher:
         settings: Settings,
         publisher: Publisher,
         hang_proven: Callable[[], None],
+        earlier: tuple[Round, ...] = (),
     ) -> None:
         self._session = session
         self._settings = settings
         self._publisher = publisher
         self._hang_proven = hang_proven
         self._read_ns = time.monotonic_ns()
-        self.roster = Roster(session, self._read_ns)
+        self.earlier = earlier
+        self.roster = Roster(session, self._read_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
         self._way_out = WayOut()
         self._said_still_there: set[int] = set()
@@ -86,7 +92,10 @@ class Watcher:
         now_ns = time.monotonic_ns()
         self._forgive_lapse(now_ns)
         self.roster.update(now_ns)
+        self._end_left_rounds(now_ns)
         look = self._looker.finished()
+        if self._look_begun_ns < self.roster.round_began_ns:
+            look = None
         if look is not None:
             self._take(look)
         if self._on_its_way_out(now_ns, looked=look is not None):
@@ -139,7 +148,9 @@ class Watcher:
         self._publisher.publish(case, judge(case), "aftermath")
 
     def _look_if_due(self, now_ns: int) -> None:
-        targets = self.roster.targets() if not self._looker.looking and self._due(now_ns) else []
+        if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):
+            return
+        targets = self.roster.targets()
         if targets:
             self._looker.begin(
                 targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
@@ -159,8 +170,8 @@ class Watcher:
         self._closer_ns = now_ns
         return standing.culprits[:MOST_SEEN_CLOSER]
 
-    def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> None:
-        """Judge the job at its end and tell it; a hang that stands is not judged afresh.
+    def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
+        """Judge the last round, tell and return it; a hang that stands is not judged afresh.
 
         Args:
             exit_code: Of the command, where its launcher says it.
@@ -172,23 +183,40 @@ class Watcher:
         self._looker.close()
         left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
         now_ns = time.monotonic_ns()
-        self.roster.update(now_ns)
+        self.roster.update(now_ns, scan=True)
+        self._end_left_rounds(now_ns)
         case = replace(
-            self._case(now_ns, ended=True),
+            self._case(self.roster.round, now_ns, ended=True),
             exit_code=exit_code,
             left_running=left_running,
             asked_end=self._way_out.asked,
         )
-        if self.alarm.proven and not ended_well(case):
+        standing = self.alarm.standing
+        if standing is not None and self.alarm.proven and not ended_well(case):
             asked_ns = self._way_out.asked_ns if self._way_out.asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
-            return
+            return standing
         if self.alarm.proven:
             self._tell_recovery(now_ns)
         verdict = judge(case)
         self._publisher.publish(
             case, verdict, "line" if verdict.verdict == "finished" else "report"
         )
+        return verdict
+
+    def _end_left_rounds(self, now_ns: int) -> None:
+        """Tell how each round ended that another has followed, and start afresh with that one."""
+        for left, next_start in self.roster.left_rounds():
+            case = self._case(left, now_ns, ended=True, next_start=next_start)
+            case = replace(case, asked_end=self._way_out.asked)
+            hang = self.alarm.standing if self.alarm.proven else None
+            verdict, ended = end_round(case, left.started_at, hang)
+            if verdict.verdict != "finished":
+                self._publisher.publish(case, verdict, "line")
+            self.earlier = (*self.earlier, ended)
+            self.alarm, self._gaps, self._code = Alarm(), (), ()
+            self._raised_case, self._recovering_ns = None, 0
+            self._schedule.calm()
 
     def _take(self, look: Look) -> None:
         self._gaps, self._code = look.gaps, look.code
@@ -207,7 +235,7 @@ class Watcher:
                 rank.progress.saw_movement(now_ns)
             elif seen.activity == "busy":
                 rank.progress.saw_spinning()
-        case = self._case(now_ns)
+        case = self._case(self.roster.round, now_ns)
         verdict = judge(case)
         telling = self.alarm.hear(verdict)
         self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
@@ -240,59 +268,31 @@ class Watcher:
         silence += (since_ns - self._raised_ns) / NANOSECONDS
         recovered = self.alarm.recovered(utc_now(), silence)
         if recovered is not None:
-            self._publisher.publish(self._case(time.monotonic_ns()), recovered, "line")
-
-    def _due(self, now_ns: int) -> bool:
-        silent = max(
-            self.roster.alive, key=lambda rank: rank.progress.silent_ns(now_ns), default=None
-        )
-        if silent is None:
-            return False
-        pace = silent.progress.pace()
-        return self._schedule.due(
-            silent.progress.silent_ns(now_ns) / NANOSECONDS,
-            pace.longest_pause_s if pace is not None and pace.known else 0.0,
-            min(rank.progress.idle_ns(now_ns) for rank in self.roster.alive) / NANOSECONDS,
-            now_ns,
-        )
+            case = self._case(self.roster.round, time.monotonic_ns())
+            self._publisher.publish(case, recovered, "line")
 
     def _forgive_lapse(self, now_ns: int) -> None:
         """Silence counts only while somebody watched, and while the job was allowed to run."""
         lapse_ns = now_ns - self._read_ns
         self._read_ns = now_ns
-        if lapse_ns > LAPSE_S * NANOSECONDS or self._job_suspended():
+        if lapse_ns > LAPSE_S * NANOSECONDS or self.roster.suspended:
             self.roster.forgive(lapse_ns, now_ns)
 
-    def _job_suspended(self) -> bool:
-        """Somebody stopped the whole job with its launcher (job control), not one rank of it."""
-        alive = self.roster.alive
-        if not alive or any(rank.state not in STOPPED for rank in alive):
-            return False
-        launcher = vitals(self._session.facts.root_pid)
-        return launcher is not None and launcher.state in STOPPED
-
-    def _case(self, now_ns: int, *, ended: bool = False) -> Case:
+    def _case(
+        self,
+        watched: WatchedRound,
+        now_ns: int,
+        *,
+        ended: bool = False,
+        next_start: RoundStart | None = None,
+    ) -> Case:
         return build_case(
-            run=self._run_facts(),
-            ranks=self.roster.views(now_ns),
+            run=run_facts(self._session, watched, self.earlier, next_start),
+            ranks=watched.views(self.roster.host, now_ns),
             gaps=self._gaps,
             code=self._code,
             limits=limits_of(self._settings),
             taken_at=utc_now(),
             taken_ns=now_ns,
             ended=ended,
-        )
-
-    def _run_facts(self) -> RunFacts:
-        found = [rank.found for rank in self.roster.ranks.values()]
-        local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
-        world_size = max((rank.world_size or 0 for rank in found), default=0)
-        facts = self._session.facts
-        return RunFacts(
-            run_id=self._session.run_folder.run_id,
-            command=facts.command,
-            started_at=facts.started_at,
-            world_size=world_size,
-            nnodes=max(1, -(-world_size // max(local))) if local else 1,
-            local_world_size=max(local, default=None),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +60,18 @@ def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
     assert sidecar_pid(file, seen) is None
     assert job.process.poll() is None, "training goes on"
     assert capfd.readouterr().err.count("a new sidecar (pid ") == 1, "said once"
+
+
+@pytest.mark.real
+def test_second_sidecar_leaves_the_session_to_the_first(program: Start, tmp_path: Path) -> None:
+    """A round may ask for one while that of the round before is only being replaced."""
+    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    file = tmp_path.joinpath(job.first_words, "sidecar.json")
+    first = until(lambda: sidecar_pid(file, set()), "a sidecar")
+    second = [sys.executable, "-m", "lightning_hangcheck.sidecar", str(file.parent)]
+    subprocess.run(second, check=True, timeout=30)
+    assert sidecar_pid(file, set()) == first
+    assert sidecars_below(job.pid) == [first]
 
 
 @pytest.mark.real

@@ -1,0 +1,65 @@
+"""Two ranks in rounds: the words of the command line say what happens in each round.
+
+``raise`` or ``kill`` is the end of rank 1 before the ranks join, once rank 0 has got as far;
+``lose`` is ``raise`` together with the end of the sidecar; ``hang`` stops rank 1 in its own code
+after they joined; ``train`` is a round without a fault. With ``callback`` as first word the job is
+watched by the callback's own means.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import lightning_hangcheck as hc
+
+words = sys.argv[1:]
+if words[0] == "callback":
+    from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
+    from lightning_hangcheck.recorder.recording import current
+
+    words = words[1:]
+    keep_sidecar(current())
+    seen = current().session.run_folder.run_file
+    while not (seen.exists() and f'"pid": {os.getpid()},' in seen.read_text()):
+        time.sleep(0.01)
+
+rank, number = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+what = words[number]
+marker = Path(f"rank-0-in-round-{number}")
+hc.checkpoint("started")
+
+
+def fail():
+    while not marker.exists():
+        time.sleep(0.01)
+    if what == "lose":
+        facts = json.loads(current().session.sidecar_file.read_text())
+        os.kill(facts["pid"], signal.SIGKILL)
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError("bad sample")
+
+
+def load():
+    while True:
+        time.sleep(1000)
+
+
+if what in ("raise", "kill", "lose"):
+    if rank == 1:
+        fail()
+    marker.touch()
+    signal.pause()
+dist.init_process_group("gloo")
+for step in range(5):
+    dist.all_reduce(torch.ones(1))
+    if what == "hang" and rank == 1 and step == 3:
+        load()
+    hc.beat()
+dist.destroy_process_group()
