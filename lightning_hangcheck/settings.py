@@ -107,6 +107,16 @@ def _write(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else f"{value}"
 
 
+def environment_with(environment: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Return an environment in which every option is as in the settings, whatever it was before.
+
+    So all processes of a job read the same values, and each reads one that can be used.
+    """
+    options = {PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings)}
+    kept = {name: value for name, value in environment.items() if name not in options}
+    return kept | to_environment(settings)
+
+
 def to_environment(settings: Settings) -> dict[str, str]:
     """Write the options that differ from their defaults as environment variables."""
     return {

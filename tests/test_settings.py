@@ -13,6 +13,7 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import (
     PREFIX,
     Settings,
+    environment_with,
     from_environment,
     read_option,
     to_environment,
@@ -82,6 +83,15 @@ def test_a_value_that_cannot_be_used_names_the_variable_and_an_example(
     assert f"{variable}={text!r}" in str(caught.value)
     assert f"write for example {variable}=" in caught.value.remedy
     assert "\n" not in str(caught.value)
+
+
+def test_a_child_reads_what_its_parent_uses_whatever_the_environment_said() -> None:
+    """A default that was asked for, or taken in place of a bad value, is no variable."""
+    said = {"HANGCHECK_STALL_TIMEOUT": "soon", "HANGCHECK_ON_HANG": "abort", "PATH": "/bin"}
+    settings = Settings(idle_after=7)
+    environment = environment_with(said, settings)
+    assert from_environment(environment) == settings
+    assert environment == {"PATH": "/bin", "HANGCHECK_IDLE_AFTER": "7"}
 
 
 @given(some.sampled_from(NAMES), some.text(min_size=1))

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.report import json_text, terminal, unjudged
 from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def report(run_dir: str | None, *, as_json: bool) -> int:
 
 def _find(run_dir: str | None) -> RunFolder:
     try:
-        return within(PART_LIMIT_S, lambda: find_run_folder(run_dir))
-    except (NoAnswer, OSError) as error:
+        return apart(PART_LIMIT_S, lambda: find_run_folder(run_dir))
+    except (NoAnswerFromStorage, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UnreadableRun(
             f"{run_dir or RUNS_FOLDER} cannot be read ({why})",

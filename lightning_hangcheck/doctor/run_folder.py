@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from lightning_hangcheck.doctor.check import Check
-from lightning_hangcheck.probes.guard import NoAnswer, within
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.atomic import NEW_FILE, PRIVATE_FILE, name_beside
 
 NAME = "run folder writable"
@@ -28,8 +28,8 @@ def run_folder_writable(path: Path, time_limit_s: float = TIME_LIMIT_S) -> Check
     folder = Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would touch the disk
     elsewhere = "name a folder on another disk: --run-dir or HANGCHECK_RUN_DIR"
     try:
-        free_bytes = within(time_limit_s, lambda: _try_writing(folder))
-    except NoAnswer as error:
+        free_bytes = apart(time_limit_s, lambda: _try_writing(folder))
+    except NoAnswerFromStorage as error:
         return Check(NAME, "failed", f"{folder} cannot be written: {error}", elsewhere)
     except OSError as error:
         return Check(NAME, "failed", f"{folder} cannot be written ({error.strerror})", elsewhere)

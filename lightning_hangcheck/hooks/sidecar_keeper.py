@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.recorder.sidecar_watch import read_sidecar
 from lightning_hangcheck.rundir.process_stat import is_alive
+from lightning_hangcheck.rundir.session import read_sidecar
 from lightning_hangcheck.sidecar.starting import start_sidecar
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
 """The journal: one JSON object a line, appended by a thread of its own.
 
 Each line holds ``at`` (ISO 8601 UTC), ``ns`` (CLOCK_MONOTONIC, comparable between the ranks of a
-host), ``pid``, ``kind``, and what belongs to its kind. Training only queues an entry: a full or
-stalled disk costs lines, which are counted, and never time. Lines that come close together are
-written together, so that training does not share the interpreter with this thread at each of them.
+host), ``pid``, ``kind``, and what belongs to its kind. Training only queues an entry; the thread
+leaves it in shared memory for the sidecar, which writes the disk: a full or stalled disk costs
+lines, which are counted, and never time. Lines that come close together are left together, so that
+training does not share the interpreter with this thread at each of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import queue
 import threading
 import time
 from datetime import datetime, timedelta, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,19 +25,27 @@ from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.machine.own_thread import start_thread
 from lightning_hangcheck.model.plain_text import visible_json
 from lightning_hangcheck.model.redaction import HIDDEN, redact_text, redact_value
-from lightning_hangcheck.rundir.atomic import open_for_append
+from lightning_hangcheck.rundir.journal_handover import MOST_LEFT_BYTES, Carrier, Handover
+from lightning_hangcheck.rundir.process_stat import is_alive
+from lightning_hangcheck.rundir.session import read_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.rundir.session import Session
 
 MOST_WAITING = 10_000
 # a rank that never learns its number writes to ranks/pid-<PID>.jsonl once so many lines wait
 MOST_UNSETTLED = 1_000
 # the page shows the newest of these at once, should the process die in this time
 GATHER_S = 0.05
+# about 50 kB: what waits goes at most so far over the limit
+MOST_TOGETHER = 500
+WAIT_TO_BE_TAKEN_S = 0.5
+SIDECAR_COMES_WITHIN_S = 5.0
+"""A sidecar of HangCheck announces itself within a second of the recorder's start; until this time
+lines wait for it, so that the rank need not touch the disk. Where none comes, the rank must."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -60,7 +69,9 @@ class JournalWriter:
     """The journal of this process.
 
     Args:
-        prepare: Makes the run folder and returns it; called in our thread, before the first line.
+        session: Where lines are left.
+        prepare: Makes the run folder and returns it; called in our thread, and only where nobody
+            takes what was left.
         rank: None while unknown: lines wait in memory until `settle`.
         ranks: That write one on this machine.
 
@@ -68,14 +79,21 @@ class JournalWriter:
         NoRoom: There is none for its thread.
     """
 
-    def __init__(self, prepare: Callable[[], RunFolder], rank: int | None, ranks: int = 1) -> None:
-        self._prepare = prepare
+    def __init__(
+        self,
+        session: Session,
+        prepare: Callable[[], RunFolder],
+        rank: int | None,
+        ranks: int = 1,
+    ) -> None:
+        self._session = session
+        self._handover = Handover(session.journals)
+        self._carrier = Carrier(session.journals, prepare)
         self._pid = os.getpid()
+        self._alone_from = time.monotonic() + SIDECAR_COMES_WITHIN_S
         self._queue: queue.SimpleQueue[Entry | _Settle] = queue.SimpleQueue()
         self._dropped = 0
-        self._rank = rank
-        self._settled = rank is not None
-        self._descriptor: int | None = None
+        self._name = None if rank is None else self._name_for(rank)
         self._broken = False
         self._closing = threading.Event()
         self._thread = start_thread(self._run, "hangcheck-journal", ranks)
@@ -97,13 +115,13 @@ class JournalWriter:
         self._queue.put(_Settle(rank))
 
     def close(self, limit_s: float) -> bool:
-        """Write what waits.
+        """Leave what waits, or write it where there is nobody to leave it to.
 
         Args:
             limit_s: Seconds to wait for a slow disk.
 
         Returns:
-            Whether all was written in time.
+            Whether all was done in time.
         """
         self._queue.put(_Settle(None, last=True))
         self._closing.set()
@@ -119,16 +137,23 @@ class JournalWriter:
                     unsettled.append(item)
                 else:
                     closed = item.last
-                    self._rank = self._rank if self._settled else item.rank
-                    self._settled = True
-            if self._settled or len(unsettled) > MOST_UNSETTLED:
-                self._settled = True
-                self._write(unsettled)
+                    self._name = self._name or self._name_for(item.rank)
+            if len(unsettled) > MOST_UNSETTLED:
+                self._name = self._name or self._name_for(None)
+            if self._name and unsettled:
+                self._guard(partial(self._leave, self._name, unsettled))
                 unsettled = []
+        if self._name:
+            last = self._dropped_so_far()
+            self._guard(partial(self._leave_at_once, self._name, last))
+            self._guard(self._carry_if_alone)
+
+    def _name_for(self, rank: int | None) -> str:
+        return self._session.run_folder.journal(rank, self._pid).name
 
     def _next_items(self) -> list[Entry | _Settle]:
         """Wait for an item, then a moment for those that follow it, unless the end is near."""
-        items = [self._queue.get()]
+        items = [self._next_item()]
         self._closing.wait(GATHER_S)
         while True:
             try:
@@ -136,27 +161,71 @@ class JournalWriter:
             except queue.Empty:
                 return items
 
-    def _write(self, entries: list[Entry]) -> None:
-        if self._broken or not entries:
+    def _next_item(self) -> Entry | _Settle:
+        """Wait for an item, and see meanwhile to it that what was left is taken."""
+        while self._handover.waiting_bytes():
+            self._guard(self._carry_if_alone)
+            try:
+                return self._queue.get(timeout=WAIT_TO_BE_TAKEN_S)
+            except queue.Empty:
+                continue
+        return self._queue.get()
+
+    def _leave(self, name: str, entries: list[Entry]) -> None:
+        """Leave lines as there comes room for them; what finds none at the end is counted."""
+        for start in range(0, len(entries), MOST_TOGETHER):
+            together = entries[start : start + MOST_TOGETHER]
+            if self._room_comes():
+                self._leave_at_once(name, [*together, *self._dropped_so_far()])
+                self._carry_if_alone()
+            else:
+                self._dropped += len(together)
+
+    def _leave_at_once(self, name: str, entries: list[Entry]) -> None:
+        if entries:
+            lines = b"".join(encode_entry(entry, self._pid) for entry in entries)
+            self._handover.leave(name, lines)
+
+    def _dropped_so_far(self) -> list[Entry]:
+        dropped, self._dropped = self._dropped, 0
+        if not dropped:
+            return []
+        log.once("journal-dropped", "the journal is written too slowly; it lacks some lines")
+        return [Entry("dropped", {"lines": dropped}, time.time_ns(), time.monotonic_ns())]
+
+    def _room_comes(self) -> bool:
+        """Wait for room, but not at the end: then there is no time."""
+        while True:
+            at_the_end = self._closing.is_set()
+            if self._is_full():
+                self._carry_if_alone()
+            if not self._is_full() or at_the_end:
+                return not self._is_full()
+            self._closing.wait(WAIT_TO_BE_TAKEN_S)
+
+    def _is_full(self) -> bool:
+        return self._handover.waiting_bytes() >= MOST_LEFT_BYTES
+
+    def _carry_if_alone(self) -> None:
+        """Write to the disk ourselves where nobody else does, or will."""
+        if self._session.facts.launched:
+            return  # its launcher sees to it that there is a sidecar
+        if not self._closing.is_set() and time.monotonic() < self._alone_from:
             return
-        if dropped := self._dropped:
-            self._dropped = 0
-            entries.append(
-                Entry("dropped", {"lines": dropped}, time.time_ns(), time.monotonic_ns())
-            )
-            log.once("journal-dropped", "the journal is written too slowly; it lacks some lines")
+        sidecar = read_sidecar(self._session.sidecar_file)
+        if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
+            self._carrier.carry(only_pid=self._pid)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Do it, unless an earlier piece of it has failed: then there is no journal any more."""
+        if self._broken:
+            return
         try:
-            self._append(b"".join(encode_entry(entry, self._pid) for entry in entries))
+            work()
         except (OSError, UnpreparedRunFolder) as error:
             self._broken = True
             sentence = "the journal cannot be written, training goes on without it"
             log.once("journal", f"{sentence}: {error}")
-
-    def _append(self, lines: bytes) -> None:
-        if self._descriptor is None:
-            self._descriptor = _open_journal(self._prepare().journal(self._rank, self._pid))
-        if os.write(self._descriptor, lines) < len(lines):
-            raise OSError("the disk is full: it took only a part")
 
 
 def encode_entry(entry: Entry, pid: int) -> bytes:
@@ -197,12 +266,3 @@ def _plain_named(name: str, value: object) -> object:
 def _plain_text(text: str) -> str:
     # undecodable bytes of an environment come as lone surrogates, which JSON cannot hold
     return redact_text(text).encode(errors="replace").decode()
-
-
-def _open_journal(path: Path) -> int:
-    """Open a journal; if its last line was torn, end it, so that ours begins on its own."""
-    descriptor = open_for_append(path)
-    size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        os.write(descriptor, b"\n")
-    return descriptor

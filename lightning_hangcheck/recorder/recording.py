@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.rundir.layout import RunFolder
 
 EXIT_LIMIT_S = 1.0
+REPLACED_WITHIN_S = 5.0
+"""A sidecar announces itself half a second after its start; a busy machine takes a few."""
 
 
 class Recorder:
@@ -250,7 +252,9 @@ class Recorder:
         self._voice.note("start", start_facts(self._environment, self.identity))
         self._hooks.install()
         if self.session is not None:
-            watch = SidecarWatch(self.session.sidecar_file, self._say_sidecar_lost)
+            watch = SidecarWatch(
+                self.session.sidecar_file, self._say_sidecar_lost, self._patience_with_sidecar_s
+            )
             self._pulse = start_pulse(
                 self.session, self.identity, self._page, watch, self._run_errand
             )
@@ -273,6 +277,10 @@ class Recorder:
     def _run_errand(self) -> None:
         if self.on_pulse is not None:
             self.on_pulse()
+
+    def _patience_with_sidecar_s(self) -> float:
+        """Time for whoever keeps the sidecar, the launcher or a rank, to say so and replace it."""
+        return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
 
     def _say_sidecar_lost(self, pid: int) -> None:
         log.once(f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.rundir.decoding import decode
-from lightning_hangcheck.rundir.owned_file import read_owned
 from lightning_hangcheck.rundir.process_stat import is_alive
-from lightning_hangcheck.rundir.session import SidecarFacts
+from lightning_hangcheck.rundir.session import read_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lightning_hangcheck.rundir.session import SidecarFacts
 
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 # linux/prctl.h: "Yama" in ASCII
@@ -27,12 +27,18 @@ class SidecarWatch:
     Args:
         file: The session's ``sidecar.json``.
         on_lost: Called with the process id of a sidecar that is gone, once for each.
+        patience_s: Asked for the seconds that whoever keeps the sidecar has to put a new one in
+            its place: one that is replaced by then is not missed.
     """
 
-    def __init__(self, file: Path, on_lost: Callable[[int], None]) -> None:
+    def __init__(
+        self, file: Path, on_lost: Callable[[int], None], patience_s: Callable[[], float]
+    ) -> None:
         self._file = file
         self._on_lost = on_lost
+        self._patience_s = patience_s
         self._known: SidecarFacts | None = None
+        self._gone_since: float | None = None
         self._lost: SidecarFacts | None = None
 
     def look(self) -> None:
@@ -42,23 +48,16 @@ class SidecarWatch:
             return
         if named != self._known:
             self._known = named
+            self._gone_since = None
             if yama_asks_for_a_name():
                 allow_to_read(named.pid)
-        if not is_alive(named.pid, named.started_ticks):
+        if is_alive(named.pid, named.started_ticks):
+            return
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        if now - self._gone_since >= self._patience_s():
             self._lost = named
             self._on_lost(named.pid)
-
-
-def read_sidecar(file: Path) -> SidecarFacts | None:
-    """Return which process a session names as its sidecar; None where there is none, or it left.
-
-    Args:
-        file: The session's ``sidecar.json``.
-    """
-    try:
-        return decode(read_owned(file), SidecarFacts, str(file))
-    except (OSError, UnreadableRun):
-        return None
 
 
 def yama_asks_for_a_name() -> bool:

@@ -28,7 +28,7 @@ def start_journal(
 ) -> JournalWriter | None:
     """Start the journal; None where there is no room for its thread."""
     try:
-        return JournalWriter(prepare, identity.rank, identity.ranks_here)
+        return JournalWriter(session, prepare, identity.rank, identity.ranks_here)
     except NoRoom as refusal:
         say_withheld(session, NO_THREADS.format(refusal))
         return None

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.atomic import NEW_FILE, PRIVATE_FILE, make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUNS_FOLDER = "hangcheck_runs"
+STAT_LIMIT_S = 1.0
 FOLDERS = ("ranks", "verdicts", "evidence")
 PARTS = ("run.json", "verdict.json", "report.html", *FOLDERS)
 
@@ -44,7 +46,12 @@ class RunFolder(Struct, frozen=True):
     def journal(self, rank: int | None, pid: int) -> Path:
         """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl where the rank was never learnt."""
         name = f"pid-{pid}" if rank is None else f"rank-{rank}"
-        return self.path / "ranks" / f"{name}.jsonl"
+        return self.journals / f"{name}.jsonl"
+
+    @property
+    def journals(self) -> Path:
+        """ranks/, all journals."""
+        return self.path / "ranks"
 
     def numbered_verdict(self, number: int) -> Path:
         """verdicts/<n>.json."""
@@ -121,10 +128,11 @@ def refuse_used(folder: RunFolder) -> None:
         UsedRunFolder: It does, as far as we may see.
     """
     try:
-        folder.run_file.stat()
-    except OSError:
+        used = apart(STAT_LIMIT_S, folder.run_file.exists)
+    except (OSError, NoAnswerFromStorage):
         return
-    raise _used(folder)
+    if used:
+        raise _used(folder)
 
 
 def _used(folder: RunFolder) -> UsedRunFolder:

@@ -10,6 +10,7 @@
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         torch/<pid>.withheld   why that rank has none
+        journals/        lines on their way to the run folder; see `journal_handover`
         stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
 
 `hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
@@ -115,6 +116,11 @@ class Session(Struct, frozen=True):
         return self.path / "sidecar.lock"
 
     @property
+    def journals(self) -> Path:
+        """Folder in which lines of journals wait for who carries them to the run folder."""
+        return self.path / "journals"
+
+    @property
     def meetings(self) -> Path:
         """Folder of the guards' meeting points."""
         return self.path / "meet"
@@ -160,6 +166,7 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
     make_private_folder(folder / "pages")
     write_atomically(folder / NAMESPACE_FILE, pid_namespace().encode())
     make_private_folder(folder / "meet")
+    make_private_folder(folder / "journals")
     data = create_once(folder / "session.json", encode(facts))
     return Session(folder, decode(data, SessionFacts, str(folder / "session.json")))
 
@@ -178,6 +185,14 @@ def read_session(folder: Path) -> Session:
         state = "is gone" if gone else f"cannot be read ({error.strerror})"
         raise UnreadableRun(f"{file} {state}", "start the run again") from error
     return Session(folder, decode(data, SessionFacts, str(file)))
+
+
+def read_sidecar(file: Path) -> SidecarFacts | None:
+    """Read a session's sidecar.json; None where no sidecar has announced itself, or it left."""
+    try:
+        return decode(read_owned(file), SidecarFacts, str(file))
+    except (OSError, UnreadableRun):
+        return None
 
 
 def sessions_folder(user_id: int | None = None) -> Path:

@@ -67,6 +67,7 @@ class Inbox:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._ended = threading.Event()
         self._thread = threading.Thread(
             target=self._read, args=(pipe,), name="hangcheck-inbox", daemon=True
         )
@@ -79,6 +80,10 @@ class Inbox:
         except queue.Empty:
             return None
 
+    def wait_for_end(self, limit_s: float) -> bool:
+        """Wait until the other side has closed its end; whether it did in time."""
+        return self._ended.wait(limit_s)
+
     def _read(self, pipe: IO[bytes]) -> None:
         """Read the descriptor itself: a buffer that is locked in here at exit aborts Python."""
         unread = b""
@@ -87,6 +92,7 @@ class Inbox:
             for line in lines:
                 self._hear(line)
         self._messages.put(LauncherGone())
+        self._ended.set()
 
     def _hear(self, line: bytes) -> None:
         with suppress(msgspec.MsgspecError):

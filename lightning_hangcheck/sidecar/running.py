@@ -13,7 +13,7 @@ from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.shown_command import show_command
-from lightning_hangcheck.probes.guard import NoAnswer, within
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.layout import (
     RunFolder,
     claim_run_folder,
@@ -29,7 +29,7 @@ from lightning_hangcheck.rundir.session import (
     open_session,
     session_folder,
 )
-from lightning_hangcheck.settings import Settings, to_environment
+from lightning_hangcheck.settings import Settings, environment_with
 from lightning_hangcheck.sidecar.clock import utc_now
 from lightning_hangcheck.sidecar.job import Ending, Job, become, refuse_unstartable, shell_code
 from lightning_hangcheck.sidecar.signals import PASSED_ON, hold, next_signal, restore
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 ABORTED = 75
 POLL_S = 0.2
-DISK_LIMIT_S = 5.0
+DISK_LIMIT_S = 1.0
+"""The command waits for this; a second is what a user does not notice beside the start of torch."""
 
 
 def run_command(
@@ -89,7 +90,7 @@ class _Run:
         extra_environment: Mapping[str, str],
         mask: set[signal.Signals | int],
     ) -> None:
-        environment = {**os.environ, **to_environment(settings)}
+        environment = environment_with(os.environ, settings)
         if session is not None:
             environment.update(extra_environment)
             environment[SESSION_VARIABLE] = str(session.path)
@@ -178,8 +179,8 @@ def _run_folder(wanted: str | None, command: str, started_at: str) -> RunFolder:
     """Training goes on without its run folder: an unusable one is replaced by a temporary one."""
     folder = name_run_folder(wanted)
     try:
-        within(DISK_LIMIT_S, lambda: _take(folder, command, started_at))
-    except (UnpreparedRunFolder, NoAnswer, OSError) as error:
+        apart(DISK_LIMIT_S, lambda: _take(folder, command, started_at))
+    except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
         other = temporary_run_folder()
         log.once("run folder", kept_instead(folder, error, other))
         _take(other, command, started_at)

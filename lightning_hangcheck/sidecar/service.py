@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,11 +14,15 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.probes.guard import NoAnswer, within
 from lightning_hangcheck.probes.tree import process_ref
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.atomic import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.rundir.process_stat import is_alive
-from lightning_hangcheck.rundir.run_folders import settle_elsewhere, settle_run_folder
+from lightning_hangcheck.rundir.run_folders import (
+    CLAIMED_WITHIN_S,
+    settle_elsewhere,
+    settle_run_folder,
+)
 from lightning_hangcheck.rundir.session import Session, SidecarFacts, taken_sessions_folder
 from lightning_hangcheck.sidecar.control import (
     CommandEnded,
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.settings import Settings
 
 DISK_LIMIT_S = 5.0
+SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
+"""Looking at the folder takes milliseconds, the patience with another node's claim included."""
 SETTLED_AFTER_S = 1.0
 """How long everybody must be gone before the job counts as over, where no launcher says so. The
 rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
@@ -51,7 +58,7 @@ class Service:
 
     def __init__(self, session: Session, settings: Settings) -> None:
         self._session = session
-        self._publisher = Publisher(_settle(session))
+        self._publisher = Publisher(_settle(session), session.journals)
         self._record = RunRecorder(session)
         self._watcher = Watcher(
             session, settings, self._publisher, self._hang_proven, rounds_so_far(session)
@@ -62,17 +69,16 @@ class Service:
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
         self._gone_since: float | None = None
         self._signal = ""
+        self._to_tell_by: float | None = None
+        self._saved = threading.Event()
 
     def run(self) -> None:
-        """Watch until the job is over, tell its end, and leave nothing behind.
-
-        Raises:
-            OSError: The session in shared memory cannot be written.
-        """
-        announce(self._session)
+        """Watch until the job is over, tell its end, and leave nothing behind."""
         ended = None
         while ended is None and not self._over():
             self._watcher.tick()
+            self._publisher.watch_storage()
+            self._tell_of_hang()
             self._notes.update(self._watcher.roster, self._publisher, time.monotonic_ns())
             record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
@@ -136,9 +142,19 @@ class Service:
         self._publisher.save(partial(self._record.write, record))
 
     def _hang_proven(self) -> None:
-        """`hangcheck run` may end the job on this, so the evidence must be on the disk first."""
+        """`hangcheck run` may end the job on this, so the evidence should be on the disk first."""
         if self._session.facts.launched:
-            self._publisher.save(partial(_tell, HangProven()))
+            self._to_tell_by = time.monotonic() + DISK_LIMIT_S
+            self._publisher.save(self._saved.set)
+
+    def _tell_of_hang(self) -> None:
+        """Tell it once its evidence is saved; storage that does not answer is not waited for."""
+        if self._to_tell_by is None:
+            return
+        if self._saved.is_set() or time.monotonic() >= self._to_tell_by:
+            self._to_tell_by = None
+            self._saved.clear()
+            send(sys.stdout.buffer, HangProven())
 
 
 def _settle(session: Session) -> RunFolder:
@@ -147,8 +163,8 @@ def _settle(session: Session) -> RunFolder:
         log.once("sessions", taken)
     try:
         try:
-            settled = within(DISK_LIMIT_S, partial(settle_run_folder, session))
-        except NoAnswer as error:
+            settled = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))
+        except NoAnswerFromStorage as error:
             settled = settle_elsewhere(session, error)
     except (OSError, UnpreparedRunFolder) as error:
         log.once("run folder", f"verdicts are printed but not saved: {error}")
@@ -187,7 +203,3 @@ def announce(session: Session) -> None:
     me = process_ref(os.getpid())
     facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
     write_atomically(session.sidecar_file, encode(facts))
-
-
-def _tell(message: HangProven) -> None:
-    send(sys.stdout.buffer, message)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine.room import require_room
-from lightning_hangcheck.settings import to_environment
+from lightning_hangcheck.settings import environment_with
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.session import Session
@@ -54,6 +54,6 @@ def _spawn(session: Session, settings: Settings, pipe: int) -> subprocess.Popen[
         own_command(MODULE, str(session.path)),
         stdin=pipe,
         stdout=pipe,
-        env={**environment_of_module(), **to_environment(settings), "CUDA_VISIBLE_DEVICES": ""},
+        env={**environment_with(environment_of_module(), settings), "CUDA_VISIBLE_DEVICES": ""},
         start_new_session=True,
     )

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.rundir.journal_handover import Carrier
+from lightning_hangcheck.rundir.layout import prepare_run_folder
 from lightning_hangcheck.sidecar.control import (
     CommandEnded,
     EndAsked,
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.settings import Settings
 
 MOST_STARTS = 4
+END_LIMIT_S = 0.5
+"""For what takes milliseconds unless storage stalls."""
 CONCLUSION_LIMIT_S = 15.0
 """Time for the last verdict: one look at all ranks and a disk that may be slow."""
 
@@ -76,17 +84,31 @@ class Tie:
         self._tell(EndAsked(by))
 
     def close(self, pid: int, exit_code: int, left_running: Sequence[int]) -> None:
-        """Tell the sidecar how the command ended, and wait for its last verdict, not for ever."""
+        """Tell the sidecar how the command ended, and wait for its last verdict, not for ever.
+
+        It has told all once it lets go of its pipe. Its own end may take longer: storage that
+        stalls keeps a process that writes to it, SIGKILL or not.
+        """
         process = self._process
-        if process is None:
+        if process is None or self._inbox is None:
+            self._carry_journals()
             return
         self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
-        try:
-            process.wait(CONCLUSION_LIMIT_S)
-        except subprocess.TimeoutExpired:
+        if not self._inbox.wait_for_end(CONCLUSION_LIMIT_S):
             log.once("conclusion", "the sidecar does not come to an end; its last verdict is lost")
             process.kill()
-            process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_LIMIT_S)
+
+    def _carry_journals(self) -> None:
+        """Where the last sidecar is lost, what ranks left would be lost too."""
+        carrier = Carrier(
+            self._session.journals, partial(prepare_run_folder, self._session.run_folder)
+        )
+        try:
+            apart(END_LIMIT_S, carrier.carry)
+        except (NoAnswerFromStorage, UnpreparedRunFolder, OSError) as error:
+            log.once("journals", f"the last lines of the journals are lost: {error}")
 
     def _start(self) -> None:
         self._starts += 1

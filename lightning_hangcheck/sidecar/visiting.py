@@ -8,7 +8,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.probes.guard import NoAnswer, within
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.layout import claim_run_folder, prepare_run_folder
 from lightning_hangcheck.sidecar.attaching import Attached
 from lightning_hangcheck.sidecar.offered import Offer
@@ -90,6 +90,6 @@ def keep(case: Case, verdict: Verdict, ranks: tuple[RankRecord, ...], folder: Ru
         save_verdict(folder, 1, case, verdict)
 
     try:
-        within(DISK_LIMIT_S, write)
-    except (UnpreparedRunFolder, NoAnswer, OSError) as error:
+        apart(DISK_LIMIT_S, write)
+    except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
         log.once("run folder", f"the verdict was not saved in {folder.path} ({error})")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from processes import RunningProgram, marked_processes, until
 
@@ -21,6 +22,7 @@ from lightning_hangcheck.rundir.session import (
     SidecarFacts,
     open_session,
 )
+from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,19 @@ def sidecars_below(pid: int) -> list[int]:
     mark = os.environ["HANGCHECK_TEST_SESSION"]
     below = (process for process in marked_processes(mark) if process.ppid() == pid)
     return [child.pid for child in below if "lightning_hangcheck.sidecar" in child.cmdline()]
+
+
+@pytest.mark.real
+def test_a_bad_option_is_said_once_and_its_sidecar_takes_the_same_default(
+    program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = {"HANGCHECK_STALL_TIMEOUT": "soon", "HANGCHECK_LOOK_AFTER": "3"}
+    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"), **bad)
+    file = tmp_path.joinpath(job.first_words, "sidecar.json")
+    sidecar = until(lambda: sidecar_pid(file, set()), "a sidecar that watches")
+    settings = from_environment(psutil.Process(sidecar).environ())
+    assert (settings.stall_timeout, settings.look_after) == (300, 3)
+    assert capfd.readouterr().err.count("HANGCHECK_STALL_TIMEOUT='soon' cannot be used") == 1
 
 
 @pytest.mark.real

@@ -6,21 +6,29 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from processes import end
 
 from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.recorder.journal_reader import read_journal
 from lightning_hangcheck.recorder.page_reader import PageReader
-from lightning_hangcheck.rundir.session import SESSION_VARIABLE, SessionFacts, open_session
+from lightning_hangcheck.rundir.journal_handover import Carrier
+from lightning_hangcheck.rundir.layout import prepare_run_folder
+from lightning_hangcheck.rundir.session import (
+    SESSION_VARIABLE,
+    Session,
+    SessionFacts,
+    open_session,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from lightning_hangcheck.rundir.session import Session
 
 LIMIT_S = 60
 _INHERITED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")
@@ -74,8 +82,14 @@ class Program:
     def pages(self) -> set[int]:
         return {int(path.stem) for path in self.session.pages.iterdir()}
 
+    def carry_journals(self) -> None:
+        """Do what a sidecar would."""
+        prepare = partial(prepare_run_folder, self.session.run_folder)
+        Carrier(self.session.journals, prepare).carry()
+
     def journal(self, name: str = "rank-0") -> list[dict[str, Any]]:
-        path = self.session.run_folder.path / "ranks" / f"{name}.jsonl"
+        self.carry_journals()
+        path = self.session.run_folder.journals / f"{name}.jsonl"
         entries, gaps = read_journal(path)
         assert not gaps
         return entries
@@ -92,6 +106,15 @@ def session(tmp_path: Path) -> Session:
         launched=True,
     )
     return open_session(tmp_path / "session", facts)
+
+
+@pytest.fixture
+def unwatched(session: Session) -> Session:
+    """The session once nobody is there, or will come, to carry a rank's journal to the disk."""
+    facts = msgspec.structs.replace(session.facts, launched=False)
+    (session.path / "session.json").write_bytes(encode(facts))
+    session.sidecar_file.touch()  # it names nobody; ranks leave their pages all the same
+    return Session(session.path, facts)
 
 
 @pytest.fixture

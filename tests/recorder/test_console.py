@@ -144,6 +144,7 @@ def test_elapsed_time_counts_from_the_start_of_the_process(
     assert at_least - tick <= float(match[1]) <= at_most + tick
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_a_stderr_that_nobody_reads_does_not_block(start: Callable[..., Program]) -> None:
     program = start(
         "import lightning_hangcheck as hc\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as some
+from processes import until
 
 from lightning_hangcheck.recorder.journal_reader import parse_journal, read_journal
 from lightning_hangcheck.recorder.journal_writer import (
@@ -18,10 +19,11 @@ from lightning_hangcheck.recorder.journal_writer import (
     JournalWriter,
     encode_entry,
 )
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.rundir.journal_handover import MOST_LEFT_BYTES, Carrier
+from lightning_hangcheck.rundir.layout import prepare_run_folder
+from lightning_hangcheck.rundir.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 plain_values = some.recursive(
@@ -36,8 +38,16 @@ def lines_of(*names: str) -> bytes:
     return b"".join(encode_entry(Entry("note", {"name": name}, 0, 0), 1) for name in names)
 
 
-def run_in(folder: Path) -> Callable[[], RunFolder]:
-    return partial(prepare_run_folder, RunFolder(folder / "run"))
+def session_without_sidecar(tmp_path: Path, *, launched: bool = False) -> Session:
+    """One in which a rank must write its journal itself, unless a launcher promised a sidecar."""
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"), command="", started_at="", root_pid=0, launched=launched
+    )
+    return open_session(tmp_path / "shared" / "session", facts)
+
+
+def writer(session: Session, rank: int | None) -> JournalWriter:
+    return JournalWriter(session, partial(prepare_run_folder, session.run_folder), rank)
 
 
 def names_in(entries: list[dict[str, Any]]) -> list[str]:
@@ -115,7 +125,7 @@ def test_a_journal_that_is_not_there_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> None:
-    journal = JournalWriter(run_in(tmp_path), None)
+    journal = writer(session_without_sidecar(tmp_path), None)
     journal.add("note", {"name": "a"})
     assert journal.close(10)
     (path,) = (tmp_path / "run" / "ranks").iterdir()
@@ -124,7 +134,7 @@ def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> N
 
 
 def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
-    journal = JournalWriter(run_in(tmp_path), None)
+    journal = writer(session_without_sidecar(tmp_path), None)
     journal.add("note", {"name": "before"})
     journal.settle(5)
     journal.add("note", {"name": "after"})
@@ -134,7 +144,7 @@ def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_while_the_rank_is_unknown(tmp_path: Path) -> None:
-    journal = JournalWriter(run_in(tmp_path), None)
+    journal = writer(session_without_sidecar(tmp_path), None)
     for _ in range(MOST_UNSETTLED + 1):
         journal.add("note", {"name": "a"})
     journal.settle(5)
@@ -144,7 +154,7 @@ def test_memory_is_bounded_while_the_rank_is_unknown(tmp_path: Path) -> None:
 
 
 def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> None:
-    journal = JournalWriter(run_in(tmp_path), 0)
+    journal = writer(session_without_sidecar(tmp_path), 0)
     for _ in range(3 * MOST_WAITING):
         journal.add("note", {"name": "a"})
     assert journal.close(20)
@@ -155,7 +165,39 @@ def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> 
     assert len([entry for entry in entries if "name" in entry]) == 3 * MOST_WAITING - lost
 
 
-def test_nothing_said_leaves_no_file(tmp_path: Path) -> None:
-    journal = JournalWriter(run_in(tmp_path), 0)
+def test_what_waits_for_a_sidecar_is_bounded_and_what_finds_no_room_is_counted(
+    tmp_path: Path,
+) -> None:
+    """A launcher promised a sidecar, and storage keeps it busy: the end comes all the same."""
+    session = session_without_sidecar(tmp_path, launched=True)
+    journal = writer(session, 0)
+    added = 2 * MOST_WAITING
+    for _ in range(added):
+        journal.add("note", {"name": "a" * 100})
+    assert journal.close(20)
+    assert not session.run_folder.path.exists()
+    batches = [path.stat().st_size for path in session.journals.iterdir()]
+    assert MOST_LEFT_BYTES <= sum(batches) < 1.5 * MOST_LEFT_BYTES
+    Carrier(session.journals, partial(prepare_run_folder, session.run_folder)).carry()
+    assert list(session.journals.iterdir()) == []
+    entries, gaps = read_journal(session.run_folder.journals / "rank-0.jsonl")
+    assert gaps == ()
+    lost = sum(entry.get("lines", 0) for entry in entries)
+    assert lost > 0
+    assert len([entry for entry in entries if "name" in entry]) == added - lost
+
+
+def test_a_rank_alone_writes_what_it_left_before_it_was_sure(tmp_path: Path) -> None:
+    """Not only at its end: it may be killed."""
+    session = session_without_sidecar(tmp_path)
+    journal = writer(session, 0)
+    journal.add("note", {"name": "a"})
+    path = session.run_folder.journals / "rank-0.jsonl"
+    until(lambda: path.exists() and names_in(read_journal(path)[0]) == ["a"], "the line")
     assert journal.close(10)
-    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_said_leaves_no_file(tmp_path: Path) -> None:
+    journal = writer(session_without_sidecar(tmp_path), 0)
+    assert journal.close(10)
+    assert not (tmp_path / "run").exists()

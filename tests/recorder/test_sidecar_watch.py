@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.rundir.session import Session
 
+AT_ONCE = float  # no seconds
 WAITING = [sys.executable, "-c", "input()"]
 
 
@@ -47,7 +48,7 @@ def test_a_killed_sidecar_is_missed_once(tmp_path: Path, sidecar: subprocess.Pop
     """Already as a zombie: whoever started it may be too busy to reap it."""
     lost: list[int] = []
     file = tmp_path / "sidecar.json"
-    watch = SidecarWatch(file, lost.append)
+    watch = SidecarWatch(file, lost.append, AT_ONCE)
     watch.look()
     name_sidecar(file, sidecar.pid)
     watch.look()
@@ -61,12 +62,47 @@ def test_a_killed_sidecar_is_missed_once(tmp_path: Path, sidecar: subprocess.Pop
     assert lost == [sidecar.pid]
 
 
+def test_a_sidecar_that_is_replaced_in_time_is_not_missed(
+    tmp_path: Path, sidecar: subprocess.Popen[bytes]
+) -> None:
+    """Whoever replaced it has said so; that training goes on unwatched would be wrong by then."""
+    lost: list[int] = []
+    patience_s = [60.0]
+    file = tmp_path / "sidecar.json"
+    watch = SidecarWatch(file, lost.append, lambda: patience_s[0])
+    name_sidecar(file, sidecar.pid)
+    sidecar.kill()
+    sidecar.wait(10)
+    watch.look()
+    name_sidecar(file, os.getpid())
+    patience_s[0] = 0.0
+    watch.look()
+    assert lost == []
+
+
+def test_a_sidecar_that_nobody_replaces_is_missed_when_patience_ends(
+    tmp_path: Path, sidecar: subprocess.Popen[bytes]
+) -> None:
+    lost: list[int] = []
+    patience_s = [60.0]
+    file = tmp_path / "sidecar.json"
+    watch = SidecarWatch(file, lost.append, lambda: patience_s[0])
+    name_sidecar(file, sidecar.pid)
+    sidecar.kill()
+    sidecar.wait(10)
+    watch.look()
+    assert lost == []
+    patience_s[0] = 0.0
+    watch.look()
+    assert lost == [sidecar.pid]
+
+
 def test_a_sidecar_that_left_on_purpose_is_not_missed(
     tmp_path: Path, sidecar: subprocess.Popen[bytes]
 ) -> None:
     lost: list[int] = []
     file = tmp_path / "sidecar.json"
-    watch = SidecarWatch(file, lost.append)
+    watch = SidecarWatch(file, lost.append, AT_ONCE)
     name_sidecar(file, sidecar.pid)
     watch.look()
     file.unlink()
@@ -80,14 +116,14 @@ def test_another_process_with_its_id_is_not_the_sidecar(tmp_path: Path) -> None:
     lost: list[int] = []
     file = tmp_path / "sidecar.json"
     file.write_bytes(encode(SidecarFacts(pid=os.getpid(), started_ticks=1)))
-    SidecarWatch(file, lost.append).look()
+    SidecarWatch(file, lost.append, AT_ONCE).look()
     assert lost == [os.getpid()]
 
 
 def test_a_file_that_names_no_sidecar_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "sidecar.json"
     file.write_text("{")
-    SidecarWatch(file, lambda pid: pytest.fail(str(pid))).look()
+    SidecarWatch(file, lambda pid: pytest.fail(str(pid)), AT_ONCE).look()
 
 
 def test_a_rank_says_that_its_sidecar_is_gone_and_calls_for_another(

@@ -7,16 +7,19 @@ import signal
 import stat
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import end, end_by_pid, until
+from processes import PROGRAMS, end, end_by_pid, until
 from sidecar.launched import python, record_of, run, start_run, verdict_of
+
+from lightning_hangcheck.recorder.journal_reader import read_journal
+from lightning_hangcheck.sidecar.tie import MOST_STARTS
 
 if TYPE_CHECKING:
     import subprocess
-    from pathlib import Path
 
 pytestmark = pytest.mark.real
 WAIT_UNTIL_SEEN = """
@@ -189,3 +192,41 @@ def _sidecar_of(launcher: subprocess.Popen[str]) -> int | None:
             if "lightning_hangcheck.sidecar" in child.cmdline():
                 return child.pid
     return None
+
+
+def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> None:
+    """Its launcher says each loss; a rank need not say that nobody watches while one is to come."""
+    word = tmp_path / "word"
+    word.mkdir()
+    command = [sys.executable, str(PROGRAMS / "ending_on_word.py"), str(word)]
+    process = start_run(tmp_path, command, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    seen: set[int] = set()
+    try:
+        until(lambda: list(word.glob("in-0")), "the rank")
+        for _ in range(MOST_STARTS):
+            sidecar = until(lambda: sidecars_below(process.pid) - seen, "a sidecar").pop()
+            seen.add(sidecar)
+            os.kill(sidecar, signal.SIGKILL)
+        (word / "go").touch()
+        _, errors = process.communicate(timeout=30)
+    finally:
+        end(process)
+    assert errors.count("a new one starts") == MOST_STARTS - 1
+    assert errors.count("the sidecar keeps dying") == 1
+    assert "is gone" not in errors
+    entries, gaps = read_journal(tmp_path / "run" / "ranks" / "rank-0.jsonl")
+    assert gaps == ()
+    assert entries[-1]["kind"] == "finished"
+
+
+def sidecars_below(pid: int) -> set[int]:
+    """Those that are there; one that was killed has no command line any more."""
+    children = [child.pid for child in psutil.Process(pid).children()]
+    return {child for child in children if b"lightning_hangcheck.sidecar" in command_line(child)}
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -49,3 +49,14 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
     assert "bad sample" in verdict.summary
     assert not session.path.exists()
+
+
+def test_a_sidecar_whose_job_has_ended_already_has_nothing_to_say(tmp_path: Path) -> None:
+    """The last rank frees the session, often before a sidecar that just started has read it."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck.sidecar", str(tmp_path / "freed")],
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")

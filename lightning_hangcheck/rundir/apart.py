@@ -1,0 +1,104 @@
+"""Work on storage that may never answer, done by a process that nobody waits for.
+
+A thread that writes to a file system that stalls is in state D: no signal ends it, and a process
+with such a thread cannot end either. So whoever must end on time lets another process touch it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import time
+import warnings
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Fact = TypeVar("Fact")
+CHUNK = 65_536
+
+
+class NoAnswerFromStorage(Exception):
+    """The storage did not answer in time; the work goes on without us, or has failed silently."""
+
+
+def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
+    """Do work in a process of its own, about 2 ms; one that is late is left behind.
+
+    Args:
+        time_limit_s: Seconds to wait for it.
+        work: What to do; what it returns or raises must be one that pickle can carry.
+
+    Raises:
+        NoAnswerFromStorage: It took longer.
+        Exception: What the work raised.
+    """
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # from Python 3.12 on: of several threads a fork copies one. Ours does this work, and ends
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _become_orphan(writer, work)
+    os.close(writer)
+    try:
+        os.waitpid(child, 0)
+        data = _read_all(reader, time.monotonic() + time_limit_s)
+    finally:
+        os.close(reader)
+    if data is None:
+        raise NoAnswerFromStorage(f"no answer within {time_limit_s:g} s")
+    outcome = pickle.loads(data)  # noqa: S301 - from our own fork, over a pipe that only it has
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome  # type: ignore[no-any-return]
+
+
+def _become_orphan(writer: int, work: Callable[[], object]) -> None:
+    """In the fork: leave the work to an orphan, which init collects whenever it comes to an end."""
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            _let_go_of_all_but(writer)
+            try:
+                outcome = work()
+            except Exception as error:  # noqa: BLE001 - raised again by the process that asked
+                outcome = error
+            os.write(writer, pickle.dumps(outcome))
+    finally:
+        os._exit(0)
+
+
+def _let_go_of_all_but(kept: int) -> None:
+    """Close what others may wait to see closed: the terminal's pipes above all."""
+    let_go_of_streams()
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def let_go_of_streams() -> None:
+    """Put nothing in the place of standard input, output and error.
+
+    Whoever reads them to their end waits for every process that has them, also for one that
+    storage keeps from ending.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    if nothing > 2:
+        os.close(nothing)
+
+
+def _read_all(reader: int, deadline: float) -> bytes | None:
+    """Read until the other end is closed; None if that does not happen in time."""
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(reader, CHUNK)
+        if not part:
+            return b"".join(parts) or None
+        parts.append(part)
