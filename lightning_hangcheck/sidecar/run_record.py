@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from lightning_hangcheck.model.redaction import redact_values
 from lightning_hangcheck.model.round import Round
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.probes.tree import read_environment
+from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.atomic import write_atomically
 from lightning_hangcheck.rundir.decoding import decode
+from lightning_hangcheck.rundir.owned_file import read_owned
 from lightning_hangcheck.sidecar.clock import utc_now
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.sidecar.discovery import FoundRank
     from lightning_hangcheck.sidecar.roster import Roster
 
+READ_LIMIT_S = 2.0
+"""One small file; storage that is slower than this has its rounds told from here on."""
 DISTRIBUTIONS = (
     "lightning-hangcheck",
     "torch",
@@ -111,8 +116,9 @@ def rounds_so_far(session: Session) -> tuple[Round, ...]:
     """Return the rounds of this run that a sidecar before us saw to their end."""
     file = session.run_folder.run_file
     try:
-        record = decode(file.read_bytes(), RunRecord, str(file))
-    except (OSError, UnreadableRun):
+        data = apart(READ_LIMIT_S, partial(read_owned, file))
+        record = decode(data, RunRecord, str(file))
+    except (OSError, NoAnswerFromStorage, UnreadableRun):
         return ()
     ours = record.started_at == session.facts.started_at
     return tuple(one for one in record.rounds if one.ended_at is not None) if ours else ()

@@ -131,6 +131,7 @@ def test_of_two_jobs_in_one_folder_the_second_is_watched_beside_it_and_says_so_o
     for _ in range(2):
         jobs.append(job := program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run")))
         until(lambda job=job: sidecar_pid(Path(job.first_words, "sidecar.json"), set()), "it")
+    until(lambda: set(_recorded_ranks(tmp_path)) == {job.pid for job in jobs}, "both in run.json")
     for job in jobs:
         job.process.communicate(timeout=10.0)
         assert job.process.returncode == 0
@@ -147,3 +148,9 @@ def test_of_two_jobs_in_one_folder_the_second_is_watched_beside_it_and_says_so_o
     errors = capfd.readouterr().err
     assert errors.count("already holds a run") == 1
     assert f"this run is kept in {runs[1]} instead" in errors
+
+
+def _recorded_ranks(folder: Path) -> list[int]:
+    """Process ids of the ranks in the run.json of all run folders below this one."""
+    records = (json.loads(file.read_text()) for file in folder.glob("run*/run.json"))
+    return [rank["pid"] for record in records for rank in record["ranks"]]

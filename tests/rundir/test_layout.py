@@ -54,7 +54,7 @@ def test_a_prepared_folder_is_private_and_may_be_prepared_again(tmp_path: Path) 
 
 def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UnpreparedRunFolder, match=r"cannot be used .*--run-dir"):
+    with pytest.raises(UnpreparedRunFolder, match=r"cannot be made .*--run-dir"):
         prepare_run_folder(RunFolder(tmp_path / "file" / "run"))
 
 
