@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from lightning_hangcheck.model.redaction import redact_environment
+from lightning_hangcheck.model.redaction import redact_values
 
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 PREFIXES = ("CUDA_", "WANDB_", "NCCL_", "GLOO_", "TORCH", "HF_", "SLURM_", "HANGCHECK_")
@@ -17,7 +17,7 @@ def report_environment() -> None:
         for name, value in os.environ.items()
         if name in NAMES or name.startswith(PREFIXES)
     }
-    lines = [f"{name}={value}" for name, value in sorted(redact_environment(wanted).items())]
+    lines = [f"{name}={value}" for name, value in sorted(redact_values(wanted).items())]
     absent = [name for name in ("RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES") if name not in wanted]
     _say("environment", [*lines, *(f"{name} is not set" for name in absent)])
 
