@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
+# env: access(2), by which a program is looked for, grants that user no reading beyond its own
+TORCHRUN = ("env", sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
 TRAINING = (*TORCHRUN, str(PROGRAMS / "plain_training.py"))
 WATCHED = (sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", "run", "--", *TRAINING)
 JUST_ENOUGH = 16
