@@ -23,6 +23,7 @@ PARTS = frozenset(
             "hooks",
             "isolation",
             "ledger",
+            "machine",
             "model",
             "planning",
             "probes",
