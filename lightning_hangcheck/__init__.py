@@ -20,13 +20,13 @@ from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from lightning_hangcheck import transformers as transformers
-    from lightning_hangcheck.hooks.barrier import barrier
-    from lightning_hangcheck.hooks.huggingface_callback import HuggingFaceHangCheck
-    from lightning_hangcheck.hooks.lightning_callback import HangCheck
-    from lightning_hangcheck.hooks.locked import locked
-    from lightning_hangcheck.hooks.make_directory import make_directory
-    from lightning_hangcheck.hooks.rank_zero_first import rank_zero_first
-    from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
+    from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
+    from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
+    from lightning_hangcheck.hooks.guards.barrier import barrier
+    from lightning_hangcheck.hooks.guards.locked import locked
+    from lightning_hangcheck.hooks.guards.make_directory import make_directory
+    from lightning_hangcheck.hooks.guards.rank_zero_first import rank_zero_first
+    from lightning_hangcheck.hooks.wandb.guard import guarded_wandb_logger
 
 __all__ = [
     "HangCheck",
@@ -45,13 +45,13 @@ __all__ = [
 ]
 
 _LOADED_WHEN_NAMED = {
-    "HuggingFaceHangCheck": "lightning_hangcheck.hooks.huggingface_callback",
-    "HangCheck": "lightning_hangcheck.hooks.lightning_callback",
-    "barrier": "lightning_hangcheck.hooks.barrier",
-    "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb_guard",
-    "locked": "lightning_hangcheck.hooks.locked",
-    "make_directory": "lightning_hangcheck.hooks.make_directory",
-    "rank_zero_first": "lightning_hangcheck.hooks.rank_zero_first",
+    "HuggingFaceHangCheck": "lightning_hangcheck.hooks.callbacks.huggingface_callback",
+    "HangCheck": "lightning_hangcheck.hooks.callbacks.lightning_callback",
+    "barrier": "lightning_hangcheck.hooks.guards.barrier",
+    "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb.guard",
+    "locked": "lightning_hangcheck.hooks.guards.locked",
+    "make_directory": "lightning_hangcheck.hooks.guards.make_directory",
+    "rank_zero_first": "lightning_hangcheck.hooks.guards.rank_zero_first",
 }
 # not in __all__: a star import must not hide the real transformers
 _SUBMODULES_LOADED_WHEN_NAMED = ("transformers",)

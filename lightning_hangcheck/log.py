@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
-from lightning_hangcheck.model.plain_text import one_line
-from lightning_hangcheck.model.redaction import redact_text
+from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.text.redaction import redact_text
 
 _said: set[str] = set()
 _lock = threading.Lock()

@@ -11,12 +11,12 @@ Importing this imports neither torch nor transformers; a call does.
 
 from __future__ import annotations
 
-from lightning_hangcheck.hooks.pretrained.generated import Generated, GenerationReport
-from lightning_hangcheck.hooks.pretrained.generating import generate
+from lightning_hangcheck.hooks.pretrained.generation.generated import Generated, GenerationReport
+from lightning_hangcheck.hooks.pretrained.generation.generating import generate
+from lightning_hangcheck.hooks.pretrained.generation.limits import Limits
+from lightning_hangcheck.hooks.pretrained.generation.pipelines import pipeline
 from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory
-from lightning_hangcheck.hooks.pretrained.limits import Limits
-from lightning_hangcheck.hooks.pretrained.loading import load_pretrained
-from lightning_hangcheck.hooks.pretrained.pipelines import pipeline
+from lightning_hangcheck.hooks.pretrained.loading.loading import load_pretrained
 
 __all__ = [
     "Generated",

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.layout import RunFolder
 
 

@@ -13,8 +13,8 @@ import pytest
 from processes import PROGRAMS, end, until
 
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.decoding import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

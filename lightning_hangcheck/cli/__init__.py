@@ -1,1 +1,3 @@
 """The command `hangcheck`: one file a command, each calling what a library user would call."""
+
+__all__ = ["main"]

@@ -16,8 +16,8 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.sidecar.job_grouping import FoundJob
-    from lightning_hangcheck.sidecar.offered import Watch
+    from lightning_hangcheck.attach.job_grouping import FoundJob
+    from lightning_hangcheck.attach.offer import Watch
 
 LONGEST_COMMAND = 240
 EPILOG = """\b
@@ -63,11 +63,11 @@ def attach(
     folder = name_run_folder(run_dir or settings.run_dir)
     refuse_used(folder)
     # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.sidecar.job_search import find_jobs, look_around
-    from lightning_hangcheck.sidecar.limits import limits_of
-    from lightning_hangcheck.sidecar.offered import offer_of, watch_over
-    from lightning_hangcheck.sidecar.visiting import attach as visit
-    from lightning_hangcheck.sidecar.watched_history import hang_stands
+    from lightning_hangcheck.attach.job_search import find_jobs, look_around
+    from lightning_hangcheck.attach.offer import offer_of, watch_over
+    from lightning_hangcheck.attach.visit import attach as visit
+    from lightning_hangcheck.attach.watched_history import hang_stands
+    from lightning_hangcheck.observe.limits import limits_of
 
     jobs = find_jobs(look_around(), (*pids, *more))
     if len(jobs) > 1:
@@ -100,7 +100,7 @@ def _ask_which(jobs: Sequence[FoundJob]) -> None:
     Raises:
         BadUsage: Always.
     """
-    from lightning_hangcheck.sidecar.job_search import command_of
+    from lightning_hangcheck.attach.job_search import command_of
 
     for job in jobs:
         command = command_of(job)

@@ -9,8 +9,7 @@ import click
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.slugs import Cause
-from lightning_hangcheck.report.cause_page import render, render_list
-from lightning_hangcheck.report.knowledge import causes
+from lightning_hangcheck.report.causes import causes, render, render_list
 
 EPILOG = """\b
 Examples:

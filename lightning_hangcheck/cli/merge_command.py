@@ -40,7 +40,7 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     folder = name_run_folder(run_dir or from_environment(os.environ).run_dir)
     refuse_used(folder)
     # imported here so that the other commands need no part of the sidecar
-    from lightning_hangcheck.sidecar.merging_runs import merge_runs
+    from lightning_hangcheck.attach.merge import merge_runs
 
     case, verdict = merge_runs(folders, folder)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))

@@ -9,7 +9,7 @@ import click
 
 from lightning_hangcheck.doctor.machine import find_machine
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.memory_plan import plan_memory
+from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.plan import GB, Extra
 from lightning_hangcheck.planning.weights import DTYPES

@@ -1,4 +1,7 @@
-"""`hangcheck report`: what a run's folder says, while the run goes on or afterwards."""
+"""`hangcheck report`: what a run's folder says, while the run goes on or afterwards.
+
+The verdict as JSON, for programs: what verdict.json holds.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,19 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from lightning_hangcheck.cli import report_command
 from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.report import json_text, terminal, unjudged
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.report import terminal, unjudged
 from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
-from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
+
 
 EPILOG = """\b
 Examples:
@@ -64,4 +71,9 @@ def _json(saved: SavedRun, shown_folder: str) -> str:
             saved.refused or f"{shown_folder} has no verdict yet",
             "leave out --json to see each rank's last checkpoint",
         )
-    return json_text.render(saved.verdict)
+    return report_command.render(saved.verdict)
+
+
+def render(verdict: Verdict) -> str:
+    """Write the verdict as indented JSON that follows docs/verdict.schema.json."""
+    return encode_pretty(verdict).decode()

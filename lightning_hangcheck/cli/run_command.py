@@ -41,8 +41,8 @@ def run(command: tuple[str, ...], **options: object) -> int:
     if not settings.disable:
         _warn(settings)
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.hooks.zero_code import injected
-    from lightning_hangcheck.sidecar.running import run_command
+    from lightning_hangcheck.hooks.zero_code.start import injected
+    from lightning_hangcheck.launch.run import run_command
 
     python_path = injected(os.environ.get("PYTHONPATH"))
     return run_command(command, settings, {"PYTHONPATH": python_path})

@@ -1,4 +1,7 @@
-"""Shows a verdict: coloured on a terminal, plain into a pipe, and as an exit code."""
+"""Shows a verdict: coloured on a terminal, plain into a pipe, and as an exit code.
+
+Colour over the plain text, for terminals; nothing is said by colour alone.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
-from lightning_hangcheck.model.plain_text import one_line
+from lightning_hangcheck.text.plain_text import one_line
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
+
+
+KIND_STYLES = {
+    "HANG": "bold red",
+    "DEAD": "bold red",
+    "CRASHED": "bold red",
+    "SUSPECT": "bold yellow",
+    "SLOW": "bold yellow",
+    "RECOVERED": "bold green",
+    "HEALTHY": "bold green",
+    "FINISHED": "bold green",
+}
+LABEL = r"(?m)^ {6}(?:why|proof|do|not seen|more)\b"
+TROUBLED_ROW = r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$"
+
+
+def coloured(text: str) -> Text:
+    """Lay colour over a report that `terminal.render` wrote; its characters stay the same."""
+    painted = Text(text)
+    for kind, style in KIND_STYLES.items():
+        painted.highlight_regex(rf"\A{kind}\b", style)
+    painted.highlight_regex(LABEL, "bold")
+    painted.highlight_regex(TROUBLED_ROW, "red")
+    return painted
+
 
 HANG = 3
 FOUND = ("hang", "dead", "crashed")
@@ -25,7 +54,7 @@ def show(text: str) -> None:
     # imported here because a pipe never needs it, and it takes tens of milliseconds
     from rich.console import Console
 
-    from lightning_hangcheck.report.colour import coloured
+    from lightning_hangcheck.cli.showing import coloured
 
     Console(highlight=False).print(coloured(text), end="", soft_wrap=True)
 

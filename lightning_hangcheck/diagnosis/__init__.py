@@ -1,10 +1,10 @@
 """Explains: from the facts of a `Case` to a `Verdict`. Pure, and the same at any later time.
 
-    case -> scene (what each rank does, and where) -> graph (who waits for whom) -> rules -> verdict
+    case -> job (what each rank does, and where) -> graph (who waits for whom) -> rules -> verdict
 
 What is knowledge and not logic (frames, remedies) stands in the data files of ``knowledge``.
 """
 
-from lightning_hangcheck.diagnosis.judging import judge
+from lightning_hangcheck.diagnosis.judge import judge
 
-__all__ = ["judge"]
+__all__ = ["asked_end", "judge", "process_exit", "rounds", "rules", "verdict"]

@@ -5,20 +5,20 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.departures import (
+from lightning_hangcheck.diagnosis.process_exit import (
     FROM_OUTSIDE,
     TOLD_TO_END,
     ending_signal,
     last_words,
     raised,
 )
-from lightning_hangcheck.diagnosis.knowledge.frames import meanings
-from lightning_hangcheck.diagnosis.wording import duration
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import AskedEnd
+from lightning_hangcheck.reading.knowledge.frames import meanings
+from lightning_hangcheck.reading.wording import duration
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.diagnosis.scene import Scene
+    from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.case import Aftermath, RankView
 
 
@@ -34,17 +34,17 @@ def asked_by(view: RankView) -> str | None:
     return f"{number} to rank {view.rank}" if number else None
 
 
-def asked_end(scene: Scene) -> AskedEnd | None:
+def asked_end(job: JobReading) -> AskedEnd | None:
     """Return who asked the whole job to end: the launcher's word, or what ranks show at the end.
 
     What a rank shows does not tell when. A rank that failed by itself is taken to have done so
     before, since launchers end the others for it; and a job that ended well was not ended.
     """
-    case = scene.case
+    case = job.case
     if case.asked_end is not None or case.exit_code == 0:
         return case.asked_end
-    by = next(filter(None, (asked_by(one.view) for one in scene.ranks.values())), None)
-    return AskedEnd(by=by, failed_before=tuple(scene.ranks)) if by is not None else None
+    by = next(filter(None, (asked_by(one.view) for one in job.ranks.values())), None)
+    return AskedEnd(by=by, failed_before=tuple(job.ranks)) if by is not None else None
 
 
 def aftermath_sentence(aftermath: Aftermath) -> str:
@@ -55,7 +55,7 @@ def aftermath_sentence(aftermath: Aftermath) -> str:
 def _by_words(view: RankView) -> str:
     """One that caught the exception and went on shows no way out."""
     words = last_words(view)
-    leaving = view.departure is not None or raised(view) or _tears_down(view)
+    leaving = view.process_exit is not None or raised(view) or _tears_down(view)
     told = leaving and words.startswith(TOLD_TO_END)
     return words.partition(":")[0].partition(" ")[0] if told else ""
 
@@ -71,6 +71,6 @@ def _by_signal(view: RankView) -> str:
 
 def _by_handler(view: RankView) -> str:
     own = next((look for look in view.processes if look.role == "rank"), None)
-    frames = latest_frames(own) if own is not None and view.departure is None else ()
+    frames = latest_frames(own) if own is not None and view.process_exit is None else ()
     rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
     return next((rule.handles for rule in rules if rule.handles), "")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.wording import join
-from lightning_hangcheck.model.ranges import format_ranks
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.wording import join
+from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.model.case import RunFacts
-    from lightning_hangcheck.model.round import Round, RoundStart
+    from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.slugs import VerdictKind
 
 MOST_TOLD = 2

@@ -6,11 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.doctor.debug_settings import debug_settings
-from lightning_hangcheck.doctor.python_version import python_version
-from lightning_hangcheck.doctor.run_folder import run_folder_writable
-from lightning_hangcheck.doctor.shared_memory import shared_memory_usable
+from lightning_hangcheck.doctor.environment import debug_settings, python_version
 from lightning_hangcheck.doctor.stacks_readable import stacks_readable
+from lightning_hangcheck.doctor.storage import run_folder_writable, shared_memory_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,1 +1,3 @@
 """Node evidence becomes one `Case`: who is there, who should be, and whose stacks are equal."""
+
+__all__ = ["case_building", "node_merge", "stack_groups"]

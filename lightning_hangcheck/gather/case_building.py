@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.ranges import format_ranks
+from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.code_note import CodeNote
+    from lightning_hangcheck.model.case import CodeNote
 
 ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from lightning_hangcheck.model.ranges import format_ranks
 from lightning_hangcheck.model.verdict import StackGroup
+from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,3 +2,5 @@
 
 Nothing here loads torch, Lightning or wandb before it is used.
 """
+
+__all__ = ["callbacks", "guards", "plan", "pretrained", "wandb", "zero_code"]

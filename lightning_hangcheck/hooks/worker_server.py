@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.files.atomic import make_private_folder
 from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.recorder.background import say_withheld
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.recorder.staying_threads import say_withheld
-from lightning_hangcheck.rundir.atomic import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.recorder.recording import Recorder
-    from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.recorder.lifecycle import Recorder
+    from lightning_hangcheck.session.session import Session
 
 BINDINGS = "torch._C._distributed_c10d"
 LONGEST_PATH = 107

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat, SaveMark
     from lightning_hangcheck.model.slugs import Phase
 
-NANOSECONDS = 1_000_000_000
+from lightning_hangcheck.text.moments import NANOSECONDS
+
 SECONDS_PER_HOUR = 3600.0
 
 

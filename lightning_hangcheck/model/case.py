@@ -1,15 +1,34 @@
-"""All that a rule may see, built once and never changed."""
+"""All that a rule may see, built once and never changed.
+
+What the source says around a line on which a rank stands.
+"""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.code_note import CodeNote
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord
-from lightning_hangcheck.model.round import Round, RoundStart
+from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slugs import Phase
+
+
+class CodeNote(Struct, frozen=True, kw_only=True):
+    """A line of the user's own code.
+
+    Attributes:
+        condition: Innermost test of the rank under which the line runs, as written; empty if none.
+        condition_line: Its line.
+        loops: First and last lines of the loops of its function that the line is in, outermost
+            first.
+    """
+
+    file: str
+    line: int
+    condition: str = ""
+    condition_line: int = 0
+    loops: tuple[tuple[int, int], ...] = ()
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
@@ -62,7 +81,7 @@ class Pace(Struct, frozen=True, kw_only=True):
         return self.pauses >= 3
 
 
-class Departure(Struct, frozen=True, kw_only=True):
+class ProcessExit(Struct, frozen=True, kw_only=True):
     """How a rank's process ended.
 
     Attributes:
@@ -147,7 +166,7 @@ class RankView(Struct, frozen=True, kw_only=True):
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
             the kernel's scheduler; None where nobody asked, or it does not tell.
         processes: Its own process first (role ``rank``), then its children.
-        departure: Set when its process is gone.
+        process_exit: Set when its process is gone.
         flight: Newest flight record; None where torch gave none.
     """
 
@@ -163,7 +182,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     slept_for_s: float | None = None
     pace: Pace | None = None
     processes: tuple[ProcessLook, ...] = ()
-    departure: Departure | None = None
+    process_exit: ProcessExit | None = field(default=None, name="departure")
     spent: Spent | None = None
     flight: FlightRecord | None = None
 

@@ -14,24 +14,39 @@ DISTINCT_FILES = 65_536
 """Files remembered: a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped."""
 PACKAGE = __name__.partition(".")[0]
 PARTS = frozenset(
-    {
-        *(
-            "cli",
-            "diagnosis",
-            "doctor",
-            "gather",
-            "hooks",
-            "isolation",
-            "ledger",
-            "machine",
-            "model",
-            "planning",
-            "probes",
-        ),
-        *("recorder", "report", "rundir", "sidecar"),
-        *("__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "settings.py"),
-        *("transformers.py", "version.py"),
-    }
+    (
+        "attach",
+        "cli",
+        "diagnosis",
+        "doctor",
+        "files",
+        "gather",
+        "hooks",
+        "isolation",
+        "launch",
+        "ledger",
+        "machine",
+        "model",
+        "observe",
+        "planning",
+        "probes",
+        "reading",
+        "recorder",
+        "report",
+        "rundir",
+        "session",
+        "text",
+        "watch",
+        "__init__.py",
+        "__main__.py",
+        "errors.py",
+        "identity.py",
+        "log.py",
+        "settings.py",
+        "time_limit.py",
+        "transformers.py",
+        "version.py",
+    )
 )
 """What lies in this package's own folder, as a test of it holds: a project's folder may have the
 same name, and what else lies in that is its owner's."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from lightning_hangcheck.model.plain_text import visible_json
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.text.plain_text import visible_json
 
 
 def encode(fact: msgspec.Struct) -> bytes:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.planning.config_fields import Fields
-from lightning_hangcheck.planning.placing import place
+from lightning_hangcheck.planning.config import Fields
+from lightning_hangcheck.planning.placing import fitting_limits, place, shares_of
 from lightning_hangcheck.planning.plan import Plan
-from lightning_hangcheck.planning.shares import fitting_limits, shares_of
 from lightning_hangcheck.planning.sizes import sizes_of
 from lightning_hangcheck.planning.speed import seconds_per_pass, speed_of
 from lightning_hangcheck.planning.weights import Weights

@@ -3,3 +3,5 @@
 No probe raises, and none waits on its target without a limit. Where a look can be taken without
 stopping the target, it is.
 """
+
+__all__ = ["flight_record", "gpu", "memory", "proc", "sample", "stacks", "waits"]

@@ -21,8 +21,8 @@ from lightning_hangcheck.model.flight import (
     CollectiveRecord,
     FlightRecord,
 )
-from lightning_hangcheck.probes.guard import Looked, guarded
-from lightning_hangcheck.rundir.withheld import why_withheld
+from lightning_hangcheck.session.stack_offers import why_withheld
+from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,15 +10,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
-from lightning_hangcheck.probes.gpu import Gpus, gpus_of
-from lightning_hangcheck.probes.guard import guarded
-from lightning_hangcheck.probes.holders import with_holders
-from lightning_hangcheck.probes.kernel import kernel_state
-from lightning_hangcheck.probes.local_values import local_values
-from lightning_hangcheck.probes.native_calls import native_calls
-from lightning_hangcheck.probes.polled_lock import polled_lock
-from lightning_hangcheck.probes.signalled_stacks import or_by_signal
-from lightning_hangcheck.probes.stacks import PY_SPY, python_stacks
+from lightning_hangcheck.probes.gpu.use import Gpus, gpus_of
+from lightning_hangcheck.probes.proc.kernel import kernel_state
+from lightning_hangcheck.probes.stacks.local_values import local_values
+from lightning_hangcheck.probes.stacks.native_calls import native_calls
+from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stacks
+from lightning_hangcheck.probes.stacks.signalled_stacks import or_by_signal
+from lightning_hangcheck.probes.waits.holders import with_holders
+from lightning_hangcheck.probes.waits.polled_locks import polled_lock
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,13 +71,13 @@ def sample(
     stack, stack_gaps = python_stacks(
         pid,
         rank,
-        time_limit_s - (time.monotonic_ns() - taken_ns) / 1e9,
+        time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS,
         nonblocking=nonblocking or (kernel is not None and _cannot_be_paused(kernel)),
     )
     if stack is None:
         stack, stack_gaps = or_by_signal(pid, rank, stack_gaps)
     if kernel is not None and stack is not None:
-        left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / 1e9
+        left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
         kernel = _with_polled_lock(kernel, stack, left_s, nonblocking=nonblocking)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from lightning_hangcheck.recorder.recording import current, heart
+from lightning_hangcheck.recorder.lifecycle import current, heart
+from lightning_hangcheck.recorder.loops.steps import Step
+from lightning_hangcheck.recorder.loops.tracking import Track
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.recorder.steps import Step
-from lightning_hangcheck.recorder.tracking import Track
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lightning_hangcheck.recorder.tracking import Bar
+    from lightning_hangcheck.recorder.loops.tracking import Bar
 
 Item = TypeVar("Item")
 

@@ -23,17 +23,17 @@ from msgspec import Struct
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.machine.own_thread import start_thread
-from lightning_hangcheck.model.plain_text import visible_json
-from lightning_hangcheck.model.redaction import HIDDEN, redact_text, redact_value
-from lightning_hangcheck.rundir.journal_handover import MOST_LEFT_BYTES, Carrier, Handover
-from lightning_hangcheck.rundir.process_stat import is_alive
-from lightning_hangcheck.rundir.session import read_sidecar
+from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.session.journal_handover import MOST_LEFT_BYTES, Carrier, Handover
+from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.text.plain_text import visible_json
+from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightning_hangcheck.rundir.layout import RunFolder
-    from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.session.session import Session
 
 MOST_WAITING = 10_000
 # a rank that never learns its number writes to ranks/pid-<PID>.jsonl once so many lines wait

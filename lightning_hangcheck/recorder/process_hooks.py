@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.recorder.role import is_multiprocessing_child
+from lightning_hangcheck.recorder.process_facts import is_multiprocessing_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.beat import OpenSection
 from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Visit(Struct, eq=False):
+class OpenedSection(Struct, eq=False):
     """One stay in a section.
 
     Attributes:
@@ -33,7 +34,7 @@ class Visit(Struct, eq=False):
     @property
     def seconds(self) -> float:
         """How long it has lasted."""
-        return (time.monotonic_ns() - self.shown.since_ns) / 1e9
+        return (time.monotonic_ns() - self.shown.since_ns) / NANOSECONDS
 
 
 class SectionKeeper(Protocol):
@@ -41,10 +42,10 @@ class SectionKeeper(Protocol):
 
     def open_section(
         self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
-    ) -> Visit | None:
+    ) -> OpenedSection | None:
         """A section begins; None if nobody records."""
 
-    def close_section(self, visit: Visit, error: BaseException | None) -> None:
+    def close_section(self, visit: OpenedSection, error: BaseException | None) -> None:
         """It ends, by this exception if any."""
 
 
@@ -70,7 +71,7 @@ class Section:
         self._name = name
         self._spoken = spoken
         self._goes_on_after_s = goes_on_after_s
-        self._visits: list[Visit | None] = []
+        self._visits: list[OpenedSection | None] = []
 
     def __enter__(self) -> None:
         self._visits.append(

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.files.atomic import make_private_folder, open_for_append, write_atomically
+from lightning_hangcheck.machine.process_stat import read_process_stat
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.rundir.atomic import make_private_folder, open_for_append, write_atomically
-from lightning_hangcheck.rundir.process_stat import read_process_stat
-from lightning_hangcheck.rundir.stack_offers import StackOffer, offer_file
+from lightning_hangcheck.session.stack_offers import StackOffer, offer_file
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.session.session import Session
 
 FIRST = signal.SIGRTMIN + 9
 LAST = signal.SIGRTMAX - 4

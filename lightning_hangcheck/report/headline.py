@@ -1,15 +1,22 @@
-"""The first thing that a tired person reads: kind, who, where, and what the stall costs."""
+"""The first thing that a tired person reads: kind, who, where, and what the stall costs.
+
+When each rank last advanced, or how it ended, in a few characters.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from signal import Signals
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.ledger.spending import blocked_rank_hours
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, plain, wrapped
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
+
 
 KIND_WORDS: dict[VerdictKind, str] = {
     "healthy": "every rank advances",
@@ -61,3 +68,31 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def last_seen(case: Case | None) -> dict[int, str]:
+    """Map each rank to ``since 10:23:45Z`` or, where its process is gone, to how it ended.
+
+    Args:
+        case: None gives an empty map. Times are UTC, as in verdict.json; a renderer does not ask
+            the machine for its time zone.
+    """
+    if case is None:
+        return {}
+    taken = datetime.fromisoformat(case.taken_at.replace("Z", "+00:00"))
+    return {view.rank: _seen(view, taken) for view in case.ranks}
+
+
+def _seen(view: RankView, taken: datetime) -> str:
+    if view.process_exit is None:
+        return f"since {taken - timedelta(seconds=view.silent_for_s):%H:%M:%S}Z"
+    return _exit(view.process_exit.exit_code)
+
+
+def _exit(code: int | None) -> str:
+    """Exit codes below 0 are signals, as in Python's subprocess."""
+    if code is None:
+        return "exit code unseen"
+    if -code in set(Signals):
+        return f"killed by {Signals(-code).name}"
+    return f"exit code {code}"

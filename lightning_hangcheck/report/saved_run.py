@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.decoding import decode, unreadable
+from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
-from lightning_hangcheck.probes.guard import NoAnswer, within
-from lightning_hangcheck.recorder.journal_reader import read_journal
-from lightning_hangcheck.rundir.decoding import decode, unreadable
-from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.rundir.journal_reader import read_journal
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE, newest_case
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

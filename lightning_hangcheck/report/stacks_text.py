@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.plain_text import visible
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.plain_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ def _process(rank: int, look: ProcessLook, taken_ns: int) -> Iterator[str]:
     who = f"rank {rank}" if look.role == "rank" else f"{look.role} {rank}/{look.index}"
     yield f"{who} (pid {look.pid}), {count}"
     for sample in look.samples:
-        yield f"  {(taken_ns - sample.taken_ns) / 1e9:.1f} s before the end"
+        yield f"  {(taken_ns - sample.taken_ns) / NANOSECONDS:.1f} s before the end"
         yield from _sample(sample)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.headline import headline, stall_cost, summary
-from lightning_hangcheck.report.knowledge import causes, explanation
-from lightning_hangcheck.report.last_seen import last_seen
+from lightning_hangcheck.report.causes import causes, explanation
+from lightning_hangcheck.report.headline import headline, last_seen, stall_cost, summary
 from lightning_hangcheck.report.paragraphs import labelled, listed
 from lightning_hangcheck.report.rank_rows import name_ranks, rank_rows
 

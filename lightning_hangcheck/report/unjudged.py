@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.paragraphs import INDENT, labelled, listed, plain
+from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, listed, plain
 from lightning_hangcheck.report.rank_rows import name_ranks
-from lightning_hangcheck.report.table import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
-from lightning_hangcheck.rundir.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.rundir.atomic import NEW_FILE, PRIVATE_FILE, make_private_folder
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

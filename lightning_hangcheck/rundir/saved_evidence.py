@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.decoding import decode, unreadable
+from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.rundir.decoding import decode, unreadable
-from lightning_hangcheck.rundir.owned_file import EVIDENCE_BYTES, read_owned
 
 if TYPE_CHECKING:
     from lightning_hangcheck.rundir.layout import RunFolder

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import psutil
 from figures import Figure, tell
 
+from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.probes.last_run import slept_s
+from lightning_hangcheck.probes.proc.last_run import slept_s
 from lightning_hangcheck.probes.sample import Subject, sample_all
-from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from figures import Figure, tell
 
+from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:

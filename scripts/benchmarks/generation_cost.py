@@ -15,8 +15,8 @@ import torch
 from figures import Figure, tell
 from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteriaList
 
-from lightning_hangcheck.hooks.pretrained.token_beat import TokenBeat
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.hooks.pretrained.generation.generation_watch import TokenBeat
+from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable

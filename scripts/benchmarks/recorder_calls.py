@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable

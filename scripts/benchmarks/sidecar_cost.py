@@ -64,7 +64,7 @@ def _wait_for_sidecar(launcher: psutil.Process) -> psutil.Process:
     while time.monotonic() < deadline:
         processes = launcher.children(recursive=True)
         sidecars = [
-            process for process in processes if _runs(process, "lightning_hangcheck.sidecar")
+            process for process in processes if _runs(process, "lightning_hangcheck.watch.sidecar")
         ]
         ranks = [process for process in processes if _runs(process, str(RANKS_PROGRAM))]
         if sidecars and len(ranks) > RANKS:  # the ranks and their parent

@@ -20,8 +20,8 @@ from statistics import median
 import psutil
 from figures import Figure, tell
 
+from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.rundir.decoding import decode
 from lightning_hangcheck.rundir.layout import RunFolder
 
 SCRIPT = Path(__file__).parent.parent / "train_reference.py"
@@ -94,7 +94,7 @@ def _wait_for_sidecar(job: psutil.Popen, folder: Path) -> psutil.Process:
     while time.monotonic() < deadline and job.poll() is None:
         if (folder / "pauses").exists():
             for process in job.children():
-                if "lightning_hangcheck.sidecar" in process.cmdline():
+                if "lightning_hangcheck.watch.sidecar" in process.cmdline():
                     return process
         time.sleep(0.5)
     raise SystemExit(f"soak: the training did not start:\n{_end_of_log(folder)}")

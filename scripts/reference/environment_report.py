@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from lightning_hangcheck.model.redaction import redact_values
+from lightning_hangcheck.text.redaction import redact_values
 
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 PREFIXES = ("CUDA_", "WANDB_", "NCCL_", "GLOO_", "TORCH", "HF_", "SLURM_", "HANGCHECK_")

@@ -16,7 +16,7 @@ import pytest
 from processes import is_alive, until
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.probes.last_run import slept_s
+from lightning_hangcheck.probes.proc.last_run import slept_s
 
 if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram
@@ -193,7 +193,7 @@ def test_a_process_that_is_not_python(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_process_of_another_user(program: StartProgram) -> None:
     ranks = StartedRanks(program("starting_ranks.py", "stuck", "2"), 2)
     visit = (
-        "import os, sys, lightning_hangcheck.sidecar.visiting, lightning_hangcheck.cli.main as m;"
+        "import os, sys, lightning_hangcheck.attach.visit, lightning_hangcheck.cli.main as m;"
         f"os.setgroups([]); os.setresgid(*[{NOBODY}] * 3); os.setresuid(*[{NOBODY}] * 3);"
         "sys.exit(m.invoke(['attach', '--pid', sys.argv[1]]))"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
-from lightning_hangcheck.report.cause_page import render_docs
+from lightning_hangcheck.reading.knowledge.loading import causes_file
+from lightning_hangcheck.report.causes import render_docs
 
 
 @pytest.mark.parametrize("cause", causes_file().cause)

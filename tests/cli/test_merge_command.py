@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from diagnosis.cases import IN_BARRIER, IN_LOAD, job, rank
 
+from lightning_hangcheck.attach.visit import keep
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir.layout import RunFolder
-from lightning_hangcheck.sidecar.visiting import keep
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import RankState, Verdict
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
-from lightning_hangcheck.rundir.session import SessionFacts, open_session
+from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from lightning_hangcheck.model.case import Case, Departure, RankView, RunFacts
+from lightning_hangcheck.model.case import Case, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import (
     Frame,
     Holder,
@@ -55,7 +55,7 @@ IN_WANDB = (
 )
 IN_MEETING = (
     MAIN,
-    Frame("wait", f"{SITE}/lightning_hangcheck/hooks/meeting.py", 133),
+    Frame("wait", f"{SITE}/lightning_hangcheck/hooks/rendezvous/rendezvous.py", 133),
 )
 IN_LOADER = (
     MAIN,
@@ -180,10 +180,10 @@ def gone(
     number: int, exit_code: int | None, order: int = 0, words: str = "", silent: float = 31.0
 ) -> RankView:
     """A rank whose process has ended."""
-    departure = Departure(
+    departure = ProcessExit(
         order=order, at="2026-11-20T10:24:00Z", exit_code=exit_code, last_words=words
     )
-    return msgspec.structs.replace(rank(number, silent=silent), departure=departure)
+    return msgspec.structs.replace(rank(number, silent=silent), process_exit=departure)
 
 
 def missing(number: int, silent: float = 31.0) -> RankView:

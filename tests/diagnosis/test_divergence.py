@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.code_note import CodeNote
+from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import FlightRecord
 

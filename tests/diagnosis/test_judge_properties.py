@@ -26,9 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.diagnosis.activity import doing
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
-from lightning_hangcheck.model.case import Case, Departure, Pace, RankView, RunFacts
+from lightning_hangcheck.model.case import Case, Pace, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, verdict_schema
 from lightning_hangcheck.model.evidence import (
     Frame,
@@ -41,6 +40,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
 )
 from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.reading.rank_activity import doing
 
 SCHEMA = jsonschema.Draft202012Validator(verdict_schema())
 KNOWN = [
@@ -106,7 +106,7 @@ beats = some.builds(
     last_words=texts,
 )
 departures = some.builds(
-    Departure, order=small, at=texts, exit_code=some.integers(-70, 260) | some.none()
+    ProcessExit, order=small, at=texts, exit_code=some.integers(-70, 260) | some.none()
 )
 ranks = some.builds(
     RankView,
@@ -117,7 +117,7 @@ ranks = some.builds(
     idle_for_s=seconds,
     pace=some.builds(Pace, longest_pause_s=seconds, pauses=small) | some.none(),
     processes=some.lists(looks, max_size=3).map(tuple),
-    departure=some.none() | departures,
+    process_exit=some.none() | departures,
 )
 cases = some.builds(
     Case,

@@ -24,12 +24,12 @@ from cases import waiting_for as waits
 from test_thread_locks import LOCKED, with_lock_owner, with_threads
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.diagnosis.engine import RULES
-from lightning_hangcheck.diagnosis.knowledge.loading import causes_file
-from lightning_hangcheck.diagnosis.remedies import remedies_for
-from lightning_hangcheck.diagnosis.rules.finding import Finding
-from lightning_hangcheck.diagnosis.scene import read_scene
+from lightning_hangcheck.diagnosis.job import read_job
+from lightning_hangcheck.diagnosis.rules.contract import Finding
+from lightning_hangcheck.diagnosis.rules.engine import RULES
+from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 from lightning_hangcheck.model.evidence import Gap, MemoryUse
+from lightning_hangcheck.reading.knowledge.loading import causes_file
 from lightning_hangcheck.report.terminal import render
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
             aspect=aspect,
             place=IN_LOAD[-1],
         )
-        for remedy in remedies_for(finding, read_scene(job(alone(IN_LOAD)))):
+        for remedy in remedies_for(finding, read_job(job(alone(IN_LOAD)))):
             assert not OF_SEVERAL.search(remedy.text)
     if cause in NEVER_ALONE:
-        assert remedies_for(finding, read_scene(several))
+        assert remedies_for(finding, read_job(several))

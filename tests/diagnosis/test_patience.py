@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightning_hangcheck.diagnosis.patience import decide
-from lightning_hangcheck.diagnosis.rules.finding import Finding
+from lightning_hangcheck.diagnosis.rules.contract import Finding
+from lightning_hangcheck.diagnosis.rules.patience import decide
 from lightning_hangcheck.model.case import Limits, Pace
 
 FAST = Pace(longest_pause_s=0.5, pauses=9)

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.doctor.debug_settings import debug_settings
-from lightning_hangcheck.doctor.python_version import python_version
-from lightning_hangcheck.doctor.run_folder import run_folder_writable
-from lightning_hangcheck.doctor.shared_memory import shared_memory_usable
+from lightning_hangcheck.doctor.environment import debug_settings, python_version
 from lightning_hangcheck.doctor.stacks_readable import stacks_readable
-from lightning_hangcheck.rundir.session import SHARED_MEMORY
+from lightning_hangcheck.doctor.storage import run_folder_writable, shared_memory_usable
+from lightning_hangcheck.session.session import SHARED_MEMORY
 
 
 @pytest.mark.parametrize(

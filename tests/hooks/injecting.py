@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lightning_hangcheck.hooks.zero_code import injected
-from lightning_hangcheck.rundir.session import SESSION_VARIABLE, SessionFacts, open_session
+from lightning_hangcheck.hooks.zero_code.start import injected
+from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
 
 PACKAGE = str(Path(__file__).parents[2])
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.hub_config import fetch_config
+from lightning_hangcheck.hooks.plan.hub_config import fetch_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ LIMIT_S = 6.0
 PROGRAM = f"""
 import sys, time
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.hub_config import fetch_config
+from lightning_hangcheck.hooks.plan.hub_config import fetch_config
 import huggingface_hub
 began = time.monotonic()
 try:

@@ -11,8 +11,8 @@ from processes import end, until
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.lock_holder import find_holder, write_record
-from lightning_hangcheck.rundir.process_stat import read_process_stat
+from lightning_hangcheck.hooks.guards.lock_holder import find_holder, write_record
+from lightning_hangcheck.machine.process_stat import read_process_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_model, save_config
 
-from lightning_hangcheck.hooks.memory_plan import plan_memory
-from lightning_hangcheck.hooks.meta_model import MetaModel
-from lightning_hangcheck.planning.config_fields import read_fields
-from lightning_hangcheck.planning.config_file import read_config
+from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
+from lightning_hangcheck.hooks.plan.meta_model import MetaModel
+from lightning_hangcheck.planning.config import read_config, read_fields
 from lightning_hangcheck.planning.counting import count_weights
 from lightning_hangcheck.planning.placing import place
 from lightning_hangcheck.planning.plan import GB, Machine, Use

@@ -11,18 +11,23 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.pretrained.announcing import announcement, expectation
-from lightning_hangcheck.hooks.pretrained.before_generation import doubts_before
-from lightning_hangcheck.hooks.pretrained.generation_flags import doubtful_flags
+from lightning_hangcheck.hooks.pretrained.generation.generated import LongRun
+from lightning_hangcheck.hooks.pretrained.generation.generation_watch import doubts_before
+from lightning_hangcheck.hooks.pretrained.generation.limits import Limits, beyond, capped
+from lightning_hangcheck.hooks.pretrained.generation_flags import (
+    doubtful_flags,
+    set_on_model,
+    set_on_tokenizer,
+)
 from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory, in_one_line
-from lightning_hangcheck.hooks.pretrained.limits import Limits, beyond, capped
-from lightning_hangcheck.hooks.pretrained.long_run import LongRun
-from lightning_hangcheck.hooks.pretrained.pad_token import set_on_model, set_on_tokenizer
-from lightning_hangcheck.hooks.pretrained.reading_rate import SMALLEST_MODEL, reading_rate
-from lightning_hangcheck.hooks.pretrained.shard_progress import ShardProgress
-from lightning_hangcheck.hooks.pretrained.source import Source
-from lightning_hangcheck.hooks.pretrained.traps import Wish, traps
-from lightning_hangcheck.hooks.pretrained.weight_files import WeightFile, find_weights
+from lightning_hangcheck.hooks.pretrained.loading.shard_progress import (
+    SMALLEST_MODEL,
+    ShardProgress,
+    reading_rate,
+)
+from lightning_hangcheck.hooks.pretrained.loading.source import Source, WeightFile, find_weights
+from lightning_hangcheck.hooks.pretrained.loading.traps import Wish, traps
+from lightning_hangcheck.hooks.pretrained.loading.watched_load import announcement, expectation
 
 if TYPE_CHECKING:
     from pathlib import Path

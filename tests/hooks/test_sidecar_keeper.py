@@ -15,8 +15,8 @@ import pytest
 from processes import RunningProgram, marked_processes, until
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.rundir.decoding import decode
-from lightning_hangcheck.rundir.session import (
+from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     SessionFacts,
     SidecarFacts,
@@ -43,7 +43,7 @@ def sidecar_pid(file: Path, other_than: set[int]) -> int | None:
 def sidecars_below(pid: int) -> list[int]:
     mark = os.environ["HANGCHECK_TEST_SESSION"]
     below = (process for process in marked_processes(mark) if process.ppid() == pid)
-    return [child.pid for child in below if "lightning_hangcheck.sidecar" in child.cmdline()]
+    return [child.pid for child in below if "lightning_hangcheck.watch.sidecar" in child.cmdline()]
 
 
 @pytest.mark.real
@@ -83,7 +83,7 @@ def test_second_sidecar_leaves_the_session_to_the_first(program: Start, tmp_path
     job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
     file = tmp_path.joinpath(job.first_words, "sidecar.json")
     first = until(lambda: sidecar_pid(file, set()), "a sidecar")
-    second = [sys.executable, "-m", "lightning_hangcheck.sidecar", str(file.parent)]
+    second = [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(file.parent)]
     subprocess.run(second, check=True, timeout=30)
     assert sidecar_pid(file, set()) == first
     assert sidecars_below(job.pid) == [first]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_hangcheck.hooks.instrument.wrapping import Call, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import until
 
-from lightning_hangcheck.hooks.zero_code import INJECT_FOLDER, injected
+from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.probes.flight_record import flight_record
-from lightning_hangcheck.recorder.page_reader import PageReader
-from lightning_hangcheck.rundir.session import SESSION_VARIABLE, SessionFacts, open_session
+from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
 
 if TYPE_CHECKING:
     from processes import StartProgram
 
-    from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.session.session import Session
 
 SHOWN = """
 import json, os, sys

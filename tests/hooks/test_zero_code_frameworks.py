@@ -10,7 +10,7 @@ import pytest
 from injecting import PACKAGE, as_script, run_script
 from processes import PROGRAMS
 
-from lightning_hangcheck.recorder.journal_reader import read_journal
+from lightning_hangcheck.rundir.journal_reader import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

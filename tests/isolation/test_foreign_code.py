@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from processes import PROGRAMS, end, until
-from sidecar.launched import start_run, verdict_of
+from watch.launched import start_run, verdict_of
 
 if TYPE_CHECKING:
     from processes import StartProgram
@@ -25,15 +25,15 @@ NAMES = (
 STOPS = "import queue, os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
 WATCHED = """
 import queue, sys
-from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.recorder.lifecycle import current
 keep_sidecar(current())
 print(current().session.sidecar_file, flush=True)
 sys.stdin.read()
 """
 HASTE = {"HANGCHECK_PROVEN_AFTER": "3", "HANGCHECK_ABORT_GRACE": "1"}
 PACKAGE = Path(__file__).parents[2] / "lightning_hangcheck"
-OURS = ("lightning_hangcheck.sidecar", "nvml_reader")
+OURS = ("lightning_hangcheck.watch.sidecar", "nvml_reader")
 
 
 @pytest.fixture

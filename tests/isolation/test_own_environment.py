@@ -16,8 +16,8 @@ from processes import PROGRAMS, until
 
 from lightning_hangcheck.isolation.command import folder_of, interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
-from lightning_hangcheck.probes.gpu import gpus_of
-from lightning_hangcheck.probes.py_spy import dump, find_py_spy
+from lightning_hangcheck.probes.gpu.use import gpus_of
+from lightning_hangcheck.probes.stacks.py_spy import dump, find_py_spy
 
 if TYPE_CHECKING:
     from processes import StartProgram
@@ -48,7 +48,7 @@ def test_a_sidecar_gets_no_token(program: StartProgram, tmp_path: Path) -> None:
         "hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"), HANGCHECK_LOCALS="1", **TOKENS
     )
     (sidecar,) = until(lambda: psutil.Process(job.pid).children(), "the sidecar")
-    until(lambda: "lightning_hangcheck.sidecar" in sidecar.cmdline(), "its program")
+    until(lambda: "lightning_hangcheck.watch.sidecar" in sidecar.cmdline(), "its program")
     environment = environment_of(sidecar.pid)
     assert_harmless(environment)
     assert environment["HANGCHECK_LOCALS"] == "1"

@@ -8,9 +8,7 @@ import pytest
 from planning.planned import LLAMA_8B
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.config_fields import read_fields
-from lightning_hangcheck.planning.config_file import find_config, read_config
-from lightning_hangcheck.planning.stored_dtype import stored_dtype
+from lightning_hangcheck.planning.config import find_config, read_config, read_fields, stored_dtype
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import PATIENCE_S
 
-from lightning_hangcheck.probes.exits import Exited, ExitWatcher
+from lightning_hangcheck.probes.proc.exits import Exited, ExitWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

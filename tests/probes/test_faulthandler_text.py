@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.probes.faulthandler_text import read_stacks
+from lightning_hangcheck.probes.stacks.faulthandler_text import read_stacks
 
 NEWER = """\
 Thread 0x00007f00000000b0 [loader] (most recent call first):

@@ -15,8 +15,8 @@ import pytest
 from processes import PROGRAMS
 
 from lightning_hangcheck.model.evidence import Gap, GpuState
-from lightning_hangcheck.probes.gpu import ABSENT, DRIVER, HIDDEN, LOST, gpus_of, shared_out
-from lightning_hangcheck.probes.nvml_reader import Device, Share
+from lightning_hangcheck.probes.gpu.nvml_reader import Device, Share
+from lightning_hangcheck.probes.gpu.use import ABSENT, DRIVER, HIDDEN, LOST, gpus_of, shared_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import until
 
-from lightning_hangcheck.probes.last_run import slept_s
-from lightning_hangcheck.probes.stacks import python_stacks
+from lightning_hangcheck.probes.proc.last_run import slept_s
+from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
 
 if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import until
 
-from lightning_hangcheck.probes.local_values import LONGEST_VALUE, local_values
 from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.probes.stacks.local_values import LONGEST_VALUE, local_values
 
 if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram

@@ -12,7 +12,7 @@ import pytest
 from processes import end
 
 from lightning_hangcheck.machine.control_groups import GROUPS
-from lightning_hangcheck.probes.memory_kills import KillCounter, kill_counter
+from lightning_hangcheck.probes.memory import KillCounter, kill_counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

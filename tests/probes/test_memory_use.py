@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from lightning_hangcheck.machine.control_groups import GROUPS
-from lightning_hangcheck.probes.memory_use import memory_use
+from lightning_hangcheck.probes.memory import memory_use
 
 MIB = 1 << 20
 

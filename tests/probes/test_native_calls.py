@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lightning_hangcheck.probes.native_calls import MOST_CALLS, innermost_calls
 from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.probes.stacks.native_calls import MOST_CALLS, innermost_calls
 
 if TYPE_CHECKING:
     from processes import StartProgram

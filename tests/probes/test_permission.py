@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightning_hangcheck.probes.permission import Access, explain, why_filtered, why_refused
+from lightning_hangcheck.probes.proc.permission import Access, explain, why_filtered, why_refused
 
 
 def access(**changes: Any) -> Access:

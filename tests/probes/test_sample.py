@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import until
 
+from lightning_hangcheck.probes.proc.vitals import vitals
 from lightning_hangcheck.probes.sample import Subject, sample, sample_all
-from lightning_hangcheck.probes.vitals import vitals
 
 if TYPE_CHECKING:
     from pathlib import Path

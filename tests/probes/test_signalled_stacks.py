@@ -15,8 +15,8 @@ import psutil
 import pytest
 from processes import PROGRAMS, until
 
-from lightning_hangcheck.probes.signalled_stacks import signalled_stacks
-from lightning_hangcheck.rundir.stack_offers import find_offer
+from lightning_hangcheck.probes.stacks.signalled_stacks import signalled_stacks
+from lightning_hangcheck.session.stack_offers import find_offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

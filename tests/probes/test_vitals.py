@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from processes import until
 
-from lightning_hangcheck.probes.vitals import Vitals, io_bytes, main_thread_cpu_s, vitals
+from lightning_hangcheck.probes.proc.vitals import Vitals, io_bytes, main_thread_cpu_s, vitals
 
 if TYPE_CHECKING:
     from processes import StartProgram

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import lightning_hangcheck as hc
-from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.recorder.lifecycle import current
 
 word = Path(sys.argv[1])
 hc.checkpoint("Script started")

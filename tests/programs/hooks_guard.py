@@ -9,8 +9,8 @@ from hooks_model import loaded, say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.meeting import meet
-from lightning_hangcheck.hooks.meeting_places import StorePlace
+from lightning_hangcheck.hooks.rendezvous.places import StorePlace
+from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
 
 rank = int(os.environ["RANK"])
 

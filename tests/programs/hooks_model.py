@@ -5,8 +5,8 @@ import json
 import os
 import sys
 
-from lightning_hangcheck.recorder.page_reader import PageReader
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.page.reader import PageReader
 
 package = importlib.import_module(os.environ.get("PACKAGE", "lightning.pytorch"))
 torch = importlib.import_module("torch")

@@ -13,10 +13,10 @@ from transformers.utils import logging
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.pretrained.after_load import look_at_model
-from lightning_hangcheck.hooks.pretrained.trial_generation import try_generation
-from lightning_hangcheck.recorder.page_reader import PageReader
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.hooks.pretrained.loading.loading import look_at_model
+from lightning_hangcheck.hooks.pretrained.loading.trial_generation import try_generation
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.page.reader import PageReader
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 PROMPTS = ["w1 w2 w3", "w4 w5"]

@@ -4,8 +4,8 @@ import sys
 
 from announcing import announce
 
-from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.recorder.lifecycle import current
 
 keep_sidecar(current())
 keep_sidecar(current())

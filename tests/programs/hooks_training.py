@@ -11,7 +11,7 @@ import hooks_model
 from hooks_model import Spy, Tiny, loaded, loader, package, page, say, trainer
 
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 
 
 class Data(package.LightningDataModule):

@@ -10,7 +10,7 @@ import time
 from announcing import announce
 
 from lightning_hangcheck.recorder.stack_offer import offer_stacks
-from lightning_hangcheck.rundir.session import SessionFacts, new_key, open_session, session_folder
+from lightning_hangcheck.session.session import SessionFacts, new_key, open_session, session_folder
 
 PR_SET_DUMPABLE = 4
 HELD_FOR_S = 1000

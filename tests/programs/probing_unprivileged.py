@@ -5,9 +5,9 @@ import sys
 
 import msgspec
 
+from lightning_hangcheck.probes.proc.process_tree import read_environment
+from lightning_hangcheck.probes.proc.vitals import io_bytes
 from lightning_hangcheck.probes.sample import sample
-from lightning_hangcheck.probes.tree import read_environment
-from lightning_hangcheck.probes.vitals import io_bytes
 
 NOBODY = 65534
 

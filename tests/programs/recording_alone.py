@@ -5,7 +5,7 @@ import time
 from announcing import announce
 
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 
 hc.checkpoint("Model created", number=5)
 announce(str(current().session.path))

@@ -7,7 +7,7 @@ import time
 
 from announcing import announce
 
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 
 recorder = current()
 recorder.start()

@@ -47,8 +47,8 @@ def loads(words):
 
 def records():
     import lightning_hangcheck as hc
-    from lightning_hangcheck.hooks.sidecar_keeper import keep_sidecar
-    from lightning_hangcheck.recorder.recording import current
+    from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+    from lightning_hangcheck.recorder.lifecycle import current
 
     keep_sidecar(current())
     session = current().session

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as some
 from processes import until
 
-from lightning_hangcheck.recorder.journal_reader import parse_journal, read_journal
 from lightning_hangcheck.recorder.journal_writer import (
     MOST_UNSETTLED,
     MOST_WAITING,
@@ -19,9 +18,10 @@ from lightning_hangcheck.recorder.journal_writer import (
     JournalWriter,
     encode_entry,
 )
-from lightning_hangcheck.rundir.journal_handover import MOST_LEFT_BYTES, Carrier
+from lightning_hangcheck.rundir.journal_reader import parse_journal, read_journal
 from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.rundir.session import Session, SessionFacts, open_session
+from lightning_hangcheck.session.journal_handover import MOST_LEFT_BYTES, Carrier
+from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ from hypothesis import strategies as some
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
-from lightning_hangcheck.recorder import page_layout as layout
-from lightning_hangcheck.recorder.heart import Heart
-from lightning_hangcheck.recorder.page_reader import PageReader, PageUnreadable, read_page
-from lightning_hangcheck.recorder.page_writer import PageWriter
+from lightning_hangcheck.recorder.page import layout as layout
+from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
+from lightning_hangcheck.recorder.page.reader import PageReader, PageUnreadable, read_page
+from lightning_hangcheck.recorder.page.writer import PageWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_page_reads_as_it_was_written(
     phase: Phase | None, epoch: int | None, step: int | None, batch: int | None, beats: int
 ) -> None:
     page = PageWriter.unseen()
-    heart = Heart(no_start)
+    heart = BeatWriter(no_start)
     heart.attach(page.buffer)
     page.identify(3, 8, 1)
     page.enter_phase(phase, epoch, step, batch)
@@ -282,7 +282,7 @@ def test_a_wrong_phase_changes_nothing() -> None:
 
 def test_the_first_beat_begins_recording_and_counts() -> None:
     page = PageWriter.unseen()
-    heart = Heart(lambda: heart.attach(page.buffer))
+    heart = BeatWriter(lambda: heart.attach(page.buffer))
     beat = heart.beat
     assert read_page(page.buffer).beats == 0
     beat()

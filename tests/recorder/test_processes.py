@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.rundir.session import SESSION_VARIABLE
+from lightning_hangcheck.session.session import SESSION_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WORKER = """
 import multiprocessing, os, sys
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 
 def work(how):
     hc.beat()
@@ -172,7 +172,7 @@ def test_a_plain_program_waits_with_its_journal_until_it_knows_its_rank(
     program = run(
         """
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 hc.checkpoint("Script started")
 current().learn_identity(0, 2, 0)
 hc.checkpoint("Trainer ready")
@@ -193,7 +193,7 @@ def test_ranks_that_a_launcher_started_meet_in_one_session(
 ) -> None:
     """Without HANGCHECK_SESSION they agree on one by what the launcher gave them all."""
     code = (
-        "from lightning_hangcheck.recorder.recording import current\n"
+        "from lightning_hangcheck.recorder.lifecycle import current\n"
         "import os\nprint(current().session.path)\n"
         "print(os.environ['HANGCHECK_SESSION'])\ninput()\n"
     )

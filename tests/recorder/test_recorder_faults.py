@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.probes.flight_record import flight_record
-from lightning_hangcheck.rundir.session import MOST_NAMES
+from lightning_hangcheck.session.session import MOST_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Program
 
-    from lightning_hangcheck.rundir.session import Session
+    from lightning_hangcheck.session.session import Session
 
 TRAIN = """
 import lightning_hangcheck as hc
@@ -146,7 +146,7 @@ def test_a_session_whose_pages_cannot_be_written(
 
 NO_SHARED_MEMORY = """
 from pathlib import Path
-import lightning_hangcheck.rundir.session as session
+import lightning_hangcheck.session.session as session
 session.SHARED_MEMORY = Path("/dev/null/shm")
 """
 
@@ -177,7 +177,7 @@ def test_without_any_memory_there_is_the_console(
 
 def test_a_wrong_phase_is_said_once_and_ignored(run: Callable[..., Program]) -> None:
     program = run("""
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 current().enter_phase("backward", step=3)
 for _ in range(3):
     current().enter_phase("lunch")
@@ -197,7 +197,7 @@ def test_a_failure_of_our_own_ends_recording_and_is_judged_from_outside(
     """Such as more numbers than a page can hold."""
     program = run("""
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 hc.beat()
 hc.checkpoint("too large", number=2**80)
 current().learn_identity(0, 2, 0)
@@ -222,7 +222,7 @@ def test_disabled_leaves_no_trace(
 import os, sys, threading
 before = (dict(os.environ), sys.excepthook)
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 hc.checkpoint("Script started")
 hc.beat()
 with hc.section("Trainer"):

@@ -169,7 +169,7 @@ def test_only_the_main_threads_sections_show_the_ranks_phase(run: Callable[..., 
     program = run("""
 import threading
 import lightning_hangcheck as hc
-from lightning_hangcheck.recorder.recording import current
+from lightning_hangcheck.recorder.lifecycle import current
 def other():
     with hc.section("WandbLogger constructor"):
         print(current()._page.phase)

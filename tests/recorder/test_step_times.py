@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.recorder.step_times import MOST_NAMES, MOST_SHOWN, OTHERS, StepTimes
+from lightning_hangcheck.recorder.loops.steps import MOST_NAMES, MOST_SHOWN, OTHERS, StepTimes
 
 
 def test_names_beyond_the_bound_share_one_entry() -> None:

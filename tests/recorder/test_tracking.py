@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.diagnosis.place import tracked_place
+from lightning_hangcheck.reading.place import tracked_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

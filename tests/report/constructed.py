@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from lightning_hangcheck.model.case import Case, Departure, RankView, RunFacts
+from lightning_hangcheck.model.case import Case, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import (
     Edge,
@@ -168,8 +168,10 @@ def crashed() -> tuple[Case, Verdict]:
     """Rank 1 failed first, with last words that hold a terminal escape; rank 0 was killed."""
     words = "ValueError: \x1b[31mbad batch\x1b[0m at train.py:71"
     return case(
-        RankView(rank=0, departure=Departure(order=1, at=TAKEN_AT, exit_code=-15)),
-        RankView(rank=1, departure=Departure(order=0, at=TAKEN_AT, exit_code=1, last_words=words)),
+        RankView(rank=0, process_exit=ProcessExit(order=1, at=TAKEN_AT, exit_code=-15)),
+        RankView(
+            rank=1, process_exit=ProcessExit(order=0, at=TAKEN_AT, exit_code=1, last_words=words)
+        ),
     ), verdict(
         "crashed",
         culprits=(1,),

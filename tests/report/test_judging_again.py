@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lightning_hangcheck.attach.visit import keep
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.rundir.layout import RunFolder
-from lightning_hangcheck.sidecar.visiting import keep
 
 GOLDEN = Path(__file__).parent.parent / "diagnosis" / "golden"
 BLOCKED = """

@@ -15,6 +15,8 @@ from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from msgspec import json
 
+from lightning_hangcheck.cli import report_command
+from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.model.codec import encode, verdict_schema
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
@@ -26,11 +28,10 @@ from lightning_hangcheck.model.verdict import (
     StackGroup,
     Verdict,
 )
-from lightning_hangcheck.report import json_text, terminal
-from lightning_hangcheck.report.colour import coloured
+from lightning_hangcheck.report import terminal
 from lightning_hangcheck.report.headline import KIND_WORDS
+from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
 from lightning_hangcheck.report.rank_rows import STATE_WORDS
-from lightning_hangcheck.report.table import TABLE_WIDTH
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
@@ -209,4 +210,4 @@ def test_the_report_stays_light_in_the_sidecar() -> None:
 
 def test_json_is_the_verdict() -> None:
     judged = stalled()[1]
-    assert json.decode(json_text.render(judged), type=Verdict) == judged
+    assert json.decode(report_command.render(judged), type=Verdict) == judged

@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.rundir import session as session_module
-from lightning_hangcheck.rundir.atomic import (
-    make_private_folder,
-    open_for_append,
-    write_atomically,
-)
+from lightning_hangcheck.files.atomic import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
-from lightning_hangcheck.rundir.session import (
+from lightning_hangcheck.session import session as session_module
+from lightning_hangcheck.session.session import (
     SessionFacts,
     open_session,
     session_folder,

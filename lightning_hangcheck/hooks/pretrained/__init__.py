@@ -3,3 +3,5 @@
 Reached as ``lightning_hangcheck.transformers``. Whatever fails in here is said once; what the
 user's own call raises passes through unchanged.
 """
+
+__all__ = ["generation", "gpu_memory", "loading"]

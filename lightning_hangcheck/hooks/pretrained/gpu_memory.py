@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.amounts import in_words
+from lightning_hangcheck.hooks.pretrained.attempt import in_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

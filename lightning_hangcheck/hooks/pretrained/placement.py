@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.hooks.pretrained.amounts import in_words, several
+from lightning_hangcheck.hooks.pretrained.attempt import in_words, several
 from lightning_hangcheck.hooks.pretrained.gpu_memory import gpu_memory, in_one_line
 
 if TYPE_CHECKING:

@@ -1,0 +1,262 @@
+"""What `hangcheck attach` does: look three times, a second apart, at a job that runs already."""
+
+from __future__ import annotations
+
+import socket
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.attach.job_search import command_of
+from lightning_hangcheck.attach.offer import beats_of, watch_over
+from lightning_hangcheck.errors import NoJobFound
+from lightning_hangcheck.model.case import ProcessExit
+from lightning_hangcheck.model.evidence import ProcessLook
+from lightning_hangcheck.observe.looking import flights_of, where_ranks_stand
+from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.probes.proc.exits import ExitWatcher
+from lightning_hangcheck.probes.proc.last_run import slept_s
+from lightning_hangcheck.probes.proc.process_tree import born_ns
+from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
+from lightning_hangcheck.probes.stacks.source import code_notes
+from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.attach.job_grouping import FoundJob
+    from lightning_hangcheck.attach.offer import Offer, Watch
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Case, CodeNote, Limits
+    from lightning_hangcheck.model.evidence import Gap, Sample
+    from lightning_hangcheck.model.flight import FlightRecord
+    from lightning_hangcheck.observe.looking import Target
+
+LOOKS = 3
+INTERVAL_S = 1.02
+"""Three looks over two seconds tell a loop from a computation; see `diagnosis.patience`."""
+BLIND_INTERVAL_S = 2.1
+"""Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
+LONGER_S = 4.2
+"""The same where they slept too little for a suspicion, and yet nobody advances."""
+ASLEEP_FROM_S = 0.5
+PROVEN_AFTER_S = 1.0
+"""What is proven is told at once, as nobody watched before; but not of a rank that says that it has
+just progressed."""
+PROBE_LIMIT_S = 3.0
+TIME_LIMIT_S = 30.0
+STEPS = 3
+"""Of what is left of that time a step gets a third: what comes after it must have its share."""
+LEAST_S = 0.2
+
+
+class Attached:
+    """One visit to a job. Nothing is left in the job, and nothing of it waits for us.
+
+    Args:
+        job: As `job_search` found it.
+        limits: Patience in force; of what is proven, never more than a second.
+        offer: What the job offers a visitor, if it records.
+        local_values: Whether to read the ranks' local variables in the last look.
+        time_limit_s: Seconds for the whole visit, where processes and their servers don't answer.
+    """
+
+    def __init__(
+        self,
+        job: FoundJob,
+        limits: Limits,
+        offer: Offer,
+        *,
+        local_values: bool = False,
+        time_limit_s: float = TIME_LIMIT_S,
+    ) -> None:
+        self._job = job
+        self._local_values = local_values
+        self._offer = offer
+        self._limits = replace(limits, proven_after=min(limits.proven_after, PROVEN_AFTER_S))
+        self._exits = ExitWatcher()
+        self._samples: dict[Target, list[Sample]] = {}
+        self._departures: dict[int, ProcessExit] = {}
+        self._gaps: dict[tuple[str, int | None], Gap] = {}
+        self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
+        self._slept: dict[int, float | None] = {}
+        self._beats: dict[int, Beat] = {}
+        self._flights: dict[int, FlightRecord] = {}
+        self._watch: Watch | None = None
+        self._deadline = time.monotonic() + time_limit_s
+        self._command = command_of(job)
+        self.host = socket.gethostname()
+        self._born_ns = {rank.pid: born_ns(rank.pid) for rank in job.ranks}
+
+    def take_evidence(self, run_id: str) -> Case:
+        """Look at the job: about two seconds, or four where these and the kernel leave it open.
+
+        Args:
+            run_id: For the case.
+
+        Raises:
+            NoJobFound: Nothing could be seen of any rank; the sentence says why.
+        """
+        began_ns = time.monotonic_ns()
+        try:
+            targets = self._begin()
+            told = any(slept is not None for slept in self._slept.values())
+            interval_s = INTERVAL_S if told else BLIND_INTERVAL_S
+            for number in range(LOOKS):
+                self._wait_until(began_ns + int(number * interval_s * NANOSECONDS))
+                self._look(targets, last=number == LOOKS - 1)
+                if number == 0:
+                    self._refuse_blindness()
+                    _prepare_to_judge()
+            case = self._case(targets, run_id, began_ns)
+            if told and time.monotonic() < self._deadline and _undecided(case):
+                self._wait_until(began_ns + int(LONGER_S * NANOSECONDS))
+                self._look(targets, last=True)
+                case = self._case(targets, run_id, began_ns)
+        finally:
+            self._exits.close()
+        return case
+
+    def _begin(self) -> list[Target]:
+        now_ns = time.monotonic_ns()
+        targets: list[Target] = []
+        for found in self._job.ranks:
+            self._slept[found.pid] = slept_s(found.pid)
+            self._exits.watch(found.pid)
+            process_tree = ProcessTree(found.pid, root_belongs=True)
+            process_tree.take(now_ns)
+            targets += process_tree.targets(found.rank, found.pid, self._job.pids)
+        return targets
+
+    def _look(self, targets: list[Target], *, last: bool) -> None:
+        present = [target for target in targets if target.rank not in self._departures]
+        subjects = [
+            Subject(
+                pid=target.pid,
+                rank=target.rank,
+                python=target.python and target not in self._mute,
+                asleep=target.role == "rank" and (slept_s(target.pid) or 0.0) >= ASLEEP_FROM_S,
+                local_values=last and self._local_values and target.role == "rank",
+            )
+            for target in present
+        ]
+        began, limit_s = time.monotonic(), self._limit_s(len(subjects))
+        taken = sample_all(subjects, limit_s)
+        late = time.monotonic() - began >= limit_s
+        for target, (sample, gaps) in zip(present, taken, strict=True):
+            self._samples.setdefault(target, []).append(sample)
+            if late and sample.stack is None:
+                self._mute.add(target)
+            self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
+
+    def _read_offer(self, targets: list[Target]) -> None:
+        """Read what the ranks recorded: pages last, so that they are as new as the last look."""
+        self._gaps.update(((gap.what, gap.rank), gap) for gap in self._offer.gaps)
+        session = self._offer.session
+        if session is None:
+            return
+        present = [target for target in targets if target.rank not in self._departures]
+        limit_s = self._limit_s(len(self._job.ranks))
+        self._flights, gaps = flights_of(present, session.torch_servers, limit_s)
+        self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
+        self._beats = beats_of(session, self._born_ns)
+        self._watch = watch_over(session)
+
+    def _limit_s(self, processes: int) -> float:
+        """Seconds for one of so many processes, if all are asked and the other steps come too."""
+        left_s = self._deadline - time.monotonic()
+        rounds = max(1, -(-processes // AT_ONCE))
+        return max(LEAST_S, min(PROBE_LIMIT_S, left_s / STEPS / rounds))
+
+    def _wait_until(self, moment_ns: int) -> None:
+        """Wait, and see meanwhile which ranks end."""
+        while True:
+            left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
+            for ended in self._exits.wait(left_s):
+                rank = next(one.rank for one in self._job.ranks if one.pid == ended.pid)
+                self._departures[rank] = ProcessExit(
+                    order=len(self._departures), at=utc_now(), exit_code=ended.exit_code
+                )
+            if left_s <= 0:
+                return
+
+    def _refuse_blindness(self) -> None:
+        """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
+        own = {
+            target: samples for target, samples in self._samples.items() if target.role == "rank"
+        }
+        if any(sample.stack is not None for samples in own.values() for sample in samples):
+            return
+        if any(_stopped(samples) for samples in own.values()):
+            return
+        gap = next((gap for gap in self._gaps.values() if gap.what.startswith("stack of")), None)
+        why, _, remedy = (gap.why if gap is not None else "its processes are gone").partition("; ")
+        raise NoJobFound(
+            f"no stack of the job can be read: {why}",
+            remedy or "look for its processes again: hangcheck attach",
+        )
+
+    def _case(self, targets: list[Target], run_id: str, began_ns: int) -> Case:
+        from lightning_hangcheck.attach.case import Observation, attached_case
+
+        self._read_offer(targets)
+        self._wait_until(0)
+        left_ns = time.monotonic_ns()
+        looks = {
+            found.rank: tuple(
+                ProcessLook(
+                    pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
+                )
+                for target, samples in self._samples.items()
+                if target.rank == found.rank
+            )
+            for found in self._job.ranks
+        }
+        return attached_case(
+            Observation(
+                job=self._job,
+                looks=looks,
+                slept=self._slept,
+                departures=self._departures,
+                beats=self._beats,
+                flights=self._flights,
+                watch=self._watch,
+                gaps=tuple(self._gaps.values()),
+                code=self._code(),
+                limits=self._limits,
+                watched_s=(left_ns - began_ns) / NANOSECONDS,
+                ages_s=self._ages_s(),
+                command=self._command,
+                host=self.host,
+                left_at=utc_now(),
+                left_ns=left_ns,
+            ),
+            run_id,
+        )
+
+    def _ages_s(self) -> tuple[float, ...]:
+        now_ns = time.monotonic_ns()
+        return tuple((now_ns - born) / NANOSECONDS for born in self._born_ns.values())
+
+    def _code(self) -> tuple[CodeNote, ...]:
+        newest = [(target, samples[-1]) for target, samples in self._samples.items()]
+        began_s = time.time() - max(self._ages_s(), default=0.0)
+        return code_notes(where_ranks_stand(newest), began_s, PROBE_LIMIT_S)
+
+
+def _prepare_to_judge() -> None:
+    """Import the judgement and its graphs: a third of a second, which passes between two looks."""
+    for name in ("lightning_hangcheck.attach.case", "networkx"):
+        import_module(name)
+
+
+def _undecided(case: Case) -> bool:
+    from lightning_hangcheck.attach.case import undecided
+
+    return undecided(case)
+
+
+def _stopped(samples: Sequence[Sample]) -> bool:
+    return any(sample.kernel is not None and sample.kernel.state == "T" for sample in samples)

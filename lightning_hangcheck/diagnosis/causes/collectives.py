@@ -1,0 +1,215 @@
+"""What the three causes of parted ways have in common: one finding, told by its nature.
+
+collective_mismatch: ranks walk the same code, yet meet with other operations or shapes.
+
+rank_diverged: a rank makes a collective that the others don't make there, or skips one.
+
+uneven_work: a rank ran out of work and left the loop that the others are in.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.source import left_loop, parked_in, rank_conditions
+from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+from lightning_hangcheck.reading.wording import join, name_ranks, verb, within
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.divergence.attribution import Basis
+    from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
+    from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.model.slugs import Cause
+
+
+NO_RECORD = Gap(
+    what=FLIGHT_RECORD,
+    rank=None,
+    why="none was taken of all ranks: which collective each is in is told from stacks alone",
+)
+DEFAULT_GROUP = "0"
+MOST_SHOWN = 4
+TOLD_BY: dict[Basis, str] = {
+    "majority": "most ranks do otherwise",
+    "sequence": "earlier steps followed another sequence of operations",
+    "condition": "it is there under a test of the rank",
+    "loop": "it has left a loop that the others are in",
+    "novelty": "no earlier step had this operation",
+    "parked": "the others are where every rank begins its next step",
+    "nothing": "nothing tells which of them departed",
+}
+
+
+def parted(situation: Situation, cause: Cause) -> Finding | None:
+    """Return the finding if the ranks' ways part, and by this cause."""
+    job, divergence = situation.job, situation.divergence
+    if divergence is None or nature_of(job, divergence) != cause:
+        return None
+    culprits = [job.ranks[rank] for rank in divergence.departed]
+    known = divergence.basis != "nothing"
+    confidence = (0.95 if known else 0.6) if divergence.proven else (0.6 if known else 0.4)
+    finding = blame(
+        culprits,
+        cause,
+        "proven" if divergence.proven else "idle",
+        confidence,
+        _sentence(job, divergence, culprits),
+        waited_for=True,
+    )
+    return replace(
+        finding,
+        silence_s=min(one.reading.silence_s for one in divergence.pending_collectives),
+        pace=None,
+        evidence=tuple(_evidence(job, divergence)),
+        gaps=() if divergence.proven else (NO_RECORD,),
+    )
+
+
+def nature_of(job: JobReading, divergence: Divergence) -> Cause:
+    """Tell the three causes apart.
+
+    A rank under a test of its rank diverged, wherever it stands. One that has left the loop that
+    the others are in ran out of work. Where all came the same way, they only meet with other
+    operations, shapes or groups.
+    """
+    code = job.case.code
+    culprits = set(divergence.departed)
+    departed = {
+        one.reading.doing.frames for one in divergence.pending_collectives if one.rank in culprits
+    }
+    rest = {
+        one.reading.doing.frames
+        for one in divergence.pending_collectives
+        if one.rank not in culprits
+    }
+    if any(rank_conditions(code, stack) for stack in departed):
+        return "rank_diverged"
+    if divergence.same_way:
+        return "collective_mismatch"
+    if rest and all(left_loop(code, stack, other) for stack, other in product(departed, rest)):
+        return "uneven_work"
+    return "rank_diverged"
+
+
+def group_name(job: JobReading, group: str) -> str:
+    """Return what people call a process group."""
+    if group == DEFAULT_GROUP:
+        return "the default group"
+    for reading in job.ranks.values():
+        flight = reading.view.flight
+        for record in flight.groups if flight is not None else ():
+            if record.group == group and record.description not in ("", "undefined"):
+                return f"group {record.description}"
+    return f"group {group}"
+
+
+def _sentence(job: JobReading, divergence: Divergence, culprits: list[RankReading]) -> str:
+    first = next(one for one in divergence.pending_collectives if one.rank == culprits[0].rank)
+    who = [reading.rank for reading in culprits]
+    agreed = ""
+    if divergence.group is not None and divergence.last_agreed:
+        agreed = f"last agreed #{divergence.last_agreed} of {group_name(job, divergence.group)}:"
+    if len(who) == len(divergence.pending_collectives):
+        others = [one for one in divergence.pending_collectives if one.rank != first.rank]
+        deed = _does(job, divergence, first)
+        other = next((one for one in others if _does(job, divergence, one) != deed), others[0])
+        return join(
+            f"ranks wait for each other, {agreed or 'nothing tells which departed:'}",
+            f"rank {first.rank} {deed}, rank {other.rank}",
+            _does(job, divergence, other),
+        )
+    tests = rank_conditions(job.case.code, first.reading.doing.frames)
+    under = f"under {tests[0][2]}" if tests else ""
+    left = f"{name_ranks(who)} {verb(who, 'has', 'have')} left the common way, {agreed}".rstrip()
+    return join(left if agreed else left.rstrip(",") + ":", _does(job, divergence, first), under)
+
+
+def _does(job: JobReading, divergence: Divergence, standing: PendingCollective) -> str:
+    reading = standing.reading
+    wait = reading.doing.wait
+    now = wait.name if wait is not None else standing.operation.name
+    parked = parked_in(reading.doing.frames)
+    place = within(reading.place)
+    operation = divergence.operations[standing.rank]
+    instead = (
+        f"did {operation}, now waits" if operation.name != standing.operation.name else "waits"
+    )
+    if divergence.group is None and standing.group not in (None, DEFAULT_GROUP):
+        now = f"{now} of {group_name(job, str(standing.group))}"
+    what = f"{now} ({parked})" if parked else now
+    return join(f"{instead} in {what}", f"called {place}" if place else "")
+
+
+def _evidence(job: JobReading, divergence: Divergence) -> list[EvidenceItem]:
+    together: dict[str, list[int]] = {}
+    for rank, operation in divergence.operations.items():
+        together.setdefault(str(operation), []).append(rank)
+    told = ", ".join(f"{name_ranks(ranks)} {name}" for name, ranks in together.items())
+    number = f"#{divergence.last_agreed + 1}" if divergence.last_agreed is not None else "now"
+    where = group_name(job, divergence.group) if divergence.group is not None else "collectives"
+    items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
+    who = name_ranks(divergence.departed)
+    items.append(EvidenceItem("departed", None, f"{who}: {TOLD_BY[divergence.basis]}"))
+    for one in divergence.pending_collectives[:MOST_SHOWN]:
+        for file, line, test in rank_conditions(job.case.code, one.reading.doing.frames)[:1]:
+            where = f"{file}:{line}" if line else file
+            items.append(EvidenceItem("code", one.rank, f"stands under {test} ({where})"))
+    return items
+
+
+def collective_mismatch(situation: Situation) -> Finding | None:
+    """Blame the ranks that departed, if this is why."""
+    return parted(situation, "collective_mismatch")
+
+
+COLLECTIVE_MISMATCH = Rule(cause="collective_mismatch", needs=("stacks",), find=collective_mismatch)
+
+
+def rank_diverged(situation: Situation) -> Finding | None:
+    """Blame the ranks that departed, if this is why."""
+    return parted(situation, "rank_diverged")
+
+
+RANK_DIVERGED = Rule(cause="rank_diverged", needs=("stacks",), find=rank_diverged)
+
+
+def uneven_work(situation: Situation) -> Finding | None:
+    """Blame ranks that left the loop, or the job, before the others that still work in it."""
+    return parted(situation, "uneven_work") or _went_home(situation)
+
+
+def _went_home(situation: Situation) -> Finding | None:
+    """Blame ranks that ended well after fewer steps than those that wait for them."""
+    gone = [one for one in situation.suspects_that_are("gone") if _ended_well(one)]
+    steps = [one.view.beat.step for one in gone if one.view.beat is not None]
+    most = max((step for step in steps if step is not None), default=None)
+    waiting = situation.job.waiting_in(COLLECTIVE)
+    others = [one.view.beat.step for one in waiting if one.view.beat is not None]
+    if most is None or not situation.waited_for or None in (*steps, *others) or not others:
+        return None
+    fewest = min(step for step in others if step is not None)
+    if most >= fewest:
+        return None
+    who = [reading.rank for reading in gone]
+    sentence = (
+        f"{name_ranks(who)} ended after step {most} with exit code 0, and the others are at step "
+        f"{fewest} already"
+    )
+    return blame(gone, "uneven_work", "proven", 0.9, sentence, waited_for=True)
+
+
+def _ended_well(reading: RankReading) -> bool:
+    departure, beat = reading.view.process_exit, reading.view.beat
+    well = departure is not None and departure.exit_code == 0
+    return well and beat is not None and beat.ending == "finished"
+
+
+UNEVEN_WORK = Rule(cause="uneven_work", needs=("stacks",), find=uneven_work)

@@ -1,0 +1,97 @@
+"""dataloader_worker: a rank waits for its next batch, and the worker does not make it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.kernel_targets import in_words
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import RankReading, WorkerReading
+
+MOST_SHOWN = 4
+
+
+def dataloader_worker(situation: Situation) -> Finding | None:
+    """Blame suspects that wait for a batch; place and evidence are their workers'."""
+    waiting = [
+        reading
+        for reading in situation.suspects_that_are("idle", "busy")
+        if reading.wait_kind == "dataloader"
+    ]
+    if not waiting:
+        return None
+    first = waiting[0]
+    worker = _stuck_worker(first)
+    sentence = join(
+        name_ranks([first.rank]),
+        f"has waited {duration(first.silence_s)} for its next batch",
+        within(first.place) + ":",
+        _what_the_worker_does(worker),
+    )
+    if len(waiting) > 1:
+        sentence += f"; likewise {name_ranks(one.rank for one in waiting[1:])}"
+    finding = blame(
+        waiting,
+        "dataloader_worker",
+        situation.certainty(first.activity),
+        0.9 if worker is not None and situation.waited_for else 0.6,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    place = worker.place if worker is not None and worker.place is not None else first.place
+    return replace(finding, place=place, evidence=_evidence(waiting))
+
+
+def _stuck_worker(reading: RankReading) -> WorkerReading | None:
+    """Return the worker to name: a dead one, else a stopped one, else one with a place."""
+    worst = {"gone": 0, "stopped": 1, "idle": 2, "busy": 3}
+    return min(
+        owing_workers(reading),
+        key=lambda one: (worst.get(one.observed.activity, 4), one.place is None),
+        default=None,
+    )
+
+
+def _what_the_worker_does(worker: WorkerReading | None) -> str:
+    if worker is None:
+        return "no worker process is left below it"
+    name = f"worker {worker.look.index} (pid {worker.look.pid})"
+    if worker.observed.activity == "gone":
+        return f"{name} is dead"
+    if worker.observed.activity == "stopped":
+        return f"{name} is stopped by a signal {within(worker.place)}".rstrip()
+    if worker.place is None:
+        return f"{name} makes none"
+    verb = "burns CPU" if worker.observed.activity == "busy" else "stands"
+    return f"{name} {verb} {within(worker.place)}"
+
+
+def _evidence(waiting: Sequence[RankReading]) -> tuple[EvidenceItem, ...]:
+    return tuple(
+        EvidenceItem("worker", reading.rank, _describe(worker))
+        for reading in waiting
+        for worker in owing_workers(reading)[:MOST_SHOWN]
+    )[: 2 * MOST_SHOWN]
+
+
+def _describe(worker: WorkerReading) -> str:
+    place = f" in {worker.place}" if worker.place is not None else ""
+    kernel = worker.look.samples[-1].kernel if worker.look.samples else None
+    channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
+    return (
+        f"worker {worker.look.index} (pid {worker.look.pid}) is {worker.observed.activity}{place}"
+        f"{f', kernel waits in {channel}' if channel else ''}"
+        f"{''.join(f', {in_words(target)}' for target in worker.targets[:1])}"
+    )
+
+
+DATALOADER_WORKER = Rule(cause="dataloader_worker", needs=("stacks",), find=dataloader_worker)

@@ -1,0 +1,123 @@
+"""unknown: somebody does not advance, and what was seen does not tell who holds whom up, or why.
+
+slow_progress: the others wait for a rank that moves; it is slow, never stuck.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.contract import Certainty, Finding, Rule, Situation, blame
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
+from lightning_hangcheck.reading.torch_waits import FOR_RANKS
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import RankReading
+
+
+NO_RECORD = Gap(
+    what=FLIGHT_RECORD,
+    rank=None,
+    why="none was taken: which collective each rank is in cannot be told from stacks alone",
+)
+
+
+def unknown(situation: Situation) -> Finding | None:
+    """Say so where all ranks wait for each other, or where a suspect could not be seen."""
+    job = situation.job
+    waiting = job.waiting_in(FOR_RANKS)
+    everybody = job.world_size > 1 and 0 < len(waiting) == len(job.ranks)
+    if everybody:
+        moving = any(reading.doing.observed.activity == "moving" for reading in waiting)
+        return None if moving else _all_wait(situation, waiting)
+    unseen = situation.suspects_that_are("unseen")
+    if not unseen and all(one.activity == "waiting" for one in situation.suspects):
+        unseen = situation.suspects
+    return _unseen(situation, unseen) if unseen else None
+
+
+def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
+    """Ranks at different places wait for each other; at one and the same, the work may go on."""
+    apart = situation.graph.between_ranks
+    elsewhere = situation.job.elsewhere
+    ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
+    culprits = [reading for reading in waiting if reading.rank in ends]
+    silence = min(reading.silence_s for reading in waiting)
+    certainty: Certainty = "idle" if apart and not elsewhere else "other"
+    finding = blame(
+        culprits, "unknown", certainty, 0.2, _sentence(culprits, waiting, silence), waited_for=apart
+    )
+    return replace(
+        finding,
+        silence_s=silence,
+        pace=None,
+        culprits=() if elsewhere else finding.culprits,
+        gaps=() if all(one.view.flight is not None for one in waiting) else (NO_RECORD,),
+    )
+
+
+def _sentence(
+    culprits: Sequence[RankReading], waiting: Sequence[RankReading], silence_s: float
+) -> str:
+    first, wait = culprits[0], culprits[0].doing.wait
+    where = join(f"in {wait.name}" if wait is not None else "", _called(first))
+    since = duration(silence_s)
+    if len(culprits) < len(waiting):
+        return f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
+    other = next((one for one in waiting if one.doing.frames != first.doing.frames), None)
+    if other is None:
+        return f"all {len(waiting)} ranks have waited {where} for {since}; nothing tells for whom"
+    there = f"in {other.doing.wait.name}" if other.doing.wait is not None else "elsewhere"
+    return (
+        f"all ranks have waited for each other for {since}: rank {first.rank} {where}, "
+        f"rank {other.rank} {join(there, _called(other))}"
+    )
+
+
+def _called(reading: RankReading) -> str:
+    place = within(reading.place)
+    return f"called {place}" if place else ""
+
+
+def _unseen(situation: Situation, unseen: Sequence[RankReading]) -> Finding:
+    who = [reading.rank for reading in unseen]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"shown no progress for {duration(max(reading.silence_s for reading in unseen))}",
+        within(unseen[0].place),
+        "and too little of it could be seen to say why",
+    )
+    waited_for = situation.waited_for
+    return blame(unseen, "unknown", "other", 0.3, sentence, waited_for=waited_for)
+
+
+UNKNOWN = Rule(cause="unknown", needs=(), find=unknown)
+
+
+def slow_progress(situation: Situation) -> Finding | None:
+    """Name the suspects that move, where others wait for them."""
+    moving = situation.suspects_that_are("moving")
+    if not moving:
+        return None
+    who = [reading.rank for reading in moving]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "moves", "move"),
+        within(moving[0].place),
+        "but" if moving[0].place is None else "and",
+        verb(who, "has", "have"),
+        "shown no progress for",
+        duration(max(reading.silence_s for reading in moving)),
+    )
+    waited_for = situation.waited_for
+    return blame(moving, "slow_progress", "moving", 0.7, sentence, waited_for=waited_for)
+
+
+SLOW_PROGRESS = Rule(cause="slow_progress", needs=("stacks",), find=slow_progress)

@@ -1,0 +1,176 @@
+"""file_lock: a rank waits for a lock on a file, and whoever holds it does not let go.
+
+What `filesystem_wait` and `checkpoint_io` share: ranks blocked in file input or output.
+
+filesystem_wait: a rank is blocked in file input or output.
+
+checkpoint_io: a rank saves a checkpoint, and the file system does not let it go on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.model.evidence import PAGE_FAULT
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.model.evidence import WaitTarget
+    from lightning_hangcheck.model.slugs import Cause
+
+
+NOBODY = (
+    "which no process on this machine is seen to hold: a stale lock file, or a lock of another host"
+)
+
+
+def file_lock(situation: Situation) -> Finding | None:
+    """Blame the ranks of the circle that a lock closes; without one, the rank that waits for it."""
+    for reading in situation.suspects_that_are("idle"):
+        for target in reading.targets:
+            if target.kind == "lock":
+                return _blame(situation, reading, target)
+    return None
+
+
+def _blame(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Finding:
+    proven = situation.deadlocked(waiter)
+    circle = proven or situation.cycle(waiter)
+    sentence = join(
+        name_ranks([waiter.rank]),
+        f"has waited {duration(waiter.silence_s)}",
+        within(waiter.place),
+        f"for the lock on {lock.name or 'a file'},",
+        _who_holds(situation, waiter, lock),
+    )
+    finding = blame(
+        circle or [waiter],
+        "file_lock",
+        "proven" if proven else situation.certainty("idle"),
+        0.95 if proven else 0.8 if situation.waited_for else 0.5,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    return replace(
+        finding,
+        silence_s=_silence(situation, waiter, proven),
+        place=waiter.place,
+        aspect="held" if lock.holders else "stale",
+        evidence=_evidence(waiter, lock),
+    )
+
+
+def _silence(situation: Situation, waiter: RankReading, proven: Sequence[RankReading]) -> float:
+    """A proof is as old as the last step into the circle, unless mere idleness is long enough."""
+    if proven and waiter.silence_s < situation.job.case.limits.idle_after:
+        return min(one.silence_s for one in proven)
+    return waiter.silence_s
+
+
+def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> str:
+    if not lock.holders:
+        return NOBODY
+    holder = lock.holders[0]
+    reading = situation.job.rank_of(holder.pid)
+    if reading is None:
+        return f"which {process_name(holder)}, a process outside the job, holds"
+    if reading is waiter:
+        return "which it holds itself"
+    wait = reading.doing.wait
+    doing = f"while it waits in {wait.name}" if wait is not None else ""
+    return join(f"which rank {reading.rank} holds", doing, within(reading.place))
+
+
+def _evidence(waiter: RankReading, lock: WaitTarget) -> tuple[EvidenceItem, ...]:
+    polls = {"filelock": "polls for", "sleep": "sleeps again and again, as pollers do, for"}
+    how = polls.get(lock.call, f"is in {lock.call} for")
+    held = ", ".join(process_name(holder) for holder in lock.holders) or "nobody that is seen"
+    text = f"main thread {how} the lock on {lock.name or 'a file'}, held by {held}"
+    return (EvidenceItem("kernel", waiter.rank, text),)
+
+
+FILE_LOCK = Rule(cause="file_lock", needs=("kernel",), find=file_lock)
+
+
+def waiting_for_files(situation: Situation) -> list[RankReading]:
+    """Return suspects that are blocked in a file's input or output."""
+    return [one for one in situation.suspects_that_are("idle") if file_of(one) is not None]
+
+
+def file_of(reading: RankReading) -> WaitTarget | None:
+    """Return the file that a rank waits for."""
+    return next((one for one in reading.targets if one.kind in ("file", "fifo")), None)
+
+
+def blame_for_file(
+    situation: Situation, waiting: Sequence[RankReading], cause: Cause, doing: str
+) -> Finding:
+    """Blame ranks that are blocked in files.
+
+    Args:
+        situation: At hand.
+        waiting: At least one, of `waiting_for_files`.
+        cause: Slug.
+        doing: What for, or nothing.
+    """
+    first = waiting[0]
+    file = file_of(first)
+    sentence = join(
+        name_ranks(one.rank for one in waiting),
+        f"{'has' if len(waiting) == 1 else 'have'} been blocked {duration(first.silence_s)}",
+        _in_words(file) if file is not None else "",
+        doing,
+        within(first.place),
+    )
+    finding = blame(
+        waiting,
+        cause,
+        situation.certainty("idle"),
+        0.85 if situation.waited_for else 0.5,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    aspect = file.kind if file is not None else None
+    return replace(finding, aspect=aspect, evidence=tuple(map(_waiting_evidence, waiting[:4])))
+
+
+def _in_words(file: WaitTarget) -> str:
+    if file.call == PAGE_FAULT:
+        return "reading a page of a file that is mapped into its memory"
+    name = file.name or "a file"
+    if file.kind == "fifo":
+        return f"in {file.call} of the FIFO {name}, whose other end nobody serves,"
+    return f"in {file.call} of {name}"
+
+
+def _waiting_evidence(reading: RankReading) -> EvidenceItem:
+    file = file_of(reading)
+    what = f"main thread is blocked {_in_words(file)}" if file is not None else ""
+    return EvidenceItem("kernel", reading.rank, what)
+
+
+def filesystem_wait(situation: Situation) -> Finding | None:
+    """Blame the suspects whose system call waits for a file."""
+    waiting = waiting_for_files(situation)
+    return blame_for_file(situation, waiting, "filesystem_wait", "") if waiting else None
+
+
+FILESYSTEM_WAIT = Rule(cause="filesystem_wait", needs=("kernel",), find=filesystem_wait)
+
+
+def checkpoint_io(situation: Situation) -> Finding | None:
+    """Blame the suspects that save a checkpoint and are blocked in a file."""
+    saving = [one for one in waiting_for_files(situation) if one.phase == "checkpoint_save"]
+    if not saving:
+        return None
+    return blame_for_file(situation, saving, "checkpoint_io", "while saving a checkpoint")
+
+
+CHECKPOINT_IO = Rule(cause="checkpoint_io", needs=("kernel",), find=checkpoint_io)

@@ -1,0 +1,57 @@
+"""network_wait: a rank waits at a connection, and the remote end does not answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.model.evidence import WaitTarget
+
+
+def network_wait(situation: Situation) -> Finding | None:
+    """Blame the suspects that wait for a remote end."""
+    waiting = [
+        (reading, target)
+        for reading in situation.suspects_that_are("idle")
+        for target in reading.targets
+        if target.kind == "socket" and target.name and not target.call.startswith("accept")
+    ]
+    if not waiting:
+        return None
+    first, target = waiting[0]
+    does = "does not accept the connection" if target.call == "connect" else "does not answer"
+    sentence = join(
+        name_ranks([first.rank]),
+        f"has waited {duration(first.silence_s)} for {_end(target)}, which {does},",
+        within(first.place),
+    )
+    culprits = list({reading.rank: reading for reading, _ in waiting}.values())
+    finding = blame(
+        culprits,
+        "network_wait",
+        situation.certainty("idle"),
+        0.85 if situation.waited_for else 0.5,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    return replace(finding, evidence=tuple(_evidence(*pair) for pair in waiting[:4]))
+
+
+def _end(target: WaitTarget) -> str:
+    owners = ", ".join(process_name(holder) for holder in target.holders)
+    return f"{target.name} ({owners})" if owners else target.name
+
+
+def _evidence(reading: RankReading, target: WaitTarget) -> EvidenceItem:
+    text = f"main thread is in {target.call} on a connection to {_end(target)}"
+    return EvidenceItem("kernel", reading.rank, text)
+
+
+NETWORK_WAIT = Rule(cause="network_wait", needs=("kernel",), find=network_wait)

@@ -1,0 +1,191 @@
+"""rank_stalled: a rank stands still in its own code, and nothing more specific is known.
+
+What rules say alike of ranks that do not get on: who, doing what, where, how long, and how.
+
+spinning: a rank burns CPU in the same functions, sample after sample, or its GPU never ends.
+
+logger_init: a rank creates the experiment logger and does not come back.
+
+model_load: a rank stands still while it loads the model, and nothing shows why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.kernel_targets import in_words
+from lightning_hangcheck.reading.wording import (
+    duration,
+    join,
+    name_ranks,
+    process_name,
+    verb,
+    within,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rules.contract import Certainty
+    from lightning_hangcheck.model.slugs import Cause
+
+
+def rank_stalled(situation: Situation) -> Finding | None:
+    """Blame the suspects that are idle.
+
+    Proven where the first of them and a child of it wait for each other.
+    """
+    idle = situation.suspects_that_are("idle")
+    if not idle:
+        return None
+    who, first = [reading.rank for reading in idle], idle[0]
+    aspect, words = _waits(first)
+    deadlocked = aspect == "child" and situation.deadlocked(first) == (first,)
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        "stood still",
+        within(first.place),
+        f"for {duration(max(reading.silence_s for reading in idle))} without using the CPU{words}",
+        "that waits for it at the other end of a pipe" if deadlocked else "",
+    )
+    finding = blame(
+        idle,
+        "rank_stalled",
+        "proven" if deadlocked and len(idle) == 1 else situation.certainty("idle"),
+        0.85 if situation.waited_for else 0.5,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    evidence = (
+        EvidenceItem("kernel", reading.rank, f"main thread is {in_words(target)}")
+        for reading in idle
+        for target in reading.targets[:1]
+    )
+    return replace(finding, aspect=aspect, evidence=tuple(evidence))
+
+
+def _waits(reading: RankReading) -> tuple[str | None, str]:
+    """Return what the rank waits for: an aspect of the cause, and words."""
+    for target in reading.targets:
+        if target.kind == "process":
+            child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
+            return "child", f", waiting for the end of its child {child}"
+        if target.kind == "terminal" or (target.kind == "pipe" and target.call == "read"):
+            others = [one for one in target.holders if one.pid != reading.view.pid]
+            if others:
+                return "child", f", reading what {process_name(others[0])} does not write"
+            return "input", f", reading input from {target.name} that nobody gives it"
+    return None, ""
+
+
+RANK_STALLED = Rule(cause="rank_stalled", needs=("stacks",), find=rank_stalled)
+
+
+def blame_standing(
+    situation: Situation,
+    standing: Sequence[RankReading],
+    cause: Cause,
+    certainty: Certainty,
+    *,
+    doing: str,
+    manner: str,
+    confidence: float,
+) -> Finding:
+    """Blame ranks in one sentence: ``rank 1 has DOING in load (train.py:41) for 31 s MANNER``.
+
+    Args:
+        situation: At hand.
+        standing: At least one; the first gives the place.
+        cause: Slug.
+        certainty: As in `Finding`.
+        doing: Behind "has" or "have".
+        manner: What was missing all that time.
+        confidence: As in `Finding`.
+    """
+    who = [reading.rank for reading in standing]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        doing,
+        within(standing[0].place),
+        f"for {duration(max(reading.silence_s for reading in standing))} {manner}",
+    )
+    return blame(standing, cause, certainty, confidence, sentence, waited_for=situation.waited_for)
+
+
+def spinning(situation: Situation) -> Finding | None:
+    """Blame the suspects that are busy without moving; a busy GPU counts for who waits for it."""
+    busy = situation.suspects_that_are("busy")
+    if not busy:
+        return None
+    for_gpu = all(one.doing.for_gpu for one in busy)
+    finding = blame_standing(
+        situation,
+        busy,
+        "spinning",
+        situation.certainty("busy"),
+        doing="waited for a busy GPU" if for_gpu else "burnt CPU",
+        manner="without advancing",
+        confidence=0.7 if situation.waited_for else 0.4,
+    )
+    return replace(finding, aspect="gpu" if for_gpu else "cpu")
+
+
+SPINNING = Rule(cause="spinning", needs=("stacks",), find=spinning)
+
+
+def logger_init(situation: Situation) -> Finding | None:
+    """Blame suspects whose calls show, or whose open section says, that they create the logger.
+
+    The names of the user's own functions are no such sign: there, the place says more.
+    """
+    creating = [
+        reading
+        for reading in situation.suspects_that_are("idle", "busy", "unseen")
+        if reading.shows("logger_init")
+    ]
+    if not creating:
+        return None
+    return blame_standing(
+        situation,
+        creating,
+        "logger_init",
+        situation.certainty(creating[0].activity),
+        doing="been creating the experiment logger",
+        manner="without coming back",
+        confidence=_confidence(situation, creating[0]),
+    )
+
+
+def _confidence(situation: Situation, first: RankReading) -> float:
+    if first.activity == "unseen" or not situation.waited_for:
+        return 0.6 if first.seen_by_calls else 0.5
+    return 0.9 if first.seen_by_calls else 0.75
+
+
+LOGGER_INIT = Rule(cause="logger_init", needs=(), find=logger_init)
+
+
+def model_load(situation: Situation) -> Finding | None:
+    """Blame the idle suspects whose calls show, or whose open section says, that they load it."""
+    loading = [one for one in situation.suspects_that_are("idle") if one.shows("model_load")]
+    if not loading:
+        return None
+    return blame_standing(
+        situation,
+        loading,
+        "model_load",
+        situation.certainty("idle"),
+        doing="stood still while loading the model",
+        manner="without using the CPU",
+        confidence=(0.7 if loading[0].seen_by_calls else 0.6) if situation.waited_for else 0.4,
+    )
+
+
+MODEL_LOAD = Rule(cause="model_load", needs=("stacks",), find=model_load)

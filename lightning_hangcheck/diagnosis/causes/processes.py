@@ -1,0 +1,159 @@
+"""process_dead: a rank's process is gone while others still need it.
+
+process_stopped: the kernel holds a rank's process; nothing it does can go on.
+
+memory_pressure: memory is full, and a rank waits for its own pages to come back from disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.job import RankReading
+from lightning_hangcheck.diagnosis.process_exit import (
+    aspect_of,
+    ended_from_outside,
+    failed,
+    first_to_fail,
+    how_it_ended,
+)
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.model.evidence import MemoryUse
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def process_dead(situation: Situation) -> Finding | None:
+    """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
+
+    A rank that a launcher ended because another had failed is no culprit.
+    """
+    gone = situation.suspects_that_are("gone") if situation.waited_for else _failed(situation)
+    culprits = [one for one in gone if not ended_from_outside(one.view)] or list(gone)
+    if not culprits or not situation.job.alive:
+        return None
+    first = first_to_fail(culprits) or culprits[0]
+    sentence = f"{name_ranks([first.rank])} {how_it_ended(first.view)}"
+    if len(culprits) > 1:
+        others = [one.rank for one in culprits if one is not first]
+        sentence += f"; {name_ranks(others)} ended after it"
+    ordered = [first, *(one for one in culprits if one is not first)]
+    finding = blame(
+        ordered,
+        "process_dead",
+        "proven" if situation.waited_for else "other",
+        0.95 if situation.waited_for else 0.5,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    return replace(finding, aspect=aspect_of(first.view))
+
+
+def _failed(situation: Situation) -> Sequence[RankReading]:
+    ranks = situation.job.ranks.values()
+    return [one for one in ranks if one.activity == "gone" and failed(one.view)]
+
+
+PROCESS_DEAD = Rule(cause="process_dead", needs=("departures",), find=process_dead)
+
+
+def process_stopped(situation: Situation) -> Finding | None:
+    """Blame every rank that is stopped: proven, whoever waits."""
+    ranks = situation.job.ranks.values()
+    stopped = [reading for reading in ranks if reading.activity == "stopped"]
+    if not stopped:
+        return None
+    who = [reading.rank for reading in stopped]
+    silence = duration(max(reading.silence_s for reading in stopped))
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        "been stopped by a signal or a debugger (kernel state T)",
+        within(stopped[0].place),
+        f"for {silence}",
+    )
+    waited_for = situation.graph.between_ranks
+    return blame(stopped, "process_stopped", "proven", 0.98, sentence, waited_for=waited_for)
+
+
+PROCESS_STOPPED = Rule(cause="process_stopped", needs=(), find=process_stopped)
+
+
+GIB = 1 << 30
+FULL = 0.95
+"""Share of the limit from which the kernel takes pages away from the processes themselves."""
+FAULTS_A_SECOND = 50
+"""Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
+memory needs none."""
+
+
+class _Thrashing(Struct, frozen=True):
+    """A rank whose pages come back from disk."""
+
+    reading: RankReading
+    faults_a_second: float
+    memory: MemoryUse
+
+    @property
+    def words(self) -> str:
+        """What was measured."""
+        share = 100 * self.memory.used_bytes / max(1, self.memory.limit_bytes)
+        return (
+            f"{share:.0f} % of the {self.memory.scope}'s {self.memory.limit_bytes / GIB:.1f} GiB "
+            f"are in use, and {self.faults_a_second:.0f} pages a second come back from disk"
+        )
+
+
+def memory_pressure(situation: Situation) -> Finding | None:
+    """Blame the suspects that read pages back while memory is full."""
+    found = [
+        one
+        for reading in situation.suspects_that_are("idle", "busy")
+        if (one := _measure(reading)) is not None
+    ]
+    if not found:
+        return None
+    readings, first = [one.reading for one in found], found[0]
+    who = [reading.rank for reading in readings]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"not advanced for {duration(first.reading.silence_s)}",
+        f"{within(first.reading.place)}:",
+        first.words,
+    )
+    finding = blame(
+        readings,
+        "memory_pressure",
+        situation.certainty(first.reading.activity),
+        0.8 if situation.waited_for else 0.5,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    evidence = tuple(EvidenceItem("kernel", one.reading.rank, one.words) for one in found[:4])
+    return replace(finding, evidence=evidence)
+
+
+def _measure(reading: RankReading) -> _Thrashing | None:
+    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
+    if len(samples) < 2:
+        return None
+    before, after = samples[-2], samples[-1]
+    if before.kernel is None or after.kernel is None or after.kernel.memory is None:
+        return None
+    seconds = (after.taken_ns - before.taken_ns) / NANOSECONDS
+    rate = (after.kernel.major_faults - before.kernel.major_faults) / max(seconds, 0.001)
+    memory = after.kernel.memory
+    full = memory.used_bytes >= FULL * memory.limit_bytes
+    return _Thrashing(reading, rate, memory) if full and rate >= FAULTS_A_SECOND else None
+
+
+MEMORY_PRESSURE = Rule(cause="memory_pressure", needs=("kernel",), find=memory_pressure)

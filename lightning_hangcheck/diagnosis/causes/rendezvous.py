@@ -1,0 +1,122 @@
+"""rendezvous: ranks wait for peers that never came, or for a store that does not answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.reading.torch_waits import RENDEZVOUS
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.rules.contract import Certainty
+
+NOBODY_ELSEWHERE = (
+    "all known ranks are there, so one that they expect was never started, or they cannot reach "
+    "each other"
+)
+SUSPECT_AFTER_S = 8.0
+"""A large job needs seconds to connect; the contract asks for a suspicion within 10."""
+
+
+def rendezvous(situation: Situation) -> Finding | None:
+    """Blame ranks that have no process, else ranks without a store, else all that wait."""
+    job = situation.job
+    missing = situation.suspects_that_are("missing")
+    if missing:
+        return _never_started(situation, missing)
+    ends = set(situation.graph.ends)
+    lost = [one for one in job.waiting_in({"rendezvous_connect"}) if one.rank in ends]
+    if lost:
+        return _no_store(situation, lost)
+    waiting = job.waiting_in({"rendezvous_peers"})
+    if waiting and not situation.graph.ends and len(waiting) == len(job.alive):
+        return _nobody_came(situation, waiting)
+    return None
+
+
+def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Finding:
+    job = situation.job
+    who = [reading.rank for reading in missing]
+    sentence = (
+        f"{name_ranks(who)} never came: WORLD_SIZE is {job.world_size}, and "
+        f"{_of_one_number(job) or _too_few(job)}"
+    )
+    proven: Certainty = "proven" if job.complete else "other"
+    finding = blame(
+        missing, "rendezvous", proven, 0.95 if job.complete else 0.5, sentence, waited_for=True
+    )
+    return _as_rendezvous(finding, job.waiting_in(RENDEZVOUS), "peers")
+
+
+def _too_few(job: JobReading) -> str:
+    alive = len(job.alive)
+    return f"only {alive} of its processes {verb(range(alive), 'was', 'were')} seen"
+
+
+def _of_one_number(job: JobReading) -> str:
+    """Say where several processes took the same number; it is theirs that somebody misses."""
+    claimed = next((one for one in job.alive if one.view.rivals), None)
+    if claimed is None:
+        return ""
+    pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
+    who = ", ".join(str(pid) for pid in pids)
+    return join(
+        f"{len(pids)} processes (pids {who}) say that they are rank {claimed.rank}",
+        within(claimed.place),
+    )
+
+
+def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
+    who = [reading.rank for reading in lost]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        "been looking for the store at MASTER_ADDR:MASTER_PORT",
+        within(lost[0].place),
+        f"for {_silence(lost)}",
+    )
+    finding = blame(lost, "rendezvous", _patient(situation), 0.7, sentence, waited_for=True)
+    return _as_rendezvous(finding, lost, "store")
+
+
+def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
+    """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
+    unknown = situation.job.elsewhere
+    who = [reading.rank for reading in waiting]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"waited {_silence(waiting)} for the process group to form",
+        f"{within(waiting[0].place)}:",
+        f"nothing was seen of {name_ranks(unknown)}" if unknown else NOBODY_ELSEWHERE,
+    )
+    finding = blame(waiting, "rendezvous", _patient(situation), 0.5, sentence, waited_for=True)
+    if unknown:
+        finding = replace(finding, culprits=unknown)
+    return _as_rendezvous(finding, waiting, "peers")
+
+
+def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading], aspect: str) -> Finding:
+    """The phase is the rendezvous, the place where somebody waits in it."""
+    place = finding.place or next((one.place for one in waiting if one.place is not None), None)
+    return replace(
+        finding, phase="rendezvous", place=place, suspect_after_s=SUSPECT_AFTER_S, aspect=aspect
+    )
+
+
+def _patient(situation: Situation) -> Certainty:
+    """Nodes may come minutes apart; ranks of one node don't."""
+    return "idle" if situation.job.case.run.nnodes <= 1 else "other"
+
+
+def _silence(readings: Sequence[RankReading]) -> str:
+    return duration(max(reading.silence_s for reading in readings))
+
+
+MISSING_RANKS = Rule(cause="rendezvous", needs=("stacks",), find=rendezvous)

@@ -1,0 +1,137 @@
+"""thread_deadlock: threads of one process wait for locks that only they could release.
+
+gil_held: a C call keeps the interpreter lock, so no other thread of the process can run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.causes.files import file_of
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.thread_locks import read_locks
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.reading.thread_locks import LockedThreads
+
+
+MOST_SHOWN = 8
+
+
+def thread_deadlock(situation: Situation) -> Finding | None:
+    """Blame the first idle suspect whose threads stand in locks.
+
+    Proven where every thread that runs the user's code stands in one and there are several. A
+    signal could still wake a lone one.
+    """
+    for reading in situation.suspects_that_are("idle"):
+        locked = read_locks(reading.view)
+        if locked is not None:
+            return _blame(situation, reading, locked)
+    return None
+
+
+def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) -> Finding:
+    proven = locked.all_locked and len(locked.threads) > 1 and situation.waited_for
+    sentence = join(
+        name_ranks([reading.rank]),
+        f"has waited {duration(reading.silence_s)}",
+        _in_words(locked),
+    )
+    finding = blame(
+        [reading],
+        "thread_deadlock",
+        "proven" if proven else situation.certainty("idle"),
+        0.95 if proven else 0.7,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+    evidence = tuple(
+        EvidenceItem(
+            "stack",
+            reading.rank,
+            f"thread {thread.name or thread.tid} takes a lock at {thread.frames[-1]}",
+        )
+        for thread in locked.threads[:MOST_SHOWN]
+    )
+    return replace(finding, place=locked.places[0] if locked.places else None, evidence=evidence)
+
+
+def _in_words(locked: LockedThreads) -> str:
+    places = " and ".join(within(place) for place in locked.places[:3])
+    if len(locked.threads) == 1:
+        return f"{places} for a lock that no other running thread of it could release"
+    count = len(locked.threads)
+    return f"with {count} threads for each other's locks: {places}"
+
+
+THREAD_DEADLOCK = Rule(cause="thread_deadlock", needs=("stacks", "kernel"), find=thread_deadlock)
+
+
+STALE_S = 2.0
+"""The pulse thread runs every 0.5 s; four times that shows that it cannot."""
+
+
+def gil_held(situation: Situation) -> Finding | None:
+    """Blame suspects whose pulse stands still, or that sleep with the interpreter lock in hand."""
+    taken_ns = situation.job.case.taken_ns
+    holding = [
+        reading
+        for reading in situation.suspects_that_are("idle", "busy")
+        if _keeps_lock(reading, taken_ns)
+    ]
+    if not holding:
+        return None
+    who, first = [reading.rank for reading in holding], holding[0]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"kept the interpreter lock for {duration(first.silence_s)}",
+        f"{within(first.place)}:",
+        "a C call that does not return, while no other thread of the process can run",
+    )
+    return blame(
+        holding,
+        "gil_held",
+        situation.certainty(first.activity),
+        0.9 if situation.waited_for else 0.6,
+        sentence,
+        waited_for=situation.waited_for,
+    )
+
+
+def _keeps_lock(reading: RankReading, taken_ns: int) -> bool:
+    """A thread in Python code gives the lock up when another asks; one in a C call may not.
+
+    A call that waits for a file (safetensors opens files with the lock in hand) has a cause of its
+    own, which names the file.
+    """
+    if file_of(reading) is not None:
+        return False
+    owners = _owners(reading)
+    if len(owners) < 2 or not owners[-1]:
+        return False
+    beat = reading.view.beat
+    if beat is not None and beat.pulse_ns > 0:
+        return (taken_ns - beat.pulse_ns) / NANOSECONDS > STALE_S
+    return reading.activity == "idle" and owners[-2] == owners[-1]
+
+
+def _owners(reading: RankReading) -> list[int | None]:
+    """The thread that owned the lock, in each sample with stacks; None where nobody did."""
+    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    stacks = [
+        one.stack for one in (own.samples if own is not None else ()) if one.stack is not None
+    ]
+    return [
+        next((thread.tid for thread in stack.threads if thread.owns_gil), None) for stack in stacks
+    ]
+
+
+GIL_HELD = Rule(cause="gil_held", needs=("stacks",), find=gil_held)

@@ -1,0 +1,172 @@
+"""Of ranks that parted, which left the common way?
+
+The majority tells; without one, in this order: code under a test of the rank, the sequence of
+operations that earlier steps followed, a loop that the others are still in, an operation that was
+never seen before, and where Lightning parks a rank that does nothing special. The test comes first:
+an evaluation on one rank begins with what any step begins with, so the others seem to depart.
+
+Which of several operations do the earlier steps lead to?
+
+Which ranks stand at the same place, and which one stands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from msgspec import Struct
+
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import Operation
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.reading.source import left_loop, parked_in, rank_conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
+    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.model.case import CodeNote
+
+    Ways = Mapping[PendingCollective, tuple[Sequence[Operation], Operation]]
+
+    Key = TypeVar("Key", bound=Hashable)
+
+
+LONGEST_CONTEXT = 16
+"""Operations before the one in question that are compared with earlier ones."""
+Item = TypeVar("Item", bound=Hashable)
+
+
+def expected_next(
+    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
+) -> Item | None:
+    """Return the one candidate that followed before, where what came before was the same.
+
+    The longest context that any candidate ever followed decides; where several followed it, none
+    is expected more than the other.
+
+    Args:
+        history: What was done so far, oldest first.
+        candidates: What may come next.
+        shortest_context: How many equal operations before it are asked for at least; with 0, a
+            candidate that was ever seen at all is expected over those that never were.
+    """
+    for length in range(min(LONGEST_CONTEXT, len(history)), shortest_context - 1, -1):
+        context = history[len(history) - length :]
+        followers = {
+            history[end]
+            for end in range(length, len(history))
+            if history[end - length : end] == context
+        }
+        found = [candidate for candidate in dict.fromkeys(candidates) if candidate in followers]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+FEWEST_FOR_MAJORITY = 3
+"""With two ranks there is no majority."""
+
+
+def standing_apart(readings: Sequence[RankReading]) -> list[list[RankReading]]:
+    """Group ranks whose newest stacks are equal, in the order of their first rank."""
+    groups: dict[tuple[Frame, ...], list[RankReading]] = {}
+    for reading in readings:
+        groups.setdefault(reading.doing.frames, []).append(reading)
+    return list(groups.values())
+
+
+def lone_rank(readings: Sequence[RankReading]) -> RankReading | None:
+    """Return the one rank that stands elsewhere than all the others, None if it is not one."""
+    groups = standing_apart(readings)
+    if len(readings) < FEWEST_FOR_MAJORITY or len(groups) != 2:
+        return None
+    smaller = min(groups, key=len)
+    return smaller[0] if len(smaller) == 1 else None
+
+
+Basis = Literal["majority", "sequence", "condition", "loop", "novelty", "parked", "nothing"]
+SURE_CONTEXT = 2
+"""Operations before it that must be the same for a sequence to count before anything else."""
+
+
+def find_diverged(
+    code: Sequence[CodeNote], keys: Mapping[PendingCollective, Key], ways: Ways
+) -> tuple[tuple[int, ...], Basis]:
+    """Tell which ranks departed.
+
+    Args:
+        code: Notes on the lines where ranks stand.
+        keys: What each rank does; equal for ranks that are together.
+        ways: What each rank did before, and what it does now, where recorded.
+
+    Returns:
+        Their ranks, and what told it; all where nothing does.
+    """
+    together: dict[Key, list[PendingCollective]] = {}
+    for one, key in keys.items():
+        together.setdefault(key, []).append(one)
+    groups = list(together.values())
+    largest = max(groups, key=len)
+    if len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys):
+        return _ranks(group for group in groups if group is not largest), "majority"
+    sides = [_side(group, ways) for group in groups]
+    for basis, tells in _means(code, sides):
+        departed = [group for group, side in zip(groups, sides, strict=True) if tells(side)]
+        if departed and len(departed) < len(groups):
+            return _ranks(departed), basis
+    return _ranks(groups), "nothing"
+
+
+class _Side(Struct, frozen=True, eq=False):
+    """Ranks that are together: the places where they stand, and what they did and do."""
+
+    stacks: frozenset[tuple[Frame, ...]]
+    way: tuple[Sequence[Operation], Operation] | None
+
+
+def _side(group: Sequence[PendingCollective], ways: Ways) -> _Side:
+    stacks = frozenset(one.reading.doing.frames for one in group)
+    return _Side(stacks, ways.get(group[0]))
+
+
+def _means(
+    code: Sequence[CodeNote], sides: Sequence[_Side]
+) -> tuple[tuple[Basis, Callable[[_Side], bool]], ...]:
+    def others(side: _Side) -> frozenset[tuple[Frame, ...]]:
+        return frozenset().union(*(other.stacks for other in sides if other is not side))
+
+    def in_condition(side: _Side) -> bool:
+        elsewhere = {test for stack in others(side) for test in rank_conditions(code, stack)}
+        return all(set(rank_conditions(code, stack)) - elsewhere for stack in side.stacks)
+
+    def out_of_loop(side: _Side) -> bool:
+        pairs = product(side.stacks, others(side))
+        return all(left_loop(code, stack, other) for stack, other in pairs)
+
+    def not_parked(side: _Side) -> bool:
+        return not any(parked_in(stack) for stack in side.stacks)
+
+    return (
+        ("condition", in_condition),
+        ("sequence", lambda side: _unexpected(side, sides, SURE_CONTEXT)),
+        ("loop", out_of_loop),
+        ("novelty", lambda side: _unexpected(side, sides, 0)),
+        ("parked", not_parked),
+    )
+
+
+def _unexpected(side: _Side, sides: Sequence[_Side], shortest_context: int) -> bool:
+    """Whether ranks do something else than the steps before lead to."""
+    if side.way is None:
+        return False
+    before, now = side.way
+    candidates = [other.way[1] for other in sides if other.way is not None]
+    expected = expected_next(before, candidates, shortest_context)
+    return expected is not None and expected != now
+
+
+def _ranks(groups: Iterable[Sequence[PendingCollective]]) -> tuple[int, ...]:
+    return tuple(sorted(one.rank for group in groups for one in group))

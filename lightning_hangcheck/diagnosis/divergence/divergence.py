@@ -1,0 +1,197 @@
+"""Ranks that wait for each other in different collectives: since when, in which, and who departed.
+
+Two ranks with different operations under one number of one group have parted for good, whatever any
+clock says; a rank that has not come yet, or that moves, has not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis.divergence.attribution import Basis, find_diverged
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
+    PAIRED,
+    Operation,
+    PendingCollective,
+    operation_of,
+    pending_collectives,
+    record_of,
+    records,
+    way_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import JobReading
+
+Key = tuple[object, ...]
+FEWEST = 2
+
+
+class Divergence(Struct, frozen=True, kw_only=True):
+    """Where the ranks' ways part.
+
+    Attributes:
+        group: Process group in which they part; None where only frames tell.
+        last_agreed: Number of the last operation of that group that all had in common; None where
+            that is too long ago to be known.
+        operations: What each rank does instead.
+        departed: Ranks that left the common way; all where nothing tells.
+        basis: Why these.
+        proven: The flight record shows it; else only frames do.
+    """
+
+    pending_collectives: tuple[PendingCollective, ...]
+    operations: dict[int, Operation]
+    departed: tuple[int, ...]
+    basis: Basis
+    group: str | None = None
+    last_agreed: int | None = None
+    proven: bool = False
+
+    @property
+    def same_way(self) -> bool:
+        """Whether all ranks came to their operation through the same lines of code."""
+        stacks = {one.reading.doing.frames for one in self.pending_collectives}
+        ways = {way_in(stack) for stack in stacks}
+        return len(ways) == 1 and () not in ways
+
+
+def find_divergence(job: JobReading) -> Divergence | None:
+    """Find where the ranks' ways part; None where they don't, or where it cannot be told."""
+    waiting = pending_collectives(job)
+    if len(waiting) < FEWEST:
+        return None
+    recorded = [one for one in waiting if one.reading.view.flight is not None]
+    parted = _parted_by_number(job, recorded)
+    if parted is not None:
+        return parted
+    everybody = len(waiting) == len(job.ranks) and not job.elsewhere
+    names = {one.operation.name for one in waiting}
+    if not everybody or (names <= PAIRED and names not in ({"recv"}, {"send"})):
+        return None
+    if names <= PAIRED:
+        return _all_of_one_kind(waiting)
+    if len(recorded) == len(waiting):
+        return _parted_by_group(job, waiting)
+    return _parted_by_frames(job, waiting)
+
+
+def _parted_by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
+    """Find the first number of a group under which two ranks have different operations."""
+    for group in sorted({one.group for one in waiting if one.group is not None}):
+        histories = {
+            one: {entry.seq: operation_of(entry) for entry in record.entries}
+            for one in waiting
+            if (record := record_of(one.reading, group)) is not None
+        }
+        for seq in sorted(set().union(*histories.values())):
+            here = {one: history[seq] for one, history in histories.items() if seq in history}
+            if len(set(here.values())) > 1:
+                return _by_number(job, group, seq, here, histories)
+    return None
+
+
+def _by_number(
+    job: JobReading,
+    group: str,
+    seq: int,
+    here: dict[PendingCollective, Operation],
+    histories: dict[PendingCollective, dict[int, Operation]],
+) -> Divergence:
+    longest = max(histories.values(), key=len)
+    before = [longest[number] for number in sorted(longest) if number < seq]
+    departed, basis = find_diverged(
+        job.case.code, here, {one: (before, operation) for one, operation in here.items()}
+    )
+    return Divergence(
+        pending_collectives=tuple(here),
+        operations={one.rank: operation for one, operation in here.items()},
+        departed=departed,
+        basis=basis,
+        group=group,
+        last_agreed=seq - 1 if before or seq == 1 else None,
+        proven=True,
+    )
+
+
+def _all_of_one_kind(waiting: Sequence[PendingCollective]) -> Divergence:
+    """All receive and nobody sends, or the other way round."""
+    return Divergence(
+        pending_collectives=tuple(waiting),
+        operations={one.rank: one.operation for one in waiting},
+        departed=tuple(one.rank for one in waiting),
+        basis="nothing",
+    )
+
+
+def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
+    """All wait, in different groups: nobody comes to one who waits alone in his.
+
+    In one group and under different numbers, one is only ahead: its record is from a moment later.
+    """
+    keys: dict[PendingCollective, Key] = {
+        one: (one.group, one.seq, one.operation.name) for one in waiting
+    }
+    together = [list(keys.values()).count(key) for key in keys.values()]
+    ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None
+    if ahead or len(set(keys.values())) == 1 or min(together) > 1:
+        return None
+    departed, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
+    return Divergence(
+        pending_collectives=tuple(waiting),
+        operations={one.rank: one.operation for one in waiting},
+        departed=departed,
+        basis=basis,
+        proven=not any(one.operation.name in PAIRED for one in waiting),
+    )
+
+
+def _parted_by_frames(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
+    keys: dict[PendingCollective, Key] = {
+        one: (_name(one), way_in(one.reading.doing.frames)) for one in waiting
+    }
+    if len(set(keys.values())) == 1:
+        return None
+    departed, basis = find_diverged(job.case.code, keys, {})
+    return Divergence(
+        pending_collectives=tuple(waiting),
+        operations={one.rank: Operation(_name(one)) for one in waiting},
+        departed=departed,
+        basis=basis,
+    )
+
+
+def _own_ways(
+    waiting: Sequence[PendingCollective],
+) -> dict[PendingCollective, tuple[list[Operation], Operation]]:
+    """Return what each rank did so far in all its groups, and what it does now."""
+    return {one: (_done(one), _in_group(one.group, one.operation)) for one in waiting}
+
+
+def _done(standing: PendingCollective) -> list[Operation]:
+    entries = sorted(
+        (
+            (record.group, entry)
+            for record in records(standing.reading)
+            for entry in record.entries
+            if (record.group, entry.seq) != (standing.group, standing.seq)
+        ),
+        key=lambda pair: pair[1].created_ns,
+    )
+    return [
+        _in_group(group, Operation(entry.op, entry.sizes, entry.dtypes)) for group, entry in entries
+    ]
+
+
+def _in_group(group: str | None, operation: Operation) -> Operation:
+    return replace(operation, name=f"{group}:{operation.name}")
+
+
+def _name(standing: PendingCollective) -> str:
+    wait = standing.reading.doing.wait
+    return wait.name if wait is not None else standing.operation.name

@@ -1,0 +1,134 @@
+"""In which collective each rank stands, by torch's flight record, and without one by frames."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.diagnosis.job import RankReading
+from lightning_hangcheck.reading.knowledge.frames import DISTINCT_FRAMES
+from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord
+
+SAME_SIZES = frozenset(
+    {"all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "_all_gather_base"}
+)
+"""Operations whose input has one size on all ranks; of others the sizes may differ."""
+PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
+"""Between two ranks; torch's flight record has none of gloo's."""
+COLLECTIVE_CODE = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py")
+"""Below these a rank is on its way into the operation itself."""
+
+
+class Operation(Struct, frozen=True):
+    """What must be equal where ranks meet: the operation, of some also the input's sizes."""
+
+    name: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        sizes = " ".join(str(list(size)) for size in self.sizes)
+        return " ".join(filter(None, (self.name, sizes, self.dtypes[0] if self.dtypes else "")))
+
+
+class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
+    """A rank that waits in a collective; equal only to itself.
+
+    Attributes:
+        group: Name of the process group; None where the operation is not recorded.
+        seq: Its number in the group.
+    """
+
+    reading: RankReading
+    operation: Operation
+    group: str | None = None
+    seq: int | None = None
+
+    @property
+    def numbered(self) -> tuple[str, int] | None:
+        """Group and number; None where the operation is not recorded."""
+        return None if self.group is None or self.seq is None else (self.group, self.seq)
+
+    @property
+    def rank(self) -> int:
+        """Its global rank."""
+        return self.reading.rank
+
+
+def pending_collectives(job: JobReading) -> tuple[PendingCollective, ...]:
+    """Return the ranks that wait in a collective and don't move."""
+    return tuple(
+        standing
+        for reading in job.alive
+        if reading.doing.observed.activity != "moving" and reading.activity != "moving"
+        if (standing := standing_of(reading)) is not None
+    )
+
+
+def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
+    """Return a rank's process groups, as far as recorded."""
+    return reading.view.flight.groups if reading.view.flight is not None else ()
+
+
+def record_of(reading: RankReading, group: str) -> CollectiveRecord | None:
+    """Return what a rank knows of a group."""
+    return next((record for record in records(reading) if record.group == group), None)
+
+
+def operation_of(entry: CollectiveEntry) -> Operation:
+    """Return what of an entry must be equal on all ranks."""
+    if entry.op in SAME_SIZES:
+        return Operation(entry.op, entry.sizes, entry.dtypes)
+    return Operation(entry.op)
+
+
+def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the frames down to where torch's own collective code begins."""
+    for position, frame in enumerate(frames):
+        if _is_collective_code(frame.file):
+            return frames[:position]
+    return frames
+
+
+@lru_cache(maxsize=DISTINCT_FRAMES)
+def _is_collective_code(file: str) -> bool:
+    return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)
+
+
+def standing_of(reading: RankReading) -> PendingCollective | None:
+    """Return where a rank stands; None where it waits in no collective.
+
+    A wait that shows is the rank's; an open operation counts only where no other wait shows.
+    """
+    waits = reading.wait_kind in COLLECTIVE and reading.activity == "waiting"
+    if reading.doing.wait is not None and not waits:
+        return None
+    open_entry = min(_open(reading), key=lambda pair: pair[1].created_ns, default=None)
+    if open_entry is not None:
+        record, entry = open_entry
+        return PendingCollective(
+            reading=reading,
+            operation=Operation(entry.op, entry.sizes, entry.dtypes),
+            group=record.group,
+            seq=entry.seq,
+        )
+    if not waits or reading.doing.wait is None:
+        return None
+    return PendingCollective(reading=reading, operation=Operation(reading.doing.wait.name))
+
+
+def _open(reading: RankReading) -> Iterator[tuple[CollectiveRecord, CollectiveEntry]]:
+    return chain.from_iterable(
+        ((record, entry) for entry in record.entries if not entry.retired)
+        for record in records(reading)
+    )

@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["process_edges", "wait_graph"]

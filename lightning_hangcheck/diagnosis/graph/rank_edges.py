@@ -1,0 +1,157 @@
+"""A rank in a collective waits for every rank that is not in the same one.
+
+Ranks that form a process group wait for those that have not come, or for the store.
+
+A rank in one of this package's guards waits for every rank that has not come to it.
+
+Drawing many edges with few lines: every rank keeps its place in the graph, at any world size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import record_of, standing_of
+from lightning_hangcheck.model.verdict import Edge
+from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+
+
+MOST_FULL = 4_096
+"""Edges between two sets of ranks that are all drawn: 64 times 64."""
+
+
+def through(reading: RankReading) -> str:
+    """Say in what a rank waits, for the edge's label."""
+    wait = reading.doing.wait
+    return f"in {wait.name}" if wait is not None else ""
+
+
+def each_to_each(waiters: Sequence[RankReading], awaited: Sequence[RankReading]) -> Iterator[Edge]:
+    """Draw that every one of the first waits for every one of the second.
+
+    Above `MOST_FULL` edges, each waiter keeps one edge and so does each awaited rank, which leaves
+    the graph's ends as they are: 512 ranks that wait for 512 would be 262,144 edges.
+    """
+    if not waiters or not awaited:
+        return
+    if len(waiters) * len(awaited) <= MOST_FULL:
+        pairs = [(waiter, target) for waiter in waiters for target in awaited]
+    else:
+        pairs = [(waiter, awaited[0]) for waiter in waiters]
+        pairs += [(waiters[0], target) for target in awaited[1:]]
+    for waiter, target in pairs:
+        yield Edge(waiter.node, target.node, through(waiter))
+
+
+def groups_to_groups(groups: Sequence[Sequence[RankReading]]) -> Iterator[Edge]:
+    """Draw that the ranks of every group wait for those of all others: one cycle through all.
+
+    Args:
+        groups: At least two, none empty.
+    """
+    for group, following in zip(groups, (*groups[1:], groups[0]), strict=True):
+        for waiter in group:
+            yield Edge(waiter.node, following[0].node, through(waiter))
+        for target in following[1:]:
+            yield Edge(group[0].node, target.node, through(group[0]))
+
+
+def collective_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits in a collective for whom.
+
+    If all ranks stand in collectives and their ways parted, they wait for those that departed; for
+    each other, where nothing tells who did.
+    """
+    waiting = job.waiting_in(COLLECTIVE)
+    inside = {reading.rank for reading in waiting}
+    outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
+    divergence = find_divergence(job)
+    parted = set(divergence.operations) if divergence is not None else set()
+    late = [reading for reading in outside if reading.rank not in parted]
+    for members, awaited in _by_operation(waiting, late):
+        yield from each_to_each(members, awaited)
+    if divergence is None or late:
+        return
+    departed = [job.ranks[rank] for rank in divergence.departed]
+    rest = [job.ranks[rank] for rank in sorted(parted) if rank not in divergence.departed]
+    if rest:
+        yield from each_to_each(rest, departed)
+    else:
+        yield from groups_to_groups(_sides(job, divergence))
+
+
+def _by_operation(
+    waiting: Sequence[RankReading], late: Sequence[RankReading]
+) -> Iterator[tuple[list[RankReading], Sequence[RankReading]]]:
+    """Group ranks by the recorded operation they wait in, each with those that have not come to it.
+
+    All that are late, where no record tells which of them belong there.
+    """
+    together: dict[tuple[str, int] | None, list[RankReading]] = {}
+    for reading in waiting:
+        standing = standing_of(reading)
+        key = standing.numbered if standing is not None else None
+        together.setdefault(key, []).append(reading)
+    for operation, readings in together.items():
+        awaited = [one for one in late if operation is None or _owes(one, *operation, readings[0])]
+        yield readings, awaited or late
+
+
+def _owes(reading: RankReading, group: str, seq: int, waiter: RankReading) -> bool:
+    """Whether a rank belongs to the group, as far as known, and has not entered that operation."""
+    theirs, own = record_of(waiter, group), record_of(reading, group)
+    if theirs is not None and theirs.ranks and reading.rank not in theirs.ranks:
+        return False
+    return own is None or own.last_enqueued < seq
+
+
+def _sides(job: JobReading, divergence: Divergence) -> list[list[RankReading]]:
+    sides: dict[object, list[RankReading]] = {}
+    for one in divergence.pending_collectives:
+        side = (one.group, str(divergence.operations[one.rank]), one.reading.doing.frames)
+        sides.setdefault(side, []).append(job.ranks[one.rank])
+    if len(sides) == 1:
+        return [[reading] for side in sides.values() for reading in side]
+    return list(sides.values())
+
+
+STORE = "host:store"
+"""A rank that finds no store sleeps between its attempts: no socket shows the address then."""
+
+
+def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits in the rendezvous for whom.
+
+    Rank 0 keeps the store unless the launcher does, so a rank that finds no store waits for rank 0
+    while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
+    others have come: while one of them is still on its way, that is whom it waits for.
+    """
+    waiting = job.waiting_in({"rendezvous_peers"})
+    arrived = {reading.rank for reading in waiting}
+    absent = [reading for reading in job.ranks.values() if reading.rank not in arrived]
+    yield from each_to_each(waiting, absent)
+    connecting = job.waiting_in({"rendezvous_connect"})
+    keeper = job.ranks.get(0)
+    comes_late = keeper is not None and keeper.activity != "waiting"
+    coming = [one for one in job.ranks.values() if one.activity != "waiting"]
+    for reading in connecting:
+        if reading.rank == 0 and coming:
+            yield from each_to_each([reading], coming)
+            continue
+        target = keeper.node if comes_late and keeper is not None else STORE
+        yield Edge(reading.node, target, through(reading))
+
+
+def guard_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits in a meeting for whom."""
+    waiting = job.waiting_in({"meeting"})
+    inside = {reading.rank for reading in waiting}
+    outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
+    yield from each_to_each(waiting, outside)

@@ -1,0 +1,147 @@
+"""The wait-for graph: where it ends stand the culprits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from lightning_hangcheck.diagnosis.graph import process_edges, rank_edges
+from lightning_hangcheck.model.verdict import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import networkx
+
+    from lightning_hangcheck.diagnosis.job import JobReading
+
+BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
+    rank_edges.collective_edges,
+    rank_edges.rendezvous_edges,
+    rank_edges.guard_edges,
+    process_edges.dataloader_edges,
+    process_edges.file_edges,
+    process_edges.child_edges,
+    process_edges.thread_lock_edges,
+)
+"""One for each kind of fact; a new fact adds its builder here."""
+OPEN_BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
+    process_edges.pipe_edges,
+    process_edges.connection_edges,
+)
+"""Waits that show who could end them, but not that anything is due: a service sits in them for as
+long as nobody asks it anything."""
+
+
+class WaitGraph(Struct, frozen=True, kw_only=True):
+    """Who waits for whom, and where that ends.
+
+    Attributes:
+        ends: Ranks where the graph ends: they, or their workers, wait for no other rank, or only
+            for each other.
+        waiters: All other ranks in it.
+        between_ranks: Whether any rank waits for another one, not only for a worker or a store;
+            waits of `OPEN_BUILDERS` alone don't count.
+    """
+
+    edges: tuple[Edge, ...] = ()
+    ends: tuple[int, ...] = ()
+    waiters: tuple[int, ...] = ()
+    between_ranks: bool = False
+
+    def cycle(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that wait for each other with this one, directly or through others.
+
+        Returns:
+            None of them where anything that it waits for does not wait for it in turn; it alone
+            where it waits for itself.
+        """
+        node = f"rank:{rank}"
+        waiting = _reachable(((edge.target, edge.source) for edge in self.edges), node)
+        awaited = _reachable(((edge.source, edge.target) for edge in self.edges), node)
+        if not awaited <= waiting:
+            return ()
+        members = {_rank(one) for one in awaited if one.startswith("rank:")}
+        return tuple(sorted(one for one in members if one is not None))
+
+
+def build_graph(job: JobReading) -> WaitGraph:
+    """Draw all edges and find the ends: the sinks of the graph's condensation."""
+    firm = tuple(dict.fromkeys(edge for build in BUILDERS for edge in build(job)))
+    open_ = (edge for build in OPEN_BUILDERS for edge in build(job))
+    edges = tuple(dict.fromkeys((*firm, *open_)))
+    if not edges:
+        return WaitGraph()
+    ends = _ends(edges)
+    pairs = [(_rank(edge.source), _rank(edge.target)) for edge in edges]
+    everyone = {rank for pair in pairs for rank in pair if rank is not None}
+    return WaitGraph(
+        edges=edges,
+        ends=tuple(sorted(ends)),
+        waiters=tuple(sorted(everyone - ends)),
+        between_ranks=_joins_ranks(firm),
+    )
+
+
+def _ends(edges: Iterable[Edge]) -> set[int]:
+    """Find the ranks of all sinks.
+
+    networkx is imported here: it costs 19 MB, which the watcher of a healthy job need not pay.
+    """
+    import networkx
+
+    graph: networkx.DiGraph[str] = networkx.DiGraph()
+    graph.add_edges_from((edge.source, edge.target) for edge in edges)
+    condensed = networkx.condensation(graph)
+    sinks = [node for node in condensed if condensed.out_degree(node) == 0]
+    return set().union(*(_nearest_ranks(condensed, sink) for sink in sinks))
+
+
+def _nearest_ranks(condensed: networkx.DiGraph[Any], component: int) -> set[int]:
+    """Return a component's ranks; where it has none (a store, a file), those that lead to it."""
+    ranks = {
+        rank for node in condensed.nodes[component]["members"] if (rank := _rank(node)) is not None
+    }
+    if ranks:
+        return ranks
+    return set().union(
+        *(_nearest_ranks(condensed, source) for source in condensed.predecessors(component))
+    )
+
+
+def _joins_ranks(edges: Iterable[Edge]) -> bool:
+    """Whether a rank waits for another one, directly or through files and processes."""
+    links = []
+    for edge in edges:
+        source, target = _rank(edge.source), _rank(edge.target)
+        if None not in (source, target) and source != target:
+            return True
+        if None in (source, target):
+            links.append((edge.source, edge.target))
+    return any(
+        _rank(node) not in (None, rank)
+        for source, _ in links
+        if (rank := _rank(source)) is not None
+        for node in _reachable(links, source)
+    )
+
+
+def _reachable(links: Iterable[tuple[str, str]], start: str) -> set[str]:
+    """Return the nodes that links lead to from a node, however indirectly."""
+    following: dict[str, list[str]] = {}
+    for source, target in links:
+        following.setdefault(source, []).append(target)
+    found: set[str] = set()
+    pending = [start]
+    while pending:
+        new = set(following.get(pending.pop(), ())) - found
+        found |= new
+        pending.extend(new)
+    return found
+
+
+def _rank(node: str) -> int | None:
+    """Return the rank that a node is, or that owns it."""
+    kind, _, name = node.partition(":")
+    return int(name.partition("/")[0]) if kind in ("rank", "worker") else None

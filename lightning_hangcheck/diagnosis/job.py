@@ -1,0 +1,232 @@
+"""The case as rules read it: what each rank does, where it stands, and who is not there."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.gather.stack_groups import latest_frames
+from lightning_hangcheck.model.case import Case, RankView
+from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
+from lightning_hangcheck.reading.kernel_targets import steady_targets, works
+from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
+from lightning_hangcheck.reading.place import users_place
+from lightning_hangcheck.reading.rank_activity import ProcessActivity, RankActivity, doing, observe
+from lightning_hangcheck.reading.torch_waits import Wait, find_wait, of_own_process
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.reading.knowledge.loading import WaitKind
+    from lightning_hangcheck.reading.rank_activity import Activity
+
+LONGEST_SILENCE_S = 10 * 365 * 86_400.0
+MOST_LISTED = 4_096
+"""Unknown ranks that are listed: more say nothing new."""
+
+
+class WorkerReading(Struct, frozen=True, kw_only=True):
+    """A process that a rank started with multiprocessing; ``targets`` as in `RankReading`."""
+
+    look: ProcessLook
+    observed: ProcessActivity
+    place: Frame | None
+    wait: Wait | None
+    targets: tuple[WaitTarget, ...] = ()
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether it waits for its rank: such a worker holds nobody up."""
+        return self.wait is not None and self.wait.kind == "index_queue"
+
+
+class RankReading(Struct, frozen=True, kw_only=True):
+    """One rank, read.
+
+    Attributes:
+        place: Innermost frame of the user's own code.
+        life: Where in its life it is, and what tells so.
+        silence_s: Seconds since its last progress; for an idle rank since it was last active, for
+            one that moves in circles since it last did anything new.
+        targets: What the kernel shows an idle rank's main thread to wait for, sample after sample.
+    """
+
+    view: RankView
+    doing: RankActivity
+    place: Frame | None = None
+    life: PhaseOfLife | None = None
+    silence_s: float = 0.0
+    workers: tuple[WorkerReading, ...] = ()
+    targets: tuple[WaitTarget, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Its global rank."""
+        return self.view.rank
+
+    @property
+    def phase(self) -> Phase | None:
+        """Where in its life it is."""
+        return self.life.phase if self.life is not None else None
+
+    def shows(self, phase: Phase) -> bool:
+        """Whether its calls show this phase, or its own sections and hooks say it."""
+        life = self.life
+        return life is not None and life.phase == phase and life.told_by in ("calls", "page")
+
+    @property
+    def seen_by_calls(self) -> bool:
+        """Whether its calls show its phase: they tell more than the name of a section."""
+        return self.life is not None and self.life.told_by == "calls"
+
+    @property
+    def activity(self) -> Activity:
+        """What it does."""
+        return self.doing.activity
+
+    @property
+    def wait_kind(self) -> WaitKind | None:
+        """Kind of the known wait in which it stands."""
+        return self.doing.wait.kind if self.doing.wait is not None else None
+
+    @property
+    def node(self) -> str:
+        """Its node in the wait-for graph."""
+        return f"rank:{self.rank}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a process."""
+        return self.activity not in ("gone", "missing")
+
+
+class JobReading(Struct, frozen=True, kw_only=True):
+    """All ranks, read.
+
+    Attributes:
+        ranks: By global rank, ascending; ranks without a process included.
+        elsewhere: Ranks of the job of which nothing is known: they may run on other nodes.
+    """
+
+    case: Case
+    ranks: dict[int, RankReading]
+    elsewhere: tuple[int, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def alive(self) -> tuple[RankReading, ...]:
+        """Ranks that have a process."""
+        return tuple(reading for reading in self.ranks.values() if reading.alive)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job, as far as known."""
+        return max(self.case.run.world_size, len(self.ranks))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the launcher said that every rank runs on this node."""
+        local = self.case.run.local_world_size
+        return local is not None and local >= self.case.run.world_size
+
+    def rank_of(self, pid: int) -> RankReading | None:
+        """Return the rank whose process this is, or None."""
+        return next((one for one in self.ranks.values() if one.view.pid == pid), None)
+
+    def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
+        """Return the ranks that stand in a wait of these kinds."""
+        return tuple(
+            reading
+            for reading in self.ranks.values()
+            if reading.activity == "waiting" and reading.wait_kind in kinds
+        )
+
+
+def read_job(case: Case) -> JobReading:
+    """Read a case."""
+    views: dict[int, RankView] = {}
+    gaps: list[Gap] = []
+    for view in case.ranks:
+        if view.rank in views or view.rank < 0:
+            gaps.append(_doubled(view))
+        else:
+            views[view.rank] = view
+    absent = (rank for rank in range(case.run.world_size) if rank not in views)
+    known = {look.pid for view in views.values() for look in view.processes}
+    ranks = {rank: _read_rank(views[rank], known) for rank in sorted(views)}
+    return JobReading(
+        case=case,
+        ranks=ranks,
+        elsewhere=tuple(islice(absent, MOST_LISTED)),
+        gaps=tuple(gaps),
+    )
+
+
+def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
+    """Read a rank. One that is idle while a process outside the job works for it, works.
+
+    Args:
+        view: The rank.
+        known: Processes of the job: whether these work, their own samples tell.
+    """
+    found, targets = doing(view), _targets_of_rank(view)
+    if found.activity == "idle" and _works_outside(view, targets, known):
+        found = replace(found, activity="moving")
+    return RankReading(
+        view=view,
+        doing=found,
+        place=users_place(found.frames),
+        life=phase_of_life(view, found.frames),
+        silence_s=min(max(0.0, _silence_s(view, found)), LONGEST_SILENCE_S),
+        workers=tuple(
+            _read_worker(look, circling=found.circling)
+            for look in view.processes
+            if look.role == "worker"
+        ),
+        targets=targets if found.activity == "idle" else (),
+    )
+
+
+def _silence_s(view: RankView, found: RankActivity) -> float:
+    if found.circling:
+        return view.circling_for_s
+    return view.idle_for_s if found.activity == "idle" else view.silent_for_s
+
+
+def _targets_of_rank(view: RankView) -> tuple[WaitTarget, ...]:
+    own = next((look for look in view.processes if look.role == "rank"), None)
+    return steady_targets(own) if own is not None else ()
+
+
+def _works_outside(view: RankView, targets: Iterable[WaitTarget], known: Collection[int]) -> bool:
+    own = next((look for look in view.processes if look.role == "rank"), None)
+    outside = (one for target in targets for one in target.holders if one.pid not in known)
+    return own is not None and any(works(own, holder) for holder in outside)
+
+
+def _read_worker(look: ProcessLook, *, circling: bool) -> WorkerReading:
+    """Read a worker; one that moves is busy, no more, where its rank moves in circles by it."""
+    frames = of_own_process(latest_frames(look))
+    observed = observe(look)
+    if circling and observed.activity == "moving":
+        observed = replace(observed, activity="busy")
+    return WorkerReading(
+        look=look,
+        observed=observed,
+        place=users_place(frames),
+        wait=find_wait(frames),
+        targets=steady_targets(look) if observed.activity == "idle" else (),
+    )
+
+
+def _doubled(view: RankView) -> Gap:
+    return Gap(
+        what=f"process {view.pid}",
+        rank=view.rank if view.rank >= 0 else None,
+        why=f"it says that it is rank {view.rank}, which another process is, or which cannot be; "
+        "its evidence was left out",
+    )

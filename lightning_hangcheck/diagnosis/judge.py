@@ -1,0 +1,178 @@
+"""Case in, verdict out: the whole judgement as one pure function.
+
+The job is over, and a hang had been proven: did it end well after all, or how else?
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_end
+from lightning_hangcheck.diagnosis.process_exit import failed, left_well
+from lightning_hangcheck.diagnosis.rounds import earlier_rounds
+from lightning_hangcheck.diagnosis.rules.engine import Conclusion, conclude
+from lightning_hangcheck.diagnosis.verdict.facts import facts_about, waits
+from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
+from lightning_hangcheck.diagnosis.verdict.summary import summarise
+from lightning_hangcheck.diagnosis.verdict.tables import collectives, rank_table
+from lightning_hangcheck.gather.stack_groups import group_stacks
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
+from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.model.case import Case
+
+
+SUSPICION = 0.75
+"""Share of its confidence that a finding keeps while it is only a suspicion."""
+MOST_UNSEEN = 8
+EPOCH = datetime(1970, 1, 1)
+
+
+def judge(case: Case) -> Verdict:
+    """Explain a case: who holds the job up, where, why, for how long, and what to do.
+
+    Pure: the same case gives the same verdict, on any machine and at any later time.
+
+    Args:
+        case: Evidence of all ranks at one moment.
+    """
+    conclusion = conclude(case)
+    job, finding = conclusion.job, conclusion.finding
+    groups, group_of = group_stacks(case)
+    culprits = finding.culprits if finding is not None else ()
+    silence = round(finding.silence_s, 3) if finding is not None else 0.0
+    stalled = finding is not None and conclusion.kind != "crashed"
+    confidence = finding.confidence if finding is not None else 0.0
+    return Verdict(
+        verdict=conclusion.kind,
+        run_id=case.run.run_id,
+        command=case.run.command,
+        started_at=_timestamp(case.run.started_at),
+        detected_at=_timestamp(case.taken_at),
+        stalled_since=_timestamp(case.taken_at, before_s=silence) if stalled else None,
+        stalled_for_s=round(silence + _later_s(case), 3) if stalled else 0.0,
+        world_size=max(0, job.world_size),
+        nnodes=case.run.nnodes,
+        culprits=culprits,
+        victims=_victims(conclusion),
+        cause=finding.cause if finding is not None else None,
+        phase=finding.phase if finding is not None else None,
+        confidence=round(confidence * (SUSPICION if conclusion.kind == "suspect" else 1.0), 2),
+        summary=summarise(conclusion),
+        evidence=_evidence(conclusion),
+        remedies=remedies_for(finding, job) if finding is not None else (),
+        gaps=_gaps(conclusion),
+        wait_for=conclusion.graph.edges if finding is not None else (),
+        ranks=rank_table(job, culprits, group_of),
+        stack_groups=groups,
+        collectives=collectives(job) if finding is not None else (),
+    )
+
+
+def _later_s(case: Case) -> float:
+    return case.aftermath.after_s if case.aftermath is not None else 0.0
+
+
+def _victims(conclusion: Conclusion) -> tuple[int, ...]:
+    """Ranks that only wait for culprits; after a crash, all others that ended badly."""
+    finding = conclusion.finding
+    if finding is None:
+        return ()
+    if conclusion.kind == "crashed":
+        ranks = conclusion.job.ranks.items()
+        return tuple(
+            rank for rank, one in ranks if rank not in finding.culprits and failed(one.view)
+        )
+    return tuple(rank for rank in conclusion.graph.waiters if rank not in finding.culprits)
+
+
+def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
+    finding, job = conclusion.finding, conclusion.job
+    before = earlier_rounds(job.case.run)
+    if finding is None:
+        return tuple(before)
+    blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
+    after = job.case.aftermath
+    later = [EvidenceItem("ending", None, aftermath_sentence(after))] if after is not None else []
+    found = (*finding.evidence, *facts_about(blamed), *waits(job, conclusion.graph))
+    return (*later, *found, *before)
+
+
+def _gaps(conclusion: Conclusion) -> tuple[Gap, ...]:
+    job, finding = conclusion.job, conclusion.finding
+    gaps = [*job.case.gaps, *job.gaps]
+    if job.world_size <= 1:
+        gaps = [gap for gap in gaps if gap.what != FLIGHT_RECORD]
+    if finding is not None:
+        gaps += [*finding.gaps, *_unseen(job)]
+    if not _is_timestamp(job.case.taken_at):
+        gaps.append(Gap("time", None, f"the case's time {job.case.taken_at!r} cannot be read"))
+    return tuple(gaps)
+
+
+def _unseen(job: JobReading) -> list[Gap]:
+    """Ranks that were sampled too little to tell what they do; the first few, the rest counted."""
+    unseen = [reading for reading in job.alive if reading.activity == "unseen"]
+    gaps = [
+        Gap(
+            f"activity of rank {reading.rank}",
+            reading.rank,
+            f"{reading.doing.observed.samples} usable samples of its stack and kernel state; "
+            "two are needed",
+        )
+        for reading in unseen[:MOST_UNSEEN]
+    ]
+    if len(unseen) > MOST_UNSEEN:
+        more = len(unseen) - MOST_UNSEEN
+        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise"))
+    return gaps
+
+
+def _timestamp(text: str, before_s: float = 0.0) -> str:
+    """Write a moment, or one so many seconds before it; the epoch if it cannot be read."""
+    moment = _parse(text) or EPOCH
+    try:
+        moment -= timedelta(seconds=before_s)
+    except OverflowError:
+        moment = EPOCH
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
+
+
+def _is_timestamp(text: str) -> bool:
+    return _parse(text) is not None
+
+
+def _parse(text: str) -> datetime | None:
+    """Read ISO 8601 UTC; Python 3.10 knows neither ``Z`` nor fractions of 1 to 5 digits."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    try:
+        moment = datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is None else None
+
+
+def ended_well(case: Case) -> bool:
+    """Whether a job is seen to have ended by itself and without a fault."""
+    if case.asked_end is not None or conclude(case).kind != "finished":
+        return False
+    return case.exit_code == 0 or all(map(left_well, case.ranks))
+
+
+def aftermath_of(case: Case) -> str:
+    """Say how a job ended in which a hang stood, as in `Aftermath`.
+
+    Args:
+        case: Of the job that has ended.
+    """
+    conclusion = conclude(case)
+    asked = asked_end(conclusion.job)
+    if conclusion.finding is not None:
+        return f"the job ended: {conclusion.finding.sentence}"
+    if asked is not None:
+        return f"the job was ended by {asked.by}"
+    return "the job ended, and nobody saw how"

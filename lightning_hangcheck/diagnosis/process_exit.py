@@ -1,0 +1,162 @@
+"""How a rank's process ended, and whether by itself."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.reading.knowledge.loading import causes_file
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.model.case import RankView
+
+FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals by which launchers, schedulers and people end a job: no rank's own failure."""
+TOLD_TO_END = ("SIGTERMException", "SignalException", "KeyboardInterrupt")
+"""What is raised in a rank that somebody ends by a signal: by Lightning 2.6
+(utilities/exceptions.py), torch's launcher, and Python."""
+WAY_OUT_NS = NANOSECONDS
+"""Signs of progress that a program still gives while its exception leaves the last sections."""
+OUR_SERVER = (
+    "while torch's worker server was starting, which lightning-hangcheck asks for: it, and not the "
+    "training, may be to blame; HANGCHECK_DISABLE=1 runs the job without it"
+)
+SHELL_BASE = 128
+SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+
+
+def failed(view: RankView) -> bool:
+    """Whether the rank ended badly, as far as its exit code or its own words tell."""
+    code = view.process_exit.exit_code if view.process_exit is not None else None
+    if code is not None:
+        return code != 0
+    return bool(last_words(view)) or (view.beat is not None and view.beat.ending == "raised")
+
+
+def left_well(view: RankView) -> bool:
+    """Whether a rank was seen to end without a fault, by its exit code or its own word."""
+    code = view.process_exit.exit_code if view.process_exit is not None else None
+    said = view.beat is not None and view.beat.ending == "finished"
+    return code == 0 if code is not None else said
+
+
+def ended_from_outside(view: RankView) -> bool:
+    """Whether a launcher, a scheduler or a person ended it.
+
+    A signal may come to a rank that has raised and is still on its way out.
+    """
+    if last_words(view).startswith(TOLD_TO_END):
+        return True
+    return ending_signal(view) in FROM_OUTSIDE and not raised(view)
+
+
+def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
+    """Return the first rank that failed by itself, not because others had.
+
+    Where all of them raised, the moment of that counts: a rank may take longer to its end than
+    those that fail because of it.
+    """
+    own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
+    if all(raised(one.view) for one in own):
+        return min(own, key=_raised_ns, default=None)
+    return min(own, key=_order, default=None)
+
+
+def last_words(view: RankView) -> str:
+    """Return a rank's exception in one line, empty if it said nothing."""
+    heard = view.process_exit.last_words if view.process_exit is not None else ""
+    return heard or (view.beat.last_words if view.beat is not None else "")
+
+
+def how_it_ended(view: RankView) -> str:
+    """Say how a rank's process ended, as the rest of a sentence about it.
+
+    For example ``was killed by SIGKILL (usually the kernel's out-of-memory killer, ...)``.
+    """
+    words = last_words(view)
+    said = f": {words}" if words else ""
+    number = ending_signal(view)
+    if number is not None:
+        name = _name(number)
+        why = killed_for_memory(view) if number == signal.SIGKILL else ""
+        if number == signal.SIGABRT and _was_starting_server(view):
+            why = OUR_SERVER
+        why = why or causes_file().signals.get(name, "")
+        return f"was killed by {name}{f' ({why})' if why else ''}{said}"
+    code = view.process_exit.exit_code if view.process_exit is not None else None
+    if code is None:
+        return f"is gone, its exit code was not seen{said}"
+    if code == 0:
+        return "left with exit code 0"
+    return f"exited with code {code}{said or ' and no last words'}"
+
+
+def _was_starting_server(view: RankView) -> bool:
+    sections = view.beat.sections if view.beat is not None else ()
+    return any(section.name == STARTING_SERVER for section in sections)
+
+
+def killed_for_memory(view: RankView) -> str:
+    """Say what the kernel's killer did meanwhile; empty if nothing. It counts, and names nobody."""
+    kills = view.process_exit.memory_kills if view.process_exit is not None else 0
+    if view.process_exit is None or not kills:
+        return ""
+    processes = "a process" if kills == 1 else f"{kills} processes"
+    return (
+        f"the kernel's out-of-memory killer ended {processes} of "
+        f"{'its' if view.process_exit.memory_kills_scope != 'machine' else 'this'} "
+        f"{view.process_exit.memory_kills_scope} meanwhile"
+    )
+
+
+def aspect_of(view: RankView) -> str:
+    """Say which kind of end it was, for the remedies: see causes.toml."""
+    if ended_from_outside(view):
+        return "outside"
+    if ending_signal(view) is not None:
+        return "killed"
+    if last_words(view):
+        return "raised"
+    clean = view.process_exit is not None and view.process_exit.exit_code == 0
+    return "left" if clean else "silent"
+
+
+def raised(view: RankView) -> bool:
+    """Whether an exception left the program: none that was caught, after which it went on."""
+    beat = view.beat
+    if beat is None or beat.ending != "raised" or not beat.ended_ns:
+        return False
+    return beat.last_beat_ns - beat.ended_ns < WAY_OUT_NS
+
+
+def _raised_ns(reading: RankReading) -> int:
+    return reading.view.beat.ended_ns if reading.view.beat is not None else 0
+
+
+def _order(reading: RankReading) -> float:
+    """A rank whose end nobody saw comes last."""
+    return (
+        reading.view.process_exit.order if reading.view.process_exit is not None else float("inf")
+    )
+
+
+def ending_signal(view: RankView) -> int | None:
+    """Return the number of the signal that ended it; a shell between reports 128 plus that."""
+    code = view.process_exit.exit_code if view.process_exit is not None else None
+    if code is None:
+        return None
+    if code < 0:
+        return -code
+    return code - SHELL_BASE if code - SHELL_BASE in SHELL_SIGNALS else None
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

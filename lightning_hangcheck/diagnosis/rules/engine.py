@@ -1,0 +1,129 @@
+"""Runs the rules, from the most specific to the least, and keeps what weighs most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.diagnosis.causes import (
+    collectives,
+    dataloader_worker,
+    fallback,
+    files,
+    network,
+    own_code,
+    processes,
+    rendezvous,
+    threads,
+)
+from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
+from lightning_hangcheck.diagnosis.divergence.attribution import lone_rank
+from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
+from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
+from lightning_hangcheck.diagnosis.job import JobReading, RankReading, read_job
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation
+from lightning_hangcheck.diagnosis.rules.patience import decide
+from lightning_hangcheck.model.slugs import VerdictKind
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.rules.contract import Need
+    from lightning_hangcheck.model.case import Case
+
+RULES = (
+    processes.PROCESS_STOPPED,
+    collectives.UNEVEN_WORK,
+    processes.PROCESS_DEAD,
+    collectives.COLLECTIVE_MISMATCH,
+    collectives.RANK_DIVERGED,
+    rendezvous.MISSING_RANKS,
+    dataloader_worker.DATALOADER_WORKER,
+    files.FILE_LOCK,
+    threads.THREAD_DEADLOCK,
+    threads.GIL_HELD,
+    own_code.LOGGER_INIT,
+    network.NETWORK_WAIT,
+    processes.MEMORY_PRESSURE,
+    files.CHECKPOINT_IO,
+    files.FILESYSTEM_WAIT,
+    own_code.MODEL_LOAD,
+    own_code.RANK_STALLED,
+    own_code.SPINNING,
+    fallback.UNKNOWN,
+    fallback.SLOW_PROGRESS,
+)
+"""Of two findings that weigh the same, the earlier rule's counts."""
+WEIGHT: dict[VerdictKind, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
+
+
+class Conclusion(Struct, frozen=True, kw_only=True):
+    """What the engine came to: the kind of verdict and the finding behind it, if there is one."""
+
+    kind: VerdictKind
+    job: JobReading
+    graph: WaitGraph
+    finding: Finding | None = None
+
+
+def conclude(case: Case) -> Conclusion:
+    """Read a case, draw its graph, and find out what is wrong, if anything is."""
+    job = read_job(case)
+    if is_over(job):
+        crash = find_crash(job)
+        kind: VerdictKind = "finished" if crash is None else "crashed"
+        return Conclusion(kind=kind, job=job, graph=WaitGraph(), finding=crash)
+    graph = build_graph(job)
+    situation = _situate(job, graph)
+    found: list[tuple[VerdictKind, Finding]] = []
+    for rule in RULES:
+        if all(_is_there(need, job) for need in rule.needs):
+            finding = rule.find(situation)
+            if finding is not None:
+                found.append((decide(finding, case.limits), finding))
+    alarms = [pair for pair in found if pair[0] != "healthy"]
+    if not alarms:
+        return Conclusion(kind="healthy", job=job, graph=graph)
+    kind, finding = max(alarms, key=lambda pair: WEIGHT[pair[0]])
+    return Conclusion(kind=kind, job=job, graph=graph, finding=finding)
+
+
+def _situate(job: JobReading, graph: WaitGraph) -> Situation:
+    if graph.between_ranks:
+        ends = tuple(job.ranks[rank] for rank in graph.ends)
+        divergence = find_divergence(job)
+        return Situation(
+            job=job, graph=graph, suspects=ends, waited_for=True, divergence=divergence
+        )
+    return Situation(job=job, graph=graph, suspects=_long_silent(job))
+
+
+def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
+    """Ranks to ask about where nobody is seen to wait: silent for the whole stall timeout.
+
+    One that moves in circles is not asked: all ranks may prepare their data for long.
+
+    One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
+    code that no frame tells (a copy from the GPU), it is the one that departed.
+    """
+    silent = [
+        reading
+        for reading in job.alive
+        if reading.activity in ("idle", "busy", "unseen")
+        and not reading.doing.circling
+        and reading.silence_s >= job.case.limits.stall_timeout
+    ]
+    lone = lone_rank(silent) if len(silent) == len(job.alive) else None
+    return tuple(silent) if lone is None else (lone,)
+
+
+def _is_there(need: Need, job: JobReading) -> bool:
+    """Whether any rank has evidence of a kind."""
+    if need == "stacks":
+        return any(reading.doing.frames for reading in job.ranks.values())
+    if need == "kernel":
+        return any(_kernel_seen(reading) for reading in job.ranks.values())
+    return any(not reading.alive for reading in job.ranks.values())
+
+
+def _kernel_seen(reading: RankReading) -> bool:
+    return any(one.kernel is not None for look in reading.view.processes for one in look.samples)

@@ -1,0 +1,169 @@
+"""The facts that a verdict rests on, as sentences.
+
+Local variables beside the line of the user's own code on which a rank stands.
+
+What a rank waits in below Python, in words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_memory
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.place import tracked_place, users_place
+from lightning_hangcheck.reading.process_activity import describe_gpus
+from lightning_hangcheck.reading.wording import duration, name_ranks, short_place, verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.model.evidence import ProcessLook
+
+
+def variables_of(look: ProcessLook) -> Iterator[str]:
+    """Write the newest variables that were read of a process: one sentence, none if none were.
+
+    Args:
+        look: Its samples; they hold variables only where somebody asked for them.
+    """
+    samples = reversed(look.samples)
+    values = next((one.local_values for one in samples if one.local_values), ())
+    place = users_place([one.frame for one in values])
+    for one in values:
+        if one.frame == place:
+            shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
+            yield f"variables in {one.frame.function} ({short_place(one.frame)}): {shown}"
+
+
+FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
+"""Calls of CUDA's runtime and driver that return when the GPU has done its work."""
+MOST_SHOWN = 6
+
+
+def native_calls_of(look: ProcessLook) -> Iterator[str]:
+    """Write the newest native calls that a closer look saw of a process: one sentence, or none.
+
+    Args:
+        look: Its samples.
+    """
+    samples = reversed(look.samples)
+    calls = next((one.native_calls for one in samples if one.native_calls), ())
+    if not calls:
+        return
+    waits = next((call for call in calls if FOR_GPU.match(call)), None)
+    what = f"waits for its GPU in {waits}, " if waits is not None else ""
+    yield f"{what}in native code: {' > '.join(calls[-MOST_SHOWN:])}"
+
+
+MOST_CULPRITS = 4
+MOST_WAITS = 4
+"""Culprits and kinds of waiting that are described; the rank table has them all."""
+
+
+def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
+    """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
+    for reading in culprits[:MOST_CULPRITS]:
+        yield from _facts_of(reading)
+
+
+def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
+    """Describe who waits, one sentence for all ranks at the same line."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank in graph.waiters:
+        reading = job.ranks[rank]
+        wait = reading.doing.wait
+        if wait is not None:
+            place = f", called in {reading.place}" if reading.place is not None else ""
+            together.setdefault((wait.name, place), []).append(rank)
+    ordered = sorted(together.items(), key=lambda item: -len(item[1]))
+    for (name, place), ranks in ordered[:MOST_WAITS]:
+        text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {name}{place}"
+        yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
+
+
+def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
+    rank, frames, observed = reading.rank, reading.doing.frames, reading.doing.observed
+    if reading.view.process_exit is not None:
+        ended, killed = how_it_ended(reading.view), killed_for_memory(reading.view)
+        yield EvidenceItem("departure", rank, f"rank {rank} {ended}")
+        if killed not in ended:
+            yield EvidenceItem("memory", rank, killed)
+    if reading.place is not None and reading.place != frames[-1]:
+        inside = f"{frames[-1].function} ({short_place(frames[-1])})"
+        yield EvidenceItem("stack", rank, f"stands in {reading.place}, inside it {inside}")
+    elif frames:
+        yield EvidenceItem("stack", rank, f"stands in {frames[-1]}")
+    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    if own is not None:
+        yield from (EvidenceItem("variables", rank, text) for text in variables_of(own))
+    if observed.span_s > 0:
+        yield EvidenceItem(
+            "activity",
+            rank,
+            f"{observed.samples} samples over {observed.span_s:.1f} s: {reading.activity}, "
+            f"{observed.cpu_share:.2f} of a core, {observed.bytes} bytes read and written",
+        )
+    if reading.doing.circling:
+        since = duration(reading.view.circling_for_s)
+        text = f"it moved, but for {since} only among functions in which it had been before"
+        yield EvidenceItem("activity", rank, text)
+    if reading.view.slept_for_s is not None:
+        slept = duration(reading.view.slept_for_s)
+        text = f"its main thread had not run for {slept} when hangcheck came"
+        yield EvidenceItem("sleep", rank, text)
+    if own is not None:
+        yield from (EvidenceItem("native", rank, text) for text in native_calls_of(own))
+    yield from _torchs_waits(reading)
+    yield from _machine(reading)
+    yield from _page(reading)
+
+
+def _torchs_waits(reading: RankReading) -> Iterator[EvidenceItem]:
+    """What torch itself counts: it shows a wait in C++ code that no Python stack tells of.
+
+    The counters name no key and no thread, so they draw no edge.
+    """
+    counted = reading.view.flight.waits if reading.view.flight is not None else {}
+    told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
+    if told:
+        yield EvidenceItem("torch", reading.rank, f"torch counts threads that wait: {told}")
+
+
+def _machine(reading: RankReading) -> Iterator[EvidenceItem]:
+    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    if own is not None:
+        yield from (EvidenceItem("gpu", reading.rank, text) for text in describe_gpus(own))
+    state = next(
+        (sample.kernel for sample in reversed(own.samples) if sample.kernel) if own else iter(()),
+        None,
+    )
+    if state is not None:
+        channel = state.threads[0].wchan if state.threads else ""
+        text = f"pid {state.pid} in state {state.state}"
+        yield EvidenceItem(
+            "kernel", reading.rank, f"{text}, main thread waits in {channel}" if channel else text
+        )
+
+
+def _page(reading: RankReading) -> Iterator[EvidenceItem]:
+    beat = reading.view.beat
+    if beat is None:
+        return
+    parts = []
+    if beat.checkpoint is not None:
+        parts.append(f"last checkpoint {beat.checkpoint.number} {beat.checkpoint.name}")
+    if beat.step is not None:
+        parts.append(f"step {beat.step}")
+    if tracked := tracked_place(beat):
+        parts.append(tracked)
+    elif beat.main_sections:
+        parts.append(f"inside section {beat.main_sections[-1].name!r}")
+    if beat.phase is not None:
+        parts.append(f"phase {beat.phase}")
+    if parts:
+        silent = duration(max(0.0, reading.view.silent_for_s))
+        yield EvidenceItem("page", reading.rank, f"silent for {silent}: {', '.join(parts)}")

@@ -1,0 +1,122 @@
+"""The verdict's table of ranks.
+
+The verdict's table of process groups on which ranks disagree or wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
+    PendingCollective,
+    pending_collectives,
+    records,
+)
+from lightning_hangcheck.model.verdict import CollectiveState, LastCheckpoint, RankState
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.model.beat import Beat, OpenSection
+    from lightning_hangcheck.model.verdict import State
+    from lightning_hangcheck.reading.rank_activity import Activity
+
+
+MOST_ROWS = 1_024
+STATES: dict[Activity, State] = {
+    "moving": "running",
+    "busy": "running",
+    "idle": "running",
+    "waiting": "waiting",
+    "stopped": "stopped",
+    "gone": "gone",
+    "missing": "missing",
+    "unseen": "unseen",
+}
+
+
+def rank_table(
+    job: JobReading, culprits: Collection[int], groups: Mapping[int, int]
+) -> tuple[RankState, ...]:
+    """Return every rank; above 1,024 only culprits and one rank of each stack group.
+
+    Args:
+        job: All ranks.
+        culprits: Those that a verdict blames; idle or busy, they count as stalled.
+        groups: Stack group of each rank that has one.
+    """
+    blamed = set(culprits)
+    shown: Iterable[RankReading] = job.ranks.values()
+    if len(job.ranks) > MOST_ROWS:
+        examples = {group: rank for rank, group in sorted(groups.items(), reverse=True)}
+        kept = blamed | set(examples.values())
+        shown = [reading for reading in shown if reading.rank in kept]
+    return tuple(_row(reading, blamed, groups.get(reading.rank)) for reading in shown)
+
+
+def _row(reading: RankReading, blamed: Collection[int], group: int | None) -> RankState:
+    view, beat = reading.view, reading.view.beat
+    mark = beat.checkpoint if beat is not None else None
+    stalled = reading.rank in blamed and reading.activity in ("idle", "busy", "waiting")
+    return RankState(
+        rank=reading.rank,
+        local_rank=view.local_rank,
+        host=view.host,
+        pid=view.pid,
+        state="stalled" if stalled else STATES[reading.activity],
+        phase=reading.phase,
+        last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
+        open_sections=tuple(map(str, _sections(beat))) if beat is not None else (),
+        step=beat.step if beat is not None else None,
+        stack_group=group,
+    )
+
+
+def _sections(beat: Beat) -> list[OpenSection]:
+    """Oldest first, those of the main thread last: that is where the rank is."""
+    return sorted(beat.sections, key=lambda section: section.in_main_thread)
+
+
+MOST_GROUPS = 64
+
+
+def collectives(job: JobReading) -> tuple[CollectiveState, ...]:
+    """Return the group in which the ranks' ways part, then each in which a rank waits."""
+    rows: dict[tuple[str, int], CollectiveState] = {}
+    divergence = find_divergence(job)
+    if divergence is not None and divergence.group is not None:
+        seq = (divergence.last_agreed or 0) + 1
+        told = {rank: str(one) for rank, one in divergence.operations.items()}
+        rows[divergence.group, seq] = _collective_row(job, divergence.group, seq, told)
+    waiting = pending_collectives(job)
+    for one in waiting:
+        key = one.numbered
+        if key is not None and key not in rows:
+            rows[key] = _collective_row(job, *key, _those_at(waiting, key))
+    return tuple(rows.values())[:MOST_GROUPS]
+
+
+def _those_at(waiting: tuple[PendingCollective, ...], key: tuple[str, int]) -> dict[int, str]:
+    return {one.rank: str(one.operation) for one in waiting if one.numbered == key}
+
+
+def _collective_row(job: JobReading, group: str, seq: int, told: dict[int, str]) -> CollectiveState:
+    ops: dict[str, list[int]] = {}
+    for rank, operation in told.items():
+        ops.setdefault(operation, []).append(rank)
+    known = {
+        member
+        for rank, reading in job.ranks.items()
+        for record in records(reading)
+        if record.group == group
+        for member in (rank, *record.ranks)
+    }
+    return CollectiveState(
+        group=group,
+        ranks=format_ranks(known),
+        seq=seq,
+        ops={operation: format_ranks(ranks) for operation, ranks in ops.items()},
+    )

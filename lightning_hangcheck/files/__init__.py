@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["apart", "atomic", "decoding", "owned_file"]

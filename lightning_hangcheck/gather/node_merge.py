@@ -1,0 +1,147 @@
+"""Cases of several nodes become one. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.gather.case_building import ELSEWHERE, build_case
+from lightning_hangcheck.gather.node_view import pids_of, rebased, without_pids
+from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+
+class NodeCase(Struct, frozen=True):
+    """The case of one node, and what to call it in sentences."""
+
+    source: str
+    case: Case
+
+
+def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
+    """Join the cases of several nodes into one.
+
+    Each node's monotonic times are moved to one clock, that of the newest case, by the wall clocks
+    of the nodes. How long a rank was silent stays as it was seen on its node. Where two nodes
+    contradict each other, a gap says so and the newer one counts.
+
+    Args:
+        nodes: At least one.
+        run_id: Of the merged run.
+    """
+    ordered = sorted(nodes, key=lambda node: node.case.taken_at, reverse=True)
+    newest = ordered[0].case
+    views, gaps = _join_ranks(
+        [NodeCase(node.source, _on_clock_of(newest, node.case)) for node in _told_apart(ordered)]
+    )
+    cases = [node.case for node in ordered]
+    told = [gap for case in cases for gap in case.gaps if gap.why != ELSEWHERE]
+    return build_case(
+        run=_run_facts(cases, run_id),
+        ranks=views,
+        gaps=(*dict.fromkeys(told), *gaps, *_differences(ordered)),
+        code=tuple(dict.fromkeys(note for case in cases for note in case.code)),
+        limits=_most_patient([case.limits for case in cases]),
+        taken_at=newest.taken_at,
+        taken_ns=newest.taken_ns,
+        ended=all(case.ended for case in cases),
+        exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
+    )
+
+
+def _told_apart(nodes: Sequence[NodeCase]) -> Iterable[NodeCase]:
+    """Forget process ids that another host uses too; cases of one host share them."""
+    hosts = [frozenset(view.host for view in node.case.ranks if view.host) for node in nodes]
+    pids = [pids_of(node.case) for node in nodes]
+    for node, here in zip(nodes, hosts, strict=True):
+        others = [ids for ids, host in zip(pids, hosts, strict=True) if host.isdisjoint(here)]
+        yield NodeCase(node.source, without_pids(node.case, set().union(*others)))
+
+
+def _on_clock_of(newest: Case, case: Case) -> Case:
+    """Move a case to the clock of another; as if simultaneous if times are unreadable."""
+    try:
+        apart = _moment(case.taken_at) - _moment(newest.taken_at)
+        apart_ns = int(apart.total_seconds() * NANOSECONDS)
+    except ValueError:
+        apart_ns = 0
+    return rebased(case, newest.taken_ns + apart_ns - case.taken_ns)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
+    """Join ranks, the newest case first; a rank that was not there gives way to one that was."""
+    joined: dict[int, tuple[str, RankView]] = {}
+    gaps = []
+    for node in nodes:
+        for view in node.case.ranks:
+            source, known = joined.get(view.rank, ("", None))
+            if known is None or (known.pid is None and view.pid is not None):
+                joined[view.rank] = node.source, view
+            elif view.pid is not None and (known.host, known.pid) != (view.host, view.pid):
+                gaps.append(_contradiction(source, known, node.source, view))
+    return [view for _, view in joined.values()], gaps
+
+
+def _contradiction(source: str, known: RankView, other: str, view: RankView) -> Gap:
+    return Gap(
+        what=f"rank {view.rank} in {other}",
+        rank=view.rank,
+        why=f"pid {view.pid} on {view.host or 'an unnamed host'} says that it is this rank, and so "
+        f"does pid {known.pid} on {known.host or 'an unnamed host'} in {source}, which counts",
+    )
+
+
+def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
+    """Facts of the whole run; how many ranks run on these nodes is known if each node says so."""
+    local: dict[frozenset[str], int | None] = {
+        frozenset(view.host for view in case.ranks if view.host): case.run.local_world_size
+        for case in cases
+    }
+    sizes = [size for size in local.values() if size is not None]
+    return RunFacts(
+        run_id=run_id,
+        command=cases[0].run.command,
+        started_at=min(case.run.started_at for case in cases),
+        world_size=max(case.run.world_size for case in cases),
+        nnodes=max([len(local), *(case.run.nnodes for case in cases)]),
+        local_world_size=sum(sizes) if len(sizes) == len(local) else None,
+    )
+
+
+def _most_patient(limits: Sequence[Limits]) -> Limits:
+    merged = limits[0]
+    for other in limits[1:]:
+        merged = replace(
+            merged,
+            **{
+                name: max(getattr(merged, name), getattr(other, name))
+                for name in merged.__struct_fields__
+            },
+        )
+    return merged
+
+
+def _differences(nodes: Sequence[NodeCase]) -> Iterable[Gap]:
+    """What does not look like one job."""
+    first = nodes[0]
+    for node in nodes[1:]:
+        for what in ("command", "world_size"):
+            here, there = getattr(first.case.run, what), getattr(node.case.run, what)
+            if here != there:
+                yield Gap(
+                    what=f"{what.replace('_', ' ')} of {node.source}",
+                    rank=None,
+                    why=f"it is {there!r}, in {first.source} {here!r}; are these nodes of one job?",
+                )

@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["huggingface_callback", "lightning_callback", "lightning_package"]

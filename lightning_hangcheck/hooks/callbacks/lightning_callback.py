@@ -1,0 +1,203 @@
+"""The Lightning callback: each hook tells the page where training is, and does nothing else."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks, switch_off
+from lightning_hangcheck.hooks.callbacks.lightning_package import lightning_packages
+from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.hooks.worker_server import offer_flight_record
+from lightning_hangcheck.hooks.zero_code.files import watch_saves
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.stack_offer import offer_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning.pytorch import LightningModule, Trainer
+
+    from lightning_hangcheck.model.slugs import Phase
+
+
+@guard_hooks
+class HangCheck:
+    """Shows where in training each rank is, and has the node watched.
+
+    Works with ``Trainer`` of ``lightning.pytorch`` and of ``pytorch_lightning``, in ``fit``,
+    ``validate``, ``test`` and ``predict``, with any logger or none. It runs no collective, touches
+    no tensor and never raises: a hook that fails is switched off and said once.
+
+    Without ``hangcheck run`` it starts one watching process a node, which ends with the job.
+
+    Example:
+        >>> import lightning_hangcheck as hc
+        >>> trainer = Trainer(callbacks=[hc.HangCheck()])
+
+    An instance is a ``Callback`` of each Lightning package that is imported by then.
+
+    Attributes:
+        asked: The class that was called; an instance's own is derived from it when it is made.
+    """
+
+    asked: type[HangCheck]
+
+    def __new__(cls) -> HangCheck:
+        """Make an instance of a class that Lightning takes for one of its own."""
+        asked: type = cls
+        callbacks = tuple(package.Callback for package in lightning_packages())
+        return object.__new__(_callback_class(asked, callbacks))
+
+    def __init__(self) -> None:
+        self._enter = current().enter_phase
+        keep_sidecar(current())
+        offer_flight_record(current())
+        offer_stacks(current().session)
+
+    def __reduce__(self) -> tuple[Callable[[type], object], tuple[type]]:
+        """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
+        return _revive, (self.asked,)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Learn who this rank is, which under ``ddp_spawn`` nothing told before."""
+        if _first_of(trainer) is not self:
+            switch_off(self)
+            log.once("callback-twice", "HangCheck was added twice; the second one does nothing")
+            return
+        recorder = current()
+        keep_sidecar(recorder)
+        recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
+        offer_flight_record(recorder)
+        offer_stacks(recorder.session)
+        for package in lightning_packages():
+            watch_saves(package.Trainer)  # no hook tells when a save has ended
+        self._enter = recorder.enter_phase
+        self._tell(trainer, "trainer_init")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Model and optimizers are on their device."""
+        self._tell(trainer, "trainer_init")
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A few validation batches come before training."""
+        self._tell(trainer, "sanity_check")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Next comes a batch, and before the first the loader's workers."""
+        self._tell(trainer, "dataloading")
+
+    on_sanity_check_end = on_train_epoch_start = on_train_epoch_end = on_train_start
+    # called in every step, and Lightning's way to a hook takes 2 us: it passes over what is none
+    on_before_zero_grad = None
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        """A batch has come; epoch and step are on the page since the last one ended."""
+        self._enter("training_step", None, None, batch_idx)
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: object
+    ) -> None:
+        """The loss is there."""
+        self._enter("backward")
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gradients are there, reduced over the ranks."""
+        self._enter("training_step")
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: object
+    ) -> None:
+        """Clipping and the optimizer's own step follow."""
+        self._enter("optimizer_step")
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+    ) -> None:
+        """Until the next batch starts, the data loader is at work."""
+        self._enter("dataloading", None, trainer.global_step)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Also called in the sanity check."""
+        self._tell(trainer, _evaluation(trainer))
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int, *_: int
+    ) -> None:
+        """A batch has come; where there are several loaders, their number comes last."""
+        self._tell(trainer, _evaluation(trainer), batch_idx)
+
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+        *_: int,
+    ) -> None:
+        """The time until the next batch counts as validation too."""
+        self._tell(trainer, _evaluation(trainer), batch_idx)
+
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Within ``fit``, training goes on."""
+        training = trainer.state.fn == "fit" and not trainer.sanity_checking
+        self._tell(trainer, "dataloading" if training else _evaluation(trainer))
+
+    on_test_end = on_predict_end = on_validation_end
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: object
+    ) -> None:
+        """The file is written after this; the phase lasts until the next hook."""
+        self._tell(trainer, "checkpoint_save")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Training is over."""
+        self._tell(trainer, "teardown")
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Loggers and the strategy close."""
+        self._tell(trainer, "teardown")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """The exception leaves ``fit`` after this."""
+        current().mark_raised(exception)
+
+    def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:
+        self._enter(phase, trainer.current_epoch, trainer.global_step, batch)
+
+
+def _evaluation(trainer: Trainer) -> Phase:
+    return "sanity_check" if trainer.sanity_checking else "validation"
+
+
+def _first_of(trainer: Trainer) -> object:
+    return next(guest for guest in trainer.callbacks if isinstance(guest, HangCheck))
+
+
+def _revive(asked: type[HangCheck]) -> HangCheck:
+    return asked.__new__(asked)
+
+
+@cache
+def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
+    """Derive from Lightning's own Callback, so that hooks of its next version exist here too."""
+    names = {name: getattr(asked, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})

@@ -1,0 +1,75 @@
+"""Where `hangcheck run` did not start a sidecar, the first process of each node does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.watch.starting import start_sidecar
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.recorder.lifecycle import Recorder
+
+MOST_STARTS = 4  # the first, and three after a loss: a sidecar that dies again and again is no use
+
+
+class SidecarKeeper:
+    """Starts this node's sidecar, and a new one when it is lost.
+
+    Attributes:
+        starts: How often it was started.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.starts = 0
+
+    def start(self) -> None:
+        """Start it; a failure is said once, and training goes unwatched. Never raises."""
+        session = self._recorder.session
+        if session is None or self.starts == MOST_STARTS:
+            return
+        self.starts += 1
+        try:
+            pid = start_sidecar(session, self._recorder.settings)
+        except OSError as error:
+            log.once("sidecar", f"the sidecar cannot be started ({error}); training goes unwatched")
+            return
+        if self.starts > 1:
+            log.once("sidecar-again", f"a new sidecar (pid {pid}) was started")
+
+
+@cache
+def keep_sidecar(recorder: Recorder) -> None:
+    """Have this node watched, if it falls to this process. Asking again changes nothing.
+
+    The sidecar of the round before goes on with this one.
+
+    Args:
+        recorder: Of this process.
+    """
+    session = recorder.session
+    if session is None or session.facts.launched or not _falls_to_us():
+        return
+    keeper = SidecarKeeper(recorder)
+    recorder.on_sidecar_lost = keeper.start
+    sidecar = read_sidecar(session.sidecar_file)
+    if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
+        keeper.start()
+
+
+def _falls_to_us() -> bool:
+    """Whether this is the first rank of its node, or the process that Lightning starts others from.
+
+    Children of ``ddp_spawn`` have no rank yet when they ask; their parent has a sidecar already.
+    """
+    identity = identify(os.environ)
+    first = not (identity.rank if identity.local_rank is None else identity.local_rank)
+    launched = identity.launcher not in ("none", "lightning")
+    return first and (launched or multiprocessing.parent_process() is None)

@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["barrier", "limits", "locked", "make_directory", "rank_zero_first"]

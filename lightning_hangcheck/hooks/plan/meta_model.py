@@ -1,0 +1,172 @@
+"""The real model without its data: counted and placed by transformers and accelerate themselves."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lightning_hangcheck.planning.counting import FAMILIES
+from lightning_hangcheck.planning.placing import QUANTIZING_SHARE, Placement
+from lightning_hangcheck.planning.weights import Piece, Weights, compute_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from lightning_hangcheck.planning.sizes import Sizes
+    from lightning_hangcheck.planning.weights import Dtype
+
+# classes of torch and transformers are untyped where these are not installed
+Module: TypeAlias = Any
+Device: TypeAlias = "int | str"
+
+
+class MetaModel:
+    """A model whose weights have shapes and no data, so that it takes no memory.
+
+    Args:
+        config: Its config.json.
+
+    Raises:
+        ImportError: torch, transformers or accelerate is not installed.
+        Exception: Whatever transformers raises for a configuration that it does not know.
+    """
+
+    def __init__(self, config: Path) -> None:
+        self._module = _build(config)
+        self._blocks = _blocks(self._module)
+
+    def weights(self) -> Weights:
+        """Count the weights; a weight that two modules share counts once."""
+        linear = _linear_weights(self._module)
+        pieces = {name: [0, 0] for name in ("before", *self._blocks, "after")}
+        seen_block = False
+        for name, parameter in self._module.named_parameters():
+            block = next((one for one in self._blocks if name.startswith(one + ".")), None)
+            seen_block = seen_block or block is not None
+            piece = pieces[block or ("after" if seen_block else "before")]
+            piece[0] += parameter.numel()
+            piece[1] += parameter.numel() if name in linear else 0
+        found = [Piece(*piece) for piece in pieces.values()]
+        return Weights(
+            before=found[0],
+            blocks=tuple(found[1:-1]),
+            after=found[-1],
+            sureness="counted",
+            source=f"{type(self._module).__name__} of transformers {version('transformers')}, "
+            "built without its data",
+        )
+
+    def place(self, sizes: Sizes, limits: tuple[int, ...], dtype: Dtype) -> Placement:
+        """Ask accelerate where it would place the weights, as from_pretrained does."""
+        from accelerate import infer_auto_device_map
+        from accelerate.utils import get_balanced_memory
+
+        names = [*range(len(limits) - 1), "cpu"]
+        options = {
+            "no_split_module_classes": list(self._module._no_split_modules or ()),  # noqa: SLF001 - what from_pretrained passes
+            **_formats(self._module, dtype),
+        }
+        balanced = get_balanced_memory(
+            self._module, max_memory=dict(zip(names, limits, strict=True)), **options
+        )
+        share = QUANTIZING_SHARE if sizes.quantized else 1
+        room = {name: int(balanced[name] * share) for name in names}
+        devices = infer_auto_device_map(self._module, max_memory=room, **options)
+        return self._count([*names, "disk"], devices, dtype)
+
+    def _count(self, names: list[Any], devices: dict[str, Any], dtype: Dtype) -> Placement:
+        linear = _linear_weights(self._module)
+        layers, weights = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        for block in self._blocks:
+            layers[_device_of(block, devices)] += 1
+        for name, parameter in self._module.named_parameters():
+            piece = Piece(parameter.numel(), parameter.numel() if name in linear else 0)
+            weights[_device_of(name, devices)] += piece.bytes_in(dtype)
+        by = f"accelerate {version('accelerate')}"
+        return Placement(tuple(layers.values()), tuple(weights.values()), by)
+
+
+def _build(config: Path) -> Module:
+    import transformers
+    from accelerate import init_empty_weights
+
+    known = transformers.AutoConfig.from_pretrained(
+        str(config.parent if config.name == "config.json" else config), local_files_only=True
+    )
+    named = getattr(transformers, next(iter(known.architectures or ()), ""), None)
+    # buffers too: GPT-J keeps a mask of positions x positions
+    with init_empty_weights(include_buffers=True):
+        module = named(known) if named is not None else _kind(known).from_config(known)
+    module.tie_weights()
+    return module
+
+
+def _kind(config: Module) -> Module:
+    """The automatic class for a configuration that names no architecture."""
+    import transformers
+
+    family = FAMILIES.get(config.model_type)
+    if family is not None and not family.head:
+        return transformers.AutoModel
+    for kind, known in (
+        (transformers.AutoModelForCausalLM, transformers.MODEL_FOR_CAUSAL_LM_MAPPING),
+        (
+            transformers.AutoModelForSeq2SeqLM,
+            transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        ),
+    ):
+        if type(config) in known:
+            return kind
+    return transformers.AutoModel
+
+
+def _blocks(module: Module) -> list[str]:
+    """Names of the modules that are never split; of a model that names none, its list's items."""
+    whole = set(module._no_split_modules or ())  # noqa: SLF001 - what from_pretrained goes by
+    items = [
+        (name, type(one).__name__)
+        for name, one in module.named_modules()
+        if name.rpartition(".")[2].isdigit()
+    ]
+    found = [name for name, kind in items if kind in whole] or [name for name, _ in items]
+    return [name for name in found if not any(name.startswith(f"{one}.") for one in found)]
+
+
+def _linear_weights(module: Module) -> set[str]:
+    """Names of the weights that bitsandbytes replaces: of exactly these classes, not the head."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    head = module.get_output_embeddings()
+    return {
+        f"{name}.weight"
+        for name, one in module.named_modules()
+        if one is not head and (type(one) is nn.Linear or isinstance(one, Conv1D))
+    }
+
+
+def _formats(module: Module, dtype: Dtype) -> dict[str, Any]:
+    """The number formats as accelerate wants them."""
+    import torch
+    from accelerate.utils import CustomDtype
+
+    if dtype not in ("int8", "int4"):
+        return {"dtype": getattr(torch, dtype)}
+    small = torch.int8 if dtype == "int8" else CustomDtype.INT4
+    return {
+        "dtype": torch.float16 if compute_bytes(dtype) == 2 else torch.float32,
+        "special_dtypes": dict.fromkeys(_linear_weights(module), small),
+    }
+
+
+def _device_of(name: str, devices: dict[str, Device]) -> Device:
+    """The entry for the module itself or for the nearest one around it; "" is the whole model."""
+    return next(devices[prefix] for prefix in _around(name) if prefix in devices)
+
+
+def _around(name: str) -> Iterator[str]:
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+    yield ""

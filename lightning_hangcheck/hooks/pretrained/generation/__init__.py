@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["generated", "generating", "generation_watch", "limits", "pipelines"]

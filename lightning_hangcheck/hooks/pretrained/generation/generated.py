@@ -1,0 +1,109 @@
+"""What a watched generation returns: the texts, what the model gave, and the figures.
+
+A warning while something still runs, from a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lightning_hangcheck.hooks.pretrained import gpu_memory
+from lightning_hangcheck.hooks.pretrained.attempt import attempt, several
+from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+
+class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one generation.
+
+    Attributes:
+        prompts: How many.
+        prompt_tokens: Of all prompts, without padding.
+        truncated_prompts: How many were cut to the limit of a debug run.
+        new_tokens: Generated in all sequences, up to and with the end of each.
+        max_new_tokens_cut: What ``max_new_tokens`` was before the limit of a debug run acted.
+        device: Of the first parameter.
+        tokenize_s: Seconds, as all times here.
+        move_s: Of the prompts to the device.
+        generate_s: The call of ``model.generate``.
+        decode_s: From tokens to texts.
+        memory_before: Of each GPU that the model is on; empty on the CPU.
+        memory_after: The same after it.
+        warnings: What was said about it.
+    """
+
+    prompts: int
+    prompt_tokens: int
+    new_tokens: int
+    tokenize_s: float
+    device: str = ""
+    move_s: float = 0.0
+    generate_s: float = 0.0
+    decode_s: float = 0.0
+    truncated_prompts: int = 0
+    max_new_tokens_cut: int | None = None
+    memory_before: tuple[GpuMemory, ...] = ()
+    memory_after: tuple[GpuMemory, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all sequences by the seconds of ``model.generate``."""
+        return self.new_tokens / self.generate_s if self.generate_s else 0.0
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `generate`.
+
+    Attributes:
+        texts: What was generated, without the prompt; several for a prompt if
+            ``num_return_sequences`` says so.
+        output: What ``model.generate`` returned, unchanged.
+        report: How it went.
+    """
+
+    texts: list[str]
+    output: Any
+    report: GenerationReport
+
+
+def in_one_line(report: GenerationReport) -> str:
+    """Say what a generation came to."""
+    return (
+        f"generate: {several(report.prompts, 'prompt')} of "
+        f"{several(report.prompt_tokens, 'token')} gave "
+        f"{report.new_tokens} new ones in {report.generate_s:.3f} s "
+        f"({report.tokens_per_second:.1f} a second); tokenized ({report.tokenize_s:.3f}s), "
+        f"moved ({report.move_s:.3f}s); {gpu_memory.in_one_line(report.memory_after)}"
+    )
+
+
+class LongRun:
+    """``with LongRun(300.0, warn):`` calls ``warn`` once if the block takes longer than that.
+
+    Args:
+        after_s: Seconds.
+        warn: Called in another thread, which a process need not wait for at its end.
+    """
+
+    def __init__(self, after_s: float, warn: Callable[[], None]) -> None:
+        seconds = min(after_s, threading.TIMEOUT_MAX)
+        self._timer = threading.Timer(seconds, attempt, ("the warning of a long run", warn))
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        attempt("the timer of a long run", self._timer.start)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()

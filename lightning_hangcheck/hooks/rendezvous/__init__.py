@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["missing_ranks", "peer_group", "point", "rendezvous"]

@@ -1,0 +1,154 @@
+"""Where ranks can leave each other a word before any process group exists.
+
+Both places open no port: one is a folder, the other a store that torch already serves: torchrun's
+agent before the process group exists, and the group's own afterwards.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
+from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch.distributed import Store
+
+STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
+
+
+class MeetingPlace(Protocol):
+    """Keys and values that all ranks of a group see."""
+
+    @property
+    def where(self) -> str:
+        """The place in words, for an error's sentence."""
+
+    def post(self, key: str, value: bytes) -> None:
+        """Leave a value under a key; an older one is replaced as a whole.
+
+        Raises:
+            MeetingFailed: The place cannot be written.
+        """
+
+    def look(self, key: str) -> bytes | None:
+        """Return the value under a key at once, None while there is none.
+
+        Raises:
+            MeetingFailed: The place cannot be read.
+        """
+
+
+class FolderPlace:
+    """Files in a folder that all ranks of the group see."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return f"folder {self._folder}"
+
+    def post(self, key: str, value: bytes) -> None:
+        """Write the file of a key in one step."""
+        path = self._folder / key
+        try:
+            make_private_folder(path.parent)
+            write_atomically(path, value)
+        except OSError as error:
+            raise MeetingFailed(
+                f"the ranks cannot meet: {path} cannot be written ({error.strerror})",
+                f"free space below {self._folder}, or make it writable",
+            ) from error
+
+    def look(self, key: str) -> bytes | None:
+        """Read the file of a key, if it exists."""
+        path = self._folder / key
+        try:
+            return read_owned(path, EVIDENCE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MeetingFailed(
+                f"the ranks cannot meet: {path} cannot be read ({error.strerror})",
+                "run all ranks as the same user",
+            ) from error
+
+
+class StorePlace:
+    """A store of torch, under a prefix of ours."""
+
+    def __init__(self, store: Store, prefix: str, where: str) -> None:
+        """Use a store that is connected.
+
+        Args:
+            store: The process group's, or torchrun's.
+            prefix: Keeps our keys apart from torch's own, and one start of the job from the next.
+            where: The store in words.
+        """
+        from torch.distributed import PrefixStore
+
+        self._store = PrefixStore(prefix, store)
+        self._where = where
+
+    @classmethod
+    def of_agent(
+        cls, host: str, port: int, prefix: str, timeout: float = STORE_TIMEOUT
+    ) -> StorePlace:
+        """Connect to the store of torchrun's agent.
+
+        Args:
+            host: MASTER_ADDR.
+            port: MASTER_PORT.
+            prefix: As above.
+            timeout: Seconds for the connection and for each request.
+
+        Raises:
+            MeetingFailed: The store cannot be reached.
+        """
+        from torch.distributed import TCPStore
+
+        where = f"torchrun's store at {host}:{port}"
+        try:
+            store = TCPStore(
+                host,
+                port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout),
+            )
+        except RuntimeError as error:
+            raise _lost(where, error) from error
+        return cls(store, prefix, where)
+
+    @property
+    def where(self) -> str:
+        """The store in words."""
+        return self._where
+
+    def post(self, key: str, value: bytes) -> None:
+        """Set a key."""
+        try:
+            self._store.set(key, value)
+        except RuntimeError as error:
+            raise _lost(self._where, error) from error
+
+    def look(self, key: str) -> bytes | None:
+        """Read a key, if it is set."""
+        try:
+            return bytes(self._store.get(key)) if self._store.check([key]) else None
+        except RuntimeError as error:
+            raise _lost(self._where, error) from error
+
+
+def _lost(where: str, error: RuntimeError) -> MeetingFailed:
+    return MeetingFailed(
+        f"the ranks cannot meet: {where} does not answer ({str(error).splitlines()[0]})",
+        "see whether the process that serves it still runs there, and whether a firewall is in "
+        "between",
+    )

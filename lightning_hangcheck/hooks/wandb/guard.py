@@ -1,0 +1,211 @@
+"""A WandbLogger that cannot leave the other ranks waiting, nor the job at its end."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, get_args
+
+import msgspec
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import BadUsage, MeetingFailed
+from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_circle
+from lightning_hangcheck.hooks.guards.limits import check_limit
+from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
+from lightning_hangcheck.hooks.guards.limits import said_while_waiting
+from lightning_hangcheck.hooks.wandb.ending import Ending, wandb_patience
+from lightning_hangcheck.hooks.wandb.logger import Created, LoggerPlan, describe
+from lightning_hangcheck.hooks.wandb.service import abandon, services
+from lightning_hangcheck.time_limit import NoAnswer, within
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.settings import LoggerFailure
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import WandbLogger
+
+BEFORE, AFTER = "wandb before", "wandb after"
+SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
+LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
+
+
+class _Wish(msgspec.Struct, frozen=True):
+    """One call of the guard."""
+
+    plan: LoggerPlan
+    peers: PeerGroup
+    init_timeout: float
+    finish_timeout: float
+    on_failure: LoggerFailure
+
+
+def guarded_wandb_logger(
+    *arguments: object,
+    init_timeout: float | None = None,
+    finish_timeout: float | None = None,
+    on_failure: LoggerFailure | None = None,
+    **named: object,
+) -> WandbLogger:
+    """Make a WandbLogger on rank 0, with its run, and one that follows it on every other rank.
+
+    Example:
+        >>> logger = guarded_wandb_logger(project="demo", on_failure="offline")
+        >>> trainer = Trainer(logger=logger)
+
+    All ranks meet before and after ("wandb before", "wandb after"), each time within the limit.
+    Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
+    and the ranks that Lightning starts in ``fit`` learn of it; under ``ddp_spawn`` rank 0 attaches
+    to its run. Finishing the run, by `wandb.finish` or at exit, is bounded too, and raises nothing
+    for being late: what was not uploaded stays on the disk for ``wandb sync``.
+
+    Args:
+        *arguments: WandbLogger's own.
+        init_timeout: Seconds that creating the run may take, and that ranks wait for each other;
+            HANGCHECK_LOGGER_INIT_TIMEOUT by default, 60.
+        finish_timeout: Seconds for finishing the run, upload included;
+            HANGCHECK_LOGGER_FINISH_TIMEOUT by default, 30.
+        on_failure: ``raise`` the same error on every rank, go on with a run that stays
+            ``offline``, or with ``none``: a logger that drops what it is given;
+            HANGCHECK_LOGGER_ON_FAILURE by default, ``raise``.
+        **named: WandbLogger's own.
+
+    Returns:
+        A WandbLogger of the Lightning package that is imported (``lightning`` if both are). On
+        all ranks it has rank 0's name, version and save_dir.
+
+    Raises:
+        MeetingFailed: On every rank alike: who failed, why, after how long, and the way out.
+        BadUsage: An option cannot be used, or Lightning is not installed.
+        TypeError: WandbLogger does not take these arguments.
+    """
+    check_limit("init_timeout", init_timeout)
+    check_limit("finish_timeout", finish_timeout)
+    _check_choice(on_failure)
+    plan = LoggerPlan(arguments, named)
+    recorder = current()
+    peers, settings = find_circle(recorder), recorder.settings
+    if peers is None:
+        return plan.plain()
+    wish = _Wish(
+        plan,
+        peers,
+        init_timeout or settings.logger_init_timeout,
+        finish_timeout or settings.logger_finish_timeout,
+        on_failure or settings.logger_on_failure,
+    )
+    return _lead(wish) if peers.index == 0 else _follow(wish)
+
+
+def _check_choice(on_failure: str | None) -> None:
+    if on_failure not in (None, *get_args(LoggerFailure)):
+        raise BadUsage(
+            f"on_failure={on_failure!r} is unknown", "write 'raise', 'offline' or 'none'"
+        )
+
+
+def _lead(wish: _Wish) -> WandbLogger:
+    run_id = wish.plan.new_run_id()
+    try:
+        meet(BEFORE, wish.init_timeout, run_id.encode(), wish.peers)
+    except MeetingFailed as error:
+        _raise_if_wished(wish, error)
+        return _make_substitute(wish, run_id)
+    try:
+        logger = _make(wish, run_id)
+    except MeetingFailed as error:
+        failed = Created(failure=str(error.args[0]), remedy=error.remedy)
+        with suppress(MeetingFailed):  # the others gave up: what was wrong here says more
+            meet(AFTER, wish.init_timeout, msgspec.json.encode(failed), wish.peers)
+        raise
+    try:
+        meet(AFTER, wish.init_timeout, msgspec.json.encode(describe(logger)), wish.peers)
+    except MeetingFailed as error:
+        _raise_if_wished(wish, error)
+    return logger
+
+
+def _follow(wish: _Wish) -> WandbLogger:
+    created = Created()
+    patience = wish.init_timeout + (0.0 if wish.on_failure == "raise" else SUBSTITUTE_LIMIT)
+    try:
+        run_id = meet(BEFORE, wish.init_timeout, b"", wish.peers)[0].decode()
+        created = Created(version=run_id)
+        told = meet(AFTER, patience, b"", wish.peers)[0]
+        created = msgspec.json.decode(told, type=Created)
+    except MeetingFailed as error:
+        _raise_if_wished(wish, error)
+    if created.failure:
+        raise MeetingFailed(created.failure, created.remedy)
+    return wish.plan.following(created)
+
+
+def _raise_if_wished(wish: _Wish, error: MeetingFailed) -> None:
+    if wish.on_failure == "raise":
+        raise error
+    instead = "with wandb offline" if wish.on_failure == "offline" else "without wandb"
+    sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
+    log.once(sentence, sentence)
+
+
+def _make(wish: _Wish, run_id: str) -> WandbLogger:
+    """Make rank 0's logger; another one if that is wished and online fails.
+
+    Raises:
+        MeetingFailed: wandb raised, or did not return in time.
+    """
+    started, before = time.monotonic(), services()
+    online = partial(
+        wish.plan.online,
+        wandb_patience(wish.init_timeout),
+        wandb_patience(wish.finish_timeout),
+    )
+    try:
+        with _creation(wish), said_while_waiting(_waiting(wish), wish.init_timeout):
+            logger = within(wish.init_timeout, online)
+    except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
+        failed = _failure(error, time.monotonic() - started)
+        failed.__cause__ = error
+    else:
+        Ending(logger.experiment, wish.finish_timeout, services())
+        return logger
+    abandon(before)
+    _raise_if_wished(wish, failed)
+    return _make_substitute(wish, run_id)
+
+
+def _creation(wish: _Wish) -> Section:
+    goes_on = None if wish.on_failure == "raise" else wish.init_timeout
+    return Section(current(), "wandb run creation", goes_on_after_s=goes_on)
+
+
+def _make_substitute(wish: _Wish, run_id: str) -> WandbLogger:
+    started, offline = time.monotonic(), wish.on_failure == "offline"
+    make = wish.plan.offline if offline else wish.plan.disabled
+    try:
+        logger = within(SUBSTITUTE_LIMIT, partial(make, run_id))
+    except Exception as error:
+        raise _failure(error, time.monotonic() - started) from error
+    if offline:
+        Ending(logger.experiment, wish.finish_timeout, services())
+    return logger
+
+
+def _waiting(wish: _Wish) -> str:
+    server = os.environ.get("WANDB_BASE_URL", "")
+    return (
+        f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
+        f"and gives up after {wish.init_timeout:g} s"
+    )
+
+
+def _failure(error: Exception, seconds: float) -> MeetingFailed:
+    why = str(error) if isinstance(error, NoAnswer) else describe_exception(error, LONGEST_ERROR)
+    return MeetingFailed(
+        f"rank 0 could not create the wandb run, and gave up after {seconds:.1f} s: {why}",
+        "see whether the wandb server answers from rank 0's host (WANDB_BASE_URL, proxy), or go "
+        "without it: WANDB_MODE=offline, or guarded_wandb_logger(..., on_failure='offline')",
+    )

@@ -1,0 +1,154 @@
+"""``from_pretrained`` of transformers: models, tokenizers and processors.
+
+A model's weights count as progress one by one, as transformers' own progress bars do.
+
+Datasets and data loaders: their creation, and the first batch of each process.
+
+Checkpoints: ``torch.save`` and ``torch.load`` wherever they are called, and trainers' saves.
+
+A section that speaks of saving a checkpoint counts as a save when it ends well, so the name must be
+true: ``torch.save`` writes many other things too.
+
+Experiment tracking: WandbLogger's constructor, ``wandb.init`` and ``wandb.finish``.
+
+The end of the interpreter: threads that are waited for, exit handlers, teardown.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck.hooks.pretrained.loading.loading_seams import heard
+from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress
+from lightning_hangcheck.hooks.pretrained.loading.source import Source
+from lightning_hangcheck.hooks.zero_code.sections import in_section, is_outermost, passed
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    WatchedFunction,
+    by_name,
+    unwrap,
+    wrap,
+)
+from lightning_hangcheck.recorder.lifecycle import current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+
+UNSEEN = Source(name="", kind="folder", offline=True)
+
+
+def instrument_model_loading(module: ModuleType) -> None:
+    """Watch what the classes of this module have of it.
+
+    Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
+    """
+    for owner in [one for one in vars(module).values() if isinstance(one, type)]:
+        if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
+            continue
+        if "Tokenizer" in owner.__name__ or "Processor" in owner.__name__:
+            wrap(owner, "from_pretrained", _tokenizer)
+        elif "Model" in owner.__name__:
+            wrap(owner, "from_pretrained", _loading_model)
+            wrap(owner, "from_config", _configured_model)
+
+
+def _named(what: str) -> Callable[[Call], str]:
+    """Name a section after the class whose class method is called."""
+    return lambda call: f"{what} ({call.instance.__name__})"
+
+
+_tokenizer = in_section("tokenizer", _named("tokenizer from_pretrained"), then=lambda _: passed(4))
+_configured_model = in_section("model", _named("model from_config"), then=lambda _: passed(5))
+_title = _named("model from_pretrained")
+_model = in_section("model", _title, then=lambda _: passed(5))
+
+
+@contextmanager
+def _loading_model(call: Call) -> Iterator[None]:
+    recorder = current()
+    progress = ShardProgress(UNSEEN, recorder.say, recorder.heart.beat)
+    hearing = heard(progress) if is_outermost("model", _title(call)) else nullcontext()
+    with _model(call), hearing:
+        yield
+
+
+def instrument_data_loading(module: ModuleType) -> None:
+    """Watch ``DataLoader``, or ``load_dataset`` and ``load_from_disk`` of datasets."""
+    for name in ("load_dataset", "load_from_disk"):
+        wrap(module, name, in_section("dataset", f"datasets.{name}"))
+    if not hasattr(module, "DataLoader"):
+        return
+    wrap(module.DataLoader, "__init__", in_section("DataLoader constructor"))
+    iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
+    # a step must not pay for what only its first batch can tell, so the watcher goes with that
+    wrap(
+        iterator,
+        "__next__",
+        in_section("first batch of a DataLoader", then=lambda _: unwrap(iterator, "__next__")),
+    )
+
+
+def instrument_checkpoints(module: ModuleType) -> None:
+    """Watch torch.serialization."""
+    signature = inspect.signature(module.save)
+
+    def title(call: Call) -> str:
+        told = by_name(call, signature)
+        kept = is_checkpoint(told.get("obj"), told.get("f"))
+        return "torch.save of a checkpoint" if kept else "torch.save"
+
+    wrap(module, "save", in_section("saving", title))
+    wrap(module, "load", in_section("loading", "torch.load of a checkpoint"))
+
+
+def watch_saves(trainer: type) -> None:
+    """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing.
+
+    Args:
+        trainer: Of Lightning or of transformers.
+    """
+    for name in ("save_checkpoint", "_save_checkpoint"):
+        if not isinstance(vars(trainer).get(name), WatchedFunction):
+            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint"))
+
+
+def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save takes anything
+    """Whether ``torch.save`` keeps a state that training could go on from: a state in a file.
+
+    Args:
+        what: Is saved. A module, an optimizer and a dictionary are states; a tensor is data.
+        where: A path, or an open file; a buffer in memory is no file.
+    """
+    is_file = isinstance(where, (str, os.PathLike)) or isinstance(getattr(where, "name", None), str)
+    return is_file and (isinstance(what, Mapping) or hasattr(type(what), "state_dict"))
+
+
+def instrument_experiments(module: ModuleType) -> None:
+    """Watch what this module has of it."""
+    if hasattr(module, "WandbLogger"):
+        made = in_section("WandbLogger constructor", then=lambda _: passed(9))
+        wrap(module.WandbLogger, "__init__", made)
+    wrap(module, "init", in_section("wandb.init"))
+    finished = in_section("wandb.finish")
+    wrap(module, "finish", finished)
+    if hasattr(module, "Run"):
+        wrap(module.Run, "finish", finished)
+
+
+def watch_exit() -> None:
+    """Show on the page when the interpreter begins to end.
+
+    Python first calls what was registered with threading, then waits for threads that are no
+    daemons, then calls exit handlers; an exit handler of ours would be the last of all.
+    """
+    # private, as nothing else is called that early (threading.py of 3.10 to 3.13)
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        register(current().begin_shutdown)

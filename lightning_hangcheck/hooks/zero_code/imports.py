@@ -1,0 +1,69 @@
+"""Which of our files goes to work when which module of a framework is imported."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import wrapt
+
+from lightning_hangcheck import log
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_HERE = __package__
+_C10D = "torch.distributed.distributed_c10d"
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+_WATCHED = (
+    (_C10D, "process_groups.instrument_groups"),
+    ("torch.serialization", "files.instrument_checkpoints"),
+    ("torch.utils.data.dataloader", "files.instrument_data_loading"),
+    ("datasets.load", "files.instrument_data_loading"),
+    ("wandb.sdk.wandb_init", "files.instrument_experiments"),
+    ("wandb.sdk.wandb_run", "files.instrument_experiments"),
+    ("transformers.modeling_utils", "files.instrument_model_loading"),
+    ("transformers.models.auto.modeling_auto", "files.instrument_model_loading"),
+    ("transformers.tokenization_utils_base", "files.instrument_model_loading"),
+    ("transformers.models.auto.tokenization_auto", "files.instrument_model_loading"),
+    ("transformers.models.auto.processing_auto", "files.instrument_model_loading"),
+    ("transformers.trainer", "trainers.instrument_huggingface"),
+    ("accelerate.accelerator", "trainers.instrument_accelerators"),
+    ("lightning.fabric.fabric", "trainers.instrument_fabric"),
+    ("lightning.fabric.wrappers", "trainers.instrument_fabric"),
+    ("lightning_fabric.fabric", "trainers.instrument_fabric"),
+    ("lightning_fabric.wrappers", "trainers.instrument_fabric"),
+    *((f"{package}.loggers.wandb", "files.instrument_experiments") for package in _LIGHTNING),
+    *((f"{package}.trainer.trainer", "trainers.instrument_trainers") for package in _LIGHTNING),
+    *(
+        (f"{package}.trainer.connectors.accelerator_connector", "trainers.instrument_trainers")
+        for package in _LIGHTNING
+    ),
+)
+"""Modules as they are imported, and the files of this folder whose ``instrument`` then wraps."""
+
+
+@cache
+def watch_joining() -> None:
+    """Notice when this process joins a process group."""
+    _watch(_C10D, "process_groups.instrument_joining")
+
+
+@cache
+def watch_ranks() -> None:
+    """Have all else wrapped as soon as it is imported, or now if it is there."""
+    for module, ours in _WATCHED:
+        _watch(module, ours)
+
+
+def _watch(module: str, ours: str) -> None:
+    wrapt.register_post_import_hook(partial(_instrument, ours), module)
+
+
+def _instrument(ours: str, module: ModuleType) -> None:
+    try:
+        file, _, function = ours.partition(".")
+        getattr(importlib.import_module(f"{_HERE}.{file}"), function)(module)
+    except Exception as error:  # noqa: BLE001 - else the framework's import would fail
+        log.once(f"instrument-{ours}", f"{module.__name__} is not watched: {error!r}")

@@ -1,0 +1,158 @@
+"""Python runs this at the start of every process below `hangcheck run`: it makes ranks record.
+
+A process that is no rank pays well under a millisecond and goes on as if this were not here, and
+whatever else is called sitecustomize is run after this. What only may become a rank (a script that
+was started plainly, a child of multiprocessing) pays no more until it imports a framework.
+"""
+
+import gc
+import importlib.util
+import os
+import sys
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+TYPE_CHECKING = False  # importing typing for that of its own would cost every process a millisecond
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FOLDER = str(Path(__file__).parent)
+_LAUNCHERS = (
+    "accelerate",
+    "accelerate.commands.accelerate_cli",
+    "accelerate.commands.launch",
+    "deepspeed",
+    "deepspeed.launcher.launch",
+    "deepspeed.launcher.runner",
+    "fabric",
+    "torch.distributed.launch",
+    "torch.distributed.run",
+    "torchrun",
+)
+_RANK_NAMES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+_FRAMEWORKS = frozenset(
+    {
+        "accelerate",
+        "datasets",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+        "wandb",
+    }
+)
+
+
+def _mark() -> str:
+    return "/".join(os.environ.get(name, "") for name in _RANK_NAMES)
+
+
+def _program() -> str:
+    """The script, module or code that this interpreter was told to run."""
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word in ("-W", "-X"):
+            next(words, "")
+        elif word[:1] != "-":
+            return word
+        elif word[1:2] not in "WX-" and word[-1] in "mc":
+            return next(words, "")
+    return ""
+
+
+def _role() -> str:
+    """What this process is, as far as can be told without imports.
+
+    What a rank itself starts inherits its environment: those say so by the marks that it left, and
+    children of multiprocessing by their command line.
+
+    Returns:
+        ``rank``, ``script`` (started plainly: rank 0 of Lightning, or the only one), ``child`` (of
+        multiprocessing: mostly a helper, unless it joins a process group), or ``stranger``.
+    """
+    environment, pid = os.environ, str(os.getpid())
+    disabled = environment.get("HANGCHECK_DISABLE") in ("1", "true", "yes")
+    if disabled or "HANGCHECK_SESSION" not in environment:
+        return "stranger"
+    if environment.get("HANGCHECK_JOINED", pid) != pid:
+        return "stranger"
+    program = _program()
+    if program.startswith("from multiprocessing."):
+        return "child"
+    if program.rpartition("/")[2] in _LAUNCHERS:
+        return "stranger"
+    known = environment.get("HANGCHECK_RANK_PROCESS", "").partition(":")
+    if known[2] == _mark() and known[0] not in ("", pid):
+        return "stranger"
+    return "rank" if any(name in environment for name in _RANK_NAMES) else "script"
+
+
+@contextmanager
+def _uncollected() -> "Iterator[None]":
+    """Keep the garbage collector out of our imports.
+
+    It runs after so many new objects: ours brought a full run forward into the import of torch,
+    where it has ten times as much to look at (about 100 ms).
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _record() -> None:
+    """Record this process from here on."""
+    with _uncollected():
+        try:
+            from lightning_hangcheck.hooks.zero_code.start import start
+        except ImportError:  # not installed for this interpreter, which is not ours to watch then
+            return
+        os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
+        start()
+
+
+class _FirstImport:
+    """Waits for the first framework that is imported; a process that needs none pays nothing."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> "ModuleSpec | None":
+        if name not in _FRAMEWORKS or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        if self._role == "script":
+            _record()
+        with _uncollected():
+            try:
+                from lightning_hangcheck.hooks.zero_code.start import watch
+            except ImportError:
+                return None
+            watch(is_child=self._role == "child")
+        return importlib.util.find_spec(name)
+
+
+def _run_next() -> None:
+    """Run the sitecustomize that this one hides, with this folder out of its way."""
+    sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None or spec.origin == __file__:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_here = _role()
+if _here == "rank":
+    _record()
+if _here != "stranger":
+    sys.meta_path.insert(0, _FirstImport(_here))
+_run_next()

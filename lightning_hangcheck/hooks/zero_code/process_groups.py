@@ -1,0 +1,101 @@
+"""`init_process_group`: where a process joins the others, and learns which rank it is.
+
+What is announced is told before the call, so that a rank that waits there for peers that never come
+is known; what torch itself says is told after it. This is how processes become ranks that no
+launcher numbered, as children of ``torch.multiprocessing.spawn``.
+
+Barriers of torch.distributed, and the end of a process group.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from lightning_hangcheck.hooks.worker_server import offer_flight_record
+from lightning_hangcheck.hooks.zero_code.imports import watch_ranks
+from lightning_hangcheck.hooks.zero_code.sections import in_section
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
+from lightning_hangcheck.recorder.lifecycle import current
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import ModuleType
+
+
+JOINED = "HANGCHECK_JOINED"
+"""Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
+
+
+def instrument_joining(module: ModuleType) -> None:
+    """Watch torch's ``init_process_group``."""
+    signature = inspect.signature(module.init_process_group)
+    section = in_section("init_process_group")
+
+    @contextmanager
+    def joining(call: Call) -> Iterator[None]:
+        _learn(*announced(by_name(call, signature), os.environ))
+        with section(call):
+            yield
+        current().leave_startup()
+        _learn(module.get_rank(), module.get_world_size())
+        watch_ranks()
+        os.environ[JOINED] = str(os.getpid())
+
+    wrap(module, "init_process_group", joining)
+
+
+def announced(
+    arguments: Mapping[str, Any], environment: Mapping[str, str]
+) -> tuple[int | None, int | None]:
+    """Work out which rank of how many a call is going to be, as torch does (rendezvous.py).
+
+    Args:
+        arguments: Of the call, by name.
+        environment: Of this process: its RANK and WORLD_SIZE count where the call leaves them open.
+
+    Returns:
+        Rank and world size, each None where nothing says it.
+    """
+    address = urlsplit(str(arguments.get("init_method") or "env://"))
+    told = dict(parse_qsl(address.query))
+    if address.scheme == "env" and arguments.get("store") is None:
+        told = {name: environment.get(name.upper(), "") for name in ("rank", "world_size")} | told
+    return (
+        _number(arguments.get("rank"), told.get("rank", "")),
+        _number(arguments.get("world_size"), told.get("world_size", "")),
+    )
+
+
+def _number(given: int | None, told: str) -> int | None:
+    if given is not None and given >= 0:
+        return int(given)
+    return int(told) if told.isdecimal() else None
+
+
+def _learn(rank: int | None, world_size: int | None) -> None:
+    """Be this rank from now on; a group that is smaller than the job is only a part of it."""
+    recorder = current()
+    if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
+        return
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    known = recorder.identity.local_rank
+    recorder.learn_identity(rank, world_size, int(local_rank) if local_rank.isdecimal() else known)
+    offer_flight_record(recorder)
+
+
+def instrument_groups(module: ModuleType) -> None:
+    """Watch ``barrier``, ``monitored_barrier`` and ``destroy_process_group``."""
+    for name in ("barrier", "monitored_barrier"):
+        wrap(module, name, in_section("dist.barrier"))
+    left = in_section("destroy_process_group", then=lambda _: _leave(module))
+    wrap(module, "destroy_process_group", left)
+
+
+def _leave(module: ModuleType) -> None:
+    """What this process starts from now on may be ranks again."""
+    if not module.is_initialized() and os.environ.get(JOINED) == str(os.getpid()):
+        del os.environ[JOINED]

@@ -1,0 +1,50 @@
+"""Records scripts that never heard of this package, when `hangcheck run` starts them.
+
+Python imports ``sitecustomize`` from there before the script, in every process; the file decides
+whether it is in a rank, and only then comes here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lightning_hangcheck.hooks.worker_server import offer_flight_record
+from lightning_hangcheck.hooks.zero_code.files import watch_exit
+from lightning_hangcheck.hooks.zero_code.sections import passed
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.stack_offer import offer_stacks
+
+INJECT_FOLDER = Path(__file__).parent / "inject"
+
+
+def start() -> None:
+    """Record this process from here on: its page, pulse, records, last words and exit."""
+    recorder = current()
+    offer_flight_record(recorder)
+    offer_stacks(recorder.session)
+    watch_exit()
+    passed(1)
+
+
+def watch(*, is_child: bool) -> None:
+    """Have what frameworks do watched; called when the first of them is about to be imported.
+
+    Args:
+        is_child: Of multiprocessing: mostly a helper, a rank only once it joins a process group.
+    """
+    # imported here: it takes what a framework imports anyway, and other processes need not pay it
+    from lightning_hangcheck.hooks.zero_code.imports import watch_joining, watch_ranks
+
+    watch_joining()
+    if not is_child:
+        watch_ranks()
+
+
+def injected(python_path: str | None) -> str:
+    """Return the PYTHONPATH with our folder in front.
+
+    Args:
+        python_path: As it is, None where it is not set.
+    """
+    return os.pathsep.join(filter(None, (str(INJECT_FOLDER), python_path)))

@@ -1,0 +1,127 @@
+"""Lightning's Trainer, of both packages: its construction and stages, and a HangCheck in each.
+
+Lightning Fabric: launch, setup, the parts of a step, barriers and checkpoints.
+
+Hugging Face's Trainer: its construction and stages, and a callback of ours in each.
+
+The Accelerator of accelerate, which Hugging Face's Trainer makes too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
+from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
+from lightning_hangcheck.hooks.zero_code.files import watch_saves
+from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
+from lightning_hangcheck.recorder.lifecycle import current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around
+    from lightning_hangcheck.model.slugs import Phase
+
+
+STAGES = ("fit", "validate", "test", "predict")
+
+
+def instrument_trainers(module: ModuleType) -> None:
+    """Watch the Trainer of this module, or the connector with which it chooses an accelerator."""
+    if hasattr(module, "_AcceleratorConnector"):
+        connector = module._AcceleratorConnector  # noqa: SLF001 - there is no other door
+        wrap(connector, "__init__", afterwards(lambda _: passed(8)))
+    if not module.__name__.endswith(".trainer.trainer"):
+        return
+    trainer = module.Trainer
+    wrap(trainer, "__init__", in_section("Trainer constructor", then=_made))
+    for name in STAGES:
+        wrap(trainer, name, _stage(name, getattr(trainer, name)))
+    watch_saves(trainer)
+
+
+def _made(call: Call) -> None:
+    callbacks = call.instance.callbacks
+    if not any(isinstance(one, HangCheck) for one in callbacks):
+        # in front: Lightning keeps callbacks that save checkpoints at the end
+        callbacks.insert(0, HangCheck())
+    passed(11)
+
+
+def _stage(name: str, function: Callable[..., object]) -> Around:
+    signature = inspect.signature(function)
+    finished = (lambda _: passed(12)) if name == "fit" else None
+    section = in_section(f"Trainer.{name}", then=finished)
+
+    @contextmanager
+    def stage(call: Call) -> Iterator[None]:
+        if by_name(call, signature).get("datamodule") is not None:
+            passed(7)
+        with section(call):
+            yield
+
+    return stage
+
+
+def instrument_fabric(module: ModuleType) -> None:
+    """Watch Fabric, or the optimizer that it hands out."""
+    if hasattr(module, "_FabricOptimizer") and not module.__name__.endswith("fabric.fabric"):
+        wrap(module._FabricOptimizer, "step", _in_phase("optimizer_step"))  # noqa: SLF001 - no other
+        return
+    fabric = module.Fabric
+    wrap(fabric, "__init__", in_section("Fabric constructor", then=lambda _: passed(8)))
+    wrap(fabric, "launch", in_section("Fabric.launch", then=_launched))
+    for name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders"):
+        wrap(fabric, name, in_section("Fabric setup", f"Fabric.{name}"))
+    wrap(fabric, "backward", _in_phase("backward"))
+    wrap(fabric, "barrier", in_section("Fabric.barrier"))
+    wrap(fabric, "save", in_section("saving", "Fabric.save of a checkpoint"))
+    wrap(fabric, "load", in_section("loading", "Fabric.load of a checkpoint"))
+
+
+def _launched(call: Call) -> None:
+    fabric = call.instance
+    current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
+
+
+def _in_phase(phase: Phase) -> Around:
+    """Show a part of a step on the page; the rest of the loop is the script's own."""
+
+    @contextmanager
+    def visit(call: Call) -> Iterator[None]:
+        enter = current().enter_phase
+        enter(phase)
+        yield
+        enter("training_step")
+
+    return visit
+
+
+def instrument_huggingface(module: ModuleType) -> None:
+    """Watch transformers' Trainer."""
+    trainer = module.Trainer
+    wrap(trainer, "__init__", in_section("Trainer constructor", then=_huggingface_made))
+    wrap(trainer, "train", in_section("Trainer.train", then=lambda _: passed(12)))
+    for name in ("evaluate", "predict"):
+        wrap(trainer, name, in_section(f"Trainer.{name}"))
+    watch_saves(trainer)
+    wrap(trainer, "save_model", in_section("saving", "Trainer.save_model of a checkpoint"))
+
+
+def _huggingface_made(call: Call) -> None:
+    handler = call.instance.callback_handler
+    if not any(isinstance(one, HuggingFaceHangCheck) for one in handler.callbacks):
+        handler.add_callback(HuggingFaceHangCheck())
+    passed(11)
+
+
+def instrument_accelerators(module: ModuleType) -> None:
+    """Watch its construction and its barrier."""
+    made = in_section("Accelerator constructor", then=lambda _: passed(8))
+    wrap(module.Accelerator, "__init__", made)
+    wrap(module.Accelerator, "wait_for_everyone", in_section("Accelerator.wait_for_everyone"))

@@ -1,0 +1,170 @@
+"""The launched command and all below it: started unchanged, passed signals, reaped, ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.launch.signals import restore
+from lightning_hangcheck.probes.proc.process_tree import descendants
+from lightning_hangcheck.probes.proc.vitals import vitals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PR_SET_CHILD_SUBREAPER = 36
+SHELL_SIGNAL_BASE = 128
+KILLED_WITHIN_S = 10.0
+
+
+class Job:
+    """The command as our child.
+
+    We become the reaper of its orphans, so that ranks whose launcher died stay below us and can
+    still be seen, and ended.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        mask: set[signal.Signals | int],
+    ) -> None:
+        adopt_orphans()
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                preexec_fn=lambda: restore(mask),
+            )
+        except OSError as error:
+            raise _unstartable(command[0], error.strerror) from error
+        self.pid = self._process.pid
+        self.exit_code: int | None = None
+
+    def reap(self, others: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Collect every child that has ended.
+
+        Args:
+            others: Children of ours that are not the job's; Python notes their end itself.
+        """
+        for process in others:
+            process.poll()
+        ours = {process.pid for process in others}
+        self.exit_code = self._process.poll() if self.exit_code is None else self.exit_code
+        while (pid := _ended_child()) and pid not in ours:
+            if pid == self.pid:
+                self.exit_code = self._process.wait()
+            else:
+                os.waitpid(pid, os.WNOHANG)
+
+    def pass_on(self, number: signal.Signals) -> None:
+        """Send the command a signal that was meant for it."""
+        if self.exit_code is None:
+            self._process.send_signal(number)
+
+    def hang_up(self, ours: Sequence[int]) -> None:
+        """Tell the job that its terminal is closed, as the shell that leads a session does.
+
+        SIGHUP to its process groups of this session, and SIGCONT: a stopped process hears it only
+        then. Our own group is one of them, so we get both, too.
+        """
+        session = os.getsid(0)
+        groups = set()
+        for pid in self.processes(ours):
+            with suppress(ProcessLookupError):
+                if os.getsid(pid) == session:
+                    groups.add(os.getpgid(pid))
+        for group in groups:
+            for number in (signal.SIGHUP, signal.SIGCONT):
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)
+
+    def processes(self, ours: Sequence[int]) -> list[int]:
+        """Return the job's processes that are alive, without ours."""
+        skipped = set(ours)
+        alive = []
+        for ref in descendants(os.getpid()):
+            if ref.pid in skipped or ref.parent_pid in skipped:
+                skipped.add(ref.pid)
+            elif (seen := vitals(ref.pid)) is not None and seen.state != "Z":
+                alive.append(ref.pid)
+        return alive
+
+
+def refuse_unstartable(command: Sequence[str]) -> None:
+    """Refuse a program that is not there, before anything is made for its run.
+
+    Raises:
+        BadUsage: It is not there, or may not be run.
+    """
+    if shutil.which(command[0]) is None:
+        raise _unstartable(command[0], "no such program, or it may not be run")
+
+
+def _unstartable(program: str, why: str | None) -> BadUsage:
+    return BadUsage(
+        f"{program!r} cannot be started ({why})",
+        "write it as you would without hangcheck: hangcheck run -- python train.py",
+    )
+
+
+def adopt_orphans() -> None:
+    """Have the kernel hand us orphans below us instead of handing them to init."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def shell_code(exit_code: int) -> int:
+    """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
+    return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Turn this process into the command, so that it takes no more than it would without us.
+
+    Raises:
+        BadUsage: It cannot be started.
+    """
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, as its children do not
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
+    except OSError as error:
+        raise _unstartable(command[0], error.strerror) from error
+
+
+def _ended_child() -> int:
+    """Process id of a child that has ended and was not collected, 0 if there is none."""
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return 0 if ended is None else ended.si_pid
+
+
+class Ending:
+    """Ends a hung job: SIGTERM to the command, after a grace SIGKILL to all that is left."""
+
+    def __init__(self, job: Job, grace_s: float) -> None:
+        self._job = job
+        self._kill_at = time.monotonic() + grace_s
+        job.pass_on(signal.SIGTERM)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether SIGKILL had its time: what is still there waits in the kernel, for ever."""
+        return time.monotonic() >= self._kill_at + KILLED_WITHIN_S
+
+    def press(self, ours: Sequence[int]) -> None:
+        """Kill what is left once the grace is over."""
+        if time.monotonic() >= self._kill_at:
+            for pid in self._job.processes(ours):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

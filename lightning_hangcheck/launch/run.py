@@ -1,0 +1,194 @@
+"""What `hangcheck run` does: start the sidecar and the command, and stay out of the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.launch.job import Ending, Job, become, refuse_unstartable, shell_code
+from lightning_hangcheck.launch.sidecar_link import SidecarLink
+from lightning_hangcheck.launch.signals import PASSED_ON, hold, next_signal, restore
+from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.rundir.layout import (
+    RunFolder,
+    claim_run_folder,
+    name_run_folder,
+    prepare_run_folder,
+)
+from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
+from lightning_hangcheck.session.session import (
+    SESSION_VARIABLE,
+    Session,
+    SessionFacts,
+    new_key,
+    open_session,
+    session_folder,
+)
+from lightning_hangcheck.settings import Settings, environment_with
+from lightning_hangcheck.text.moments import utc_now
+from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.watch.starting import TASKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ABORTED = 75
+POLL_S = 0.2
+DISK_LIMIT_S = 1.0
+"""The command waits for this; a second is what a user does not notice beside the start of torch."""
+
+
+def run_command(
+    command: Sequence[str], settings: Settings, extra_environment: Mapping[str, str]
+) -> int:
+    """Run a launcher unchanged, watched from outside.
+
+    Args:
+        command: Program and arguments.
+        settings: In force; handed on to the ranks through their environment.
+        extra_environment: What the command's environment gets besides, unless all is disabled.
+
+    Returns:
+        The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
+        it was ended because of a hang.
+
+    Raises:
+        BadUsage: The command cannot be started.
+        UsedRunFolder: The named run folder holds another run.
+    """
+    refuse_unstartable(command)
+    if settings.disable:
+        return shell_code(subprocess.call(list(command)))
+    try:
+        require_room(TASKS)
+    except NoRoom as refusal:
+        log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
+        become(command)
+    session = _open_session(command, settings)
+    mask = hold([*PASSED_ON, signal.SIGCHLD])
+    try:
+        return _Run(command, settings, session, extra_environment, mask).until_ended()
+    finally:
+        restore(mask)
+        if session is not None:
+            session.remove()
+
+
+class _Run:
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Settings,
+        session: Session | None,
+        extra_environment: Mapping[str, str],
+        mask: set[signal.Signals | int],
+    ) -> None:
+        environment = environment_with(os.environ, settings)
+        if session is not None:
+            environment.update(extra_environment)
+            environment[SESSION_VARIABLE] = str(session.path)
+        self._settings = settings
+        self._job = Job(command, environment, mask)
+        self._sidecar_link = SidecarLink(session, settings) if session is not None else None
+        self._ending: Ending | None = None
+
+    def until_ended(self) -> int:
+        while self._goes_on():
+            self._take_signal()
+            self._job.reap(self._ours)
+            if self._sidecar_link is not None:
+                self._sidecar_link.keep_alive()
+                if self._sidecar_link.hang_proven() and self._settings.on_hang == "abort":
+                    self._abort(self._sidecar_link)
+            if self._ending is not None:
+                self._ending.press([process.pid for process in self._ours])
+        exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
+        if self._sidecar_link is not None:
+            self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
+        return ABORTED if self._ending is not None else shell_code(exit_code)
+
+    def _goes_on(self) -> bool:
+        """A job that we end is over with its last process, or when not even SIGKILL ends it."""
+        if self._ending is None:
+            return self._job.exit_code is None
+        if self._ending.hopeless:
+            log.once("hopeless", "parts of the job do not end on SIGKILL (state D?); leaving them")
+            return False
+        return self._job.exit_code is None or bool(self._left_over())
+
+    def _left_over(self) -> list[int]:
+        return self._job.processes([process.pid for process in self._ours])
+
+    @property
+    def _ours(self) -> list[subprocess.Popen[bytes]]:
+        return self._sidecar_link.processes if self._sidecar_link is not None else []
+
+    def _abort(self, tie: SidecarLink) -> None:
+        """The sidecar hears of it first: what ranks do on SIGTERM is no recovery."""
+        if self._ending is not None:
+            return
+        grace_s = self._settings.abort_grace
+        log.once(
+            "abort",
+            f"the job is ended because of the hang (--on-hang abort): SIGTERM now, SIGKILL to what "
+            f"is left after {grace_s:g} s; exit code {ABORTED}",
+        )
+        tie.end_asked("hangcheck run (--on-hang abort)")
+        self._ending = Ending(self._job, grace_s)
+
+    def _take_signal(self) -> None:
+        taken = next_signal(POLL_S)
+        if taken is None or taken.number == signal.SIGCHLD:
+            return
+        if taken.asks_for_end and self._sidecar_link is not None:
+            self._sidecar_link.end_asked(taken.by)
+        if taken.hangs_up:
+            self._job.hang_up([process.pid for process in self._ours])
+        elif not taken.from_kernel:
+            self._job.pass_on(taken.number)
+
+
+def _open_session(command: Sequence[str], settings: Settings) -> Session | None:
+    """A run that cannot be watched still runs: what is missing is said once."""
+    shown, started_at = show_command(command), utc_now()
+    folder = _run_folder(settings.run_dir, shown, started_at)
+    facts = SessionFacts(
+        run_dir=str(folder.path),
+        command=shown,
+        started_at=started_at,
+        root_pid=os.getpid(),
+        launched=True,
+    )
+    try:
+        return open_session(session_folder(new_key()), facts)
+    except (OSError, UnreadableRun) as error:
+        log.once(
+            "session", f"shared memory cannot be used ({error}); the command runs, but unwatched"
+        )
+        return None
+
+
+def _run_folder(wanted: str | None, command: str, started_at: str) -> RunFolder:
+    """Training goes on without its run folder: an unusable one is replaced by a temporary one."""
+    folder = name_run_folder(wanted)
+    try:
+        apart(DISK_LIMIT_S, lambda: _take(folder, command, started_at))
+    except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
+        other = temporary_run_folder()
+        log.once("run folder", kept_instead(folder, error, other))
+        _take(other, command, started_at)
+        return other
+    return folder
+
+
+def _take(folder: RunFolder, command: str, started_at: str) -> None:
+    prepare_run_folder(folder)
+    record = RunRecord(run_id=folder.run_id, command=command, started_at=started_at)
+    claim_run_folder(folder, encode_pretty(record))

@@ -1,0 +1,219 @@
+"""Which processes are the ranks? Pure: from the process tree, environments and pages.
+
+A page that knows its rank decides. Else the environment does, and among the processes that carry
+the same rank the topmost Python one is it: below it are its DataLoader workers and helpers, above
+it shell wrappers. A process without any rank whose Python children carry ranks from Lightning's
+launcher is rank 0; a lonely Python process is rank 0 of 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.identity import ROUND_COUNTS, Identity
+from lightning_hangcheck.model.run import RoundStart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lightning_hangcheck.model.beat import Beat
+
+
+class SeenProcess(Struct, frozen=True, kw_only=True):
+    """A process of the job's tree.
+
+    Attributes:
+        python: Its executable is a Python interpreter.
+    """
+
+    pid: int
+    parent_pid: int
+    started_ticks: int
+    python: bool = False
+    identity: Identity = Identity()
+
+
+class FoundRank(Struct, frozen=True, kw_only=True):
+    """A rank and the process that is it.
+
+    Attributes:
+        started_ticks: 0 where its process was gone before it was seen.
+        start: By which start of the job's ranks it came, as far as its environment tells.
+        guessed: Nothing said so: it is only the first Python process of a job without any rank.
+        rivals: Processes that say of themselves that they are this rank too.
+    """
+
+    rank: int
+    pid: int
+    started_ticks: int = 0
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    start: RoundStart = RoundStart()
+    guessed: bool = False
+    rivals: tuple[int, ...] = ()
+
+
+def find_ranks(
+    processes: Iterable[SeenProcess], beats: Mapping[int, Beat]
+) -> tuple[FoundRank, ...]:
+    """Find the ranks among the processes of one node.
+
+    Args:
+        processes: The job's processes, without our own.
+        beats: Page readings by process id; those of processes that are gone are ignored.
+
+    Returns:
+        The ranks, ascending, each once.
+    """
+    tree = {process.pid: process for process in processes}
+    agents = agents_in(tree) | _starters_in(tree, beats)
+    told = {
+        pid: beat
+        for pid, beat in beats.items()
+        if beat.rank is not None and pid in tree and pid not in agents
+    }
+    found = _told_by_environment(tree, agents, told)
+    for pid, beat in told.items():
+        by_page = _rank_by_page(beat, tree[pid])
+        rivals = tuple(p for p, other in told.items() if other.rank == beat.rank and p != pid)
+        found[by_page.rank] = replace(by_page, rivals=rivals)
+    if not any(rank.rank == 0 for rank in found.values()):
+        main = _plain_main(tree, bool(found))
+        if main is not None:
+            world_size = next((rank.world_size for rank in found.values()), None)
+            found[0] = FoundRank(
+                rank=0,
+                pid=main.pid,
+                started_ticks=main.started_ticks,
+                local_rank=0,
+                world_size=world_size,
+                guessed=not found,
+            )
+    return tuple(sorted(found.values(), key=lambda rank: rank.rank))
+
+
+def _told_by_environment(
+    tree: Mapping[int, SeenProcess], agents: frozenset[int], told: Mapping[int, Beat]
+) -> dict[int, FoundRank]:
+    """Find the ranks that no page tells; what those started with their environment is none."""
+    found: dict[int, FoundRank] = {}
+    inside = set(told)
+    for process in _topmost_first(tree):
+        parent = tree.get(process.parent_pid)
+        if parent is not None and parent.pid in inside and process.identity == parent.identity:
+            inside.add(process.pid)
+        if process.pid in agents or process.pid in inside:
+            continue
+        rank = _rank_by_environment(process, found, tree)
+        if rank is not None:
+            found[rank.rank] = rank
+    return found
+
+
+def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
+    """Find the SLURM tasks that are torchrun or another launcher: those below them are the ranks.
+
+    Args:
+        tree: Processes by their id.
+    """
+    found = set()
+    for process in tree.values():
+        if process.identity.launcher not in ("torchrun", "environment"):
+            continue
+        parent = tree.get(process.parent_pid)
+        while parent is not None and parent.pid not in found:
+            if parent.identity.launcher == "slurm":
+                found.add(parent.pid)
+            parent = tree.get(parent.parent_pid)
+    return frozenset(found)
+
+
+def _starters_in(tree: Mapping[int, SeenProcess], beats: Mapping[int, Beat]) -> frozenset[int]:
+    """Find SLURM tasks that start the ranks themselves: below them are ranks of a larger job.
+
+    One task a node is common, which spawns a rank for each of its GPUs.
+    """
+    found = set()
+    for pid, beat in beats.items():
+        process = tree.get(pid)
+        while process is not None and process.pid not in found:
+            tasks = process.identity.world_size
+            if process.pid != pid and tasks is not None and tasks < (beat.world_size or 0):
+                found.add(process.pid)
+            process = tree.get(process.parent_pid)
+    return frozenset(found)
+
+
+def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
+    def depth(process: SeenProcess) -> int:
+        steps, parent = 0, tree.get(process.parent_pid)
+        while parent is not None and steps < len(tree):
+            steps, parent = steps + 1, tree.get(parent.parent_pid)
+        return steps
+
+    return sorted(tree.values(), key=lambda process: (depth(process), process.started_ticks))
+
+
+def _rank_by_environment(
+    process: SeenProcess, found: Mapping[int, FoundRank], tree: Mapping[int, SeenProcess]
+) -> FoundRank | None:
+    identity = process.identity
+    if identity.rank is None or not process.python:
+        return None
+    earlier = found.get(identity.rank)
+    if earlier is not None and earlier.pid in tree:
+        return None
+    return FoundRank(
+        rank=identity.rank,
+        pid=process.pid,
+        started_ticks=process.started_ticks,
+        local_rank=identity.local_rank,
+        world_size=identity.world_size,
+        local_world_size=_local_world_size(identity),
+        start=_start_of(identity),
+    )
+
+
+def _start_of(identity: Identity) -> RoundStart:
+    told = identity.launcher if identity.launcher in ROUND_COUNTS else ""
+    return RoundStart(launcher=told, number=identity.round, most=identity.most_restarts)
+
+
+def _local_world_size(identity: Identity) -> int | None:
+    """Lightning's own launcher on the first node of a job that shows no other node."""
+    if identity.local_world_size is not None:
+        return identity.local_world_size
+    return identity.world_size if identity.launcher == "lightning" else None
+
+
+def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
+    return FoundRank(
+        rank=beat.rank if beat.rank is not None else 0,
+        pid=process.pid,
+        started_ticks=process.started_ticks,
+        local_rank=beat.local_rank,
+        world_size=beat.world_size,
+        local_world_size=_local_world_size(process.identity),
+        start=_start_of(process.identity),
+    )
+
+
+def _plain_main(tree: Mapping[int, SeenProcess], ranks_known: bool) -> SeenProcess | None:
+    """The process that becomes rank 0 without a launcher having said so."""
+    plain = [
+        process
+        for process in _topmost_first(tree)
+        if process.python and process.identity.launcher == "none"
+    ]
+    if not ranks_known:
+        return plain[0] if plain else None
+    parents = {
+        process.parent_pid
+        for process in tree.values()
+        if process.identity.launcher == "lightning" and process.identity.rank
+    }
+    return next((process for process in plain if process.pid in parents), None)

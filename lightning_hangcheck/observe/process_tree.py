@@ -1,0 +1,120 @@
+"""The job's processes as they come and go, with what was read of each once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.observe.discovery import SeenProcess
+from lightning_hangcheck.observe.looking import MOST_CHILDREN, Role, Target
+from lightning_hangcheck.probes.proc.process_tree import (
+    ProcessRef,
+    command_line,
+    descendants,
+    process_ref,
+    read_environment,
+)
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+SETTLED_AFTER_S = 10.0
+"""Age at which a process's environment is believed: between fork and exec it shows its parent's."""
+
+
+class ProcessTree:
+    """Counts the processes below the job's root, without the sidecar itself.
+
+    Args:
+        root_pid: Process whose descendants are the job.
+        root_belongs: The root is a process of the job too, not `hangcheck run`.
+    """
+
+    def __init__(self, root_pid: int, *, root_belongs: bool) -> None:
+        self._root_pid = root_pid
+        self._root_belongs = root_belongs
+        self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
+
+    def take(self, now_ns: int) -> tuple[SeenProcess, ...]:
+        """Read the tree, and what is new in it."""
+        refs = descendants(self._root_pid)
+        root = process_ref(self._root_pid) if self._root_belongs else None
+        present = ([root] if root is not None else []) + _without_our_own(refs)
+        self._known = {ref: self._read(ref, now_ns) for ref in present}
+        return tuple(process for process, _ in self._known.values())
+
+    def targets(self, rank: int, pid: int, ranks: Collection[int]) -> list[Target]:
+        """Return the processes to look at for a rank: itself, then its children.
+
+        Args:
+            rank: Whose.
+            pid: The rank's own process.
+            ranks: Process ids of all ranks: a rank below another one is no child of it.
+        """
+        targets = [Target(rank=rank, pid=pid, role="rank")]
+        counts: dict[Role, int] = {}
+        for process in self._below(pid, ranks)[:MOST_CHILDREN]:
+            role = _role(process, pid)
+            index = counts.get(role, 0)
+            counts[role] = index + 1
+            targets.append(
+                Target(rank=rank, pid=process.pid, role=role, index=index, python=process.python)
+            )
+        return targets
+
+    def _below(self, pid: int, ranks: Collection[int]) -> list[SeenProcess]:
+        inside, found = {pid}, []
+        for process, _ in self._known.values():
+            if process.parent_pid in inside and process.pid not in ranks:
+                inside.add(process.pid)
+                found.append(process)
+        return sorted(found, key=lambda process: (process.started_ticks, process.pid))
+
+    def _read(self, ref: ProcessRef, now_ns: int) -> tuple[SeenProcess, int]:
+        known = self._known.get(ref)
+        if known is not None:
+            process, seen_ns = known
+            settled = now_ns - seen_ns > SETTLED_AFTER_S * NANOSECONDS
+            if settled or process.identity.rank is not None:
+                return known
+        environment = read_environment(ref.pid)
+        process = SeenProcess(
+            pid=ref.pid,
+            parent_pid=ref.parent_pid,
+            started_ticks=ref.started_ticks,
+            python=_is_python(ref.pid),
+            identity=identify({} if isinstance(environment, Gap) else environment),
+        )
+        return process, known[1] if known is not None else now_ns
+
+
+def _without_our_own(refs: tuple[ProcessRef, ...]) -> list[ProcessRef]:
+    """The sidecar may itself be below the root, with the py-spy processes that it starts."""
+    ours, others = {os.getpid()}, []
+    for ref in refs:
+        if ref.pid in ours or ref.parent_pid in ours:
+            ours.add(ref.pid)
+        else:
+            others.append(ref)
+    return others
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+    except OSError:
+        return False
+
+
+def _role(process: SeenProcess, rank_pid: int) -> Role:
+    """A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it."""
+    line, parent_line = command_line(process.pid), command_line(rank_pid)
+    if isinstance(line, Gap) or not process.python:
+        return "child"
+    text = " ".join(line)
+    spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
+    return "worker" if spawned or line == parent_line else "child"

@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["exits", "files", "kernel", "last_run", "permission", "process_tree", "vitals"]

@@ -1,0 +1,169 @@
+"""The kernel's view of a process and its threads: what they wait in, without stopping them."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightning_hangcheck.model.evidence import (
+    PAGE_FAULT,
+    Gap,
+    ProcessState,
+    ThreadState,
+    WaitTarget,
+)
+from lightning_hangcheck.probes.memory import memory_use
+from lightning_hangcheck.probes.proc.files import GONE, read_proc, read_stat
+from lightning_hangcheck.probes.proc.permission import Refusal, why_refused
+from lightning_hangcheck.probes.proc.vitals import io_bytes
+from lightning_hangcheck.probes.waits.system_calls import waits_for
+from lightning_hangcheck.time_limit import Looked, guarded
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.machine.process_stat import StatLine
+
+# A rank with CUDA, NCCL and data loading has 50 to 200 threads; more say nothing new.
+MOST_THREADS = 256
+
+
+class _Call(NamedTuple):
+    """A system call in progress; number None where the thread is in none."""
+
+    number: int | None
+    arguments: tuple[int, ...]
+
+
+NO_CALL = _Call(None, ())
+
+
+def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessState]:
+    """Read the state of a process and of up to 256 of its threads, the main thread first.
+
+    About 30 microseconds a thread. No file that it reads takes a lock of the process.
+
+    Args:
+        pid: The process.
+        rank: Whose, for gaps.
+        time_limit_s: Seconds; threads that are not read by then are counted as left out.
+
+    Returns:
+        The state, None where the process has ended; and what could not be seen.
+    """
+    deadline = time.monotonic() + time_limit_s
+    what = f"kernel state of pid {pid}"
+    return guarded(what, rank, lambda: _look(pid, rank, what, deadline))
+
+
+def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[ProcessState]:
+    try:
+        line = read_stat(pid)
+        tids = _threads(pid)
+    except GONE:
+        return None, (Gap(what, rank, "the process has ended"),)
+    except PermissionError:
+        return None, (Gap(what, rank, "/proc hides it: run as its user, or as root"),)
+    counted = io_bytes(pid)
+    refusal = None if line.state in "ZX" else why_refused(pid)
+    threads = _look_at_threads(pid, tids[:MOST_THREADS], refusal is None, deadline)
+    unseen = _unseen(pid, rank, refusal, counted_bytes=counted is not None)
+    return _process_state(pid, line, counted, threads, len(tids)), unseen
+
+
+def _unseen(
+    pid: int, rank: int | None, refusal: Refusal | None, *, counted_bytes: bool
+) -> tuple[Gap, ...]:
+    gaps = []
+    if refusal is not None:
+        gaps.append(Gap(f"system calls of pid {pid}", rank, str(refusal)))
+    if not counted_bytes:
+        why = str(refusal or "the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
+        gaps.append(Gap(f"bytes read and written by pid {pid}", rank, why))
+    return tuple(gaps)
+
+
+def _threads(pid: int) -> list[int]:
+    tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208 - a hot path
+    return sorted(tids, key=lambda tid: tid != pid)
+
+
+def _process_state(
+    pid: int,
+    line: StatLine,
+    counted: tuple[int, int] | None,
+    threads: list[ThreadState],
+    thread_count: int,
+) -> ProcessState:
+    read_bytes, written_bytes = counted or (None, None)
+    return ProcessState(
+        pid=pid,
+        parent_pid=line.parent_pid,
+        state=line.state,
+        started_ticks=line.started_ticks,
+        cpu_s=line.cpu_s,
+        rss_bytes=line.rss_bytes,
+        major_faults=line.major_faults,
+        memory=memory_use(pid),
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        threads=tuple(threads),
+        threads_left_out=thread_count - len(threads),
+    )
+
+
+def _look_at_threads(
+    pid: int, tids: list[int], calls_shown: bool, deadline: float
+) -> list[ThreadState]:
+    threads: list[ThreadState] = []
+    for tid in tids:
+        if threads and time.monotonic() > deadline:
+            break
+        try:
+            threads.append(_look_at_thread(pid, tid, calls_shown))
+        except OSError:
+            continue  # this thread ended since it was listed
+    return threads
+
+
+def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
+    folder = f"/proc/{pid}/task/{tid}"
+    line = read_stat(pid, tid)
+    wchan = read_proc(f"{folder}/wchan").decode(errors="replace").removeprefix("0")
+    call = _read_call(f"{folder}/syscall") if calls_shown else NO_CALL
+    return ThreadState(
+        tid=tid,
+        state=line.state,
+        cpu_s=line.cpu_s,
+        turns=_turns(folder) if tid == pid else None,
+        wchan=wchan,
+        syscall=call.number,
+        arguments=call.arguments,
+        waits_for=_targets(pid, line.state, call, wchan),
+    )
+
+
+def _turns(folder: str) -> int | None:
+    """Read the third field of schedstat; all are 0 where the kernel does not count."""
+    try:
+        return int(read_proc(f"{folder}/schedstat").split()[2]) or None
+    except (OSError, IndexError):
+        return None
+
+
+def _targets(pid: int, state: str, call: _Call, wchan: str) -> tuple[WaitTarget, ...]:
+    """What a thread waits for. Uninterruptible and in no call, it waits for a page from disk."""
+    if call.number is not None:
+        return waits_for(pid, call.number, call.arguments, wchan)
+    in_fault = state == "D" and wchan != ""
+    return (WaitTarget(call=PAGE_FAULT, kind="file"),) if in_fault else ()
+
+
+def _read_call(path: str) -> _Call:
+    """Read the call: ``running``, ``-1`` and two registers, or its number and six arguments."""
+    try:
+        fields = read_proc(path).split()
+    except OSError:
+        return NO_CALL
+    if len(fields) < 7 or fields[0].startswith(b"-"):
+        return NO_CALL
+    return _Call(int(fields[0]), tuple(int(field, 16) for field in fields[1:7]))

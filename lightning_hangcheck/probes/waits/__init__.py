@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["file_locks", "holders", "polled_locks", "system_calls"]

@@ -1,0 +1,172 @@
+"""Who could end the waits of a job's processes: facts that no process shows by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.evidence import Holder
+from lightning_hangcheck.probes.proc.files import read_proc
+from lightning_hangcheck.probes.proc.vitals import io_bytes, vitals
+from lightning_hangcheck.probes.waits.descriptors import SOCKET, Descriptors
+from lightning_hangcheck.probes.waits.file_locks import (
+    FileLock,
+    file_locks,
+    holders_of,
+    holders_that_block,
+)
+from lightning_hangcheck.probes.waits.polled_locks import polled_file
+from lightning_hangcheck.probes.waits.sockets import Socket, bytes_by_inode, sockets_seen_by
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.model.evidence import ProcessState, ThreadState, WaitTarget
+
+STAT_LIMIT_S = 0.2
+
+
+def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
+    """Complete the states of a job's processes: who could end each wait, and bytes received.
+
+    About 30 ms for 8 ranks on 2 busy cores.
+
+    Args:
+        states: Of the processes that were looked at; only among them the other ends of pipes and
+            sockets are looked for. Locks are found whoever holds them.
+
+    Returns:
+        The states in their order.
+    """
+    seen = _Seen(state.pid for state in states)
+    carried = bytes_by_inode()
+    return [
+        replace(
+            state,
+            network_bytes=None
+            if carried is None
+            else sum(carried.get(inode, 0) for inode in seen.descriptors.sockets(state.pid)),
+            threads=tuple(_completed(thread, state.pid, seen) for thread in state.threads),
+        )
+        for state in states
+    ]
+
+
+class _Seen:
+    """Tables that are read at most once a look."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self.descriptors = Descriptors(pids)
+        self.locks = file_locks()
+        self._sockets: dict[int, Socket] | None = None
+        self._connected: dict[tuple[str, str], int] = {}
+        self._listening: dict[str, int] = {}
+        self._lock_holders: dict[str, tuple[int, ...]] = {}
+
+    def holders_by_path(self, path: str, pid: int) -> tuple[int, ...]:
+        """Processes that hold a lock on a file, whose file system is asked once a look."""
+        if path not in self._lock_holders:
+            self._lock_holders[path] = _holders_by_path(path, pid, self.locks)
+        return self._lock_holders[path]
+
+    def socket(self, inode: int, pid: int) -> Socket | None:
+        """Both ends of a socket; all processes of a job share one network namespace."""
+        return self._read_sockets(pid).get(inode)
+
+    def owners_of_other_end(self, own: Socket, pid: int) -> tuple[int, ...]:
+        """Processes of the job that a connection leads to, also one that has not accepted it."""
+        self._read_sockets(pid)
+        address, _, port = own.remote.rpartition(":")
+        inode = self._connected.get((own.remote, own.local))
+        if inode is None and address == own.local.rpartition(":")[0]:
+            inode = self._listening.get(port)
+        return () if inode is None else self.descriptors.owners(f"socket:[{inode}]")
+
+    def _read_sockets(self, pid: int) -> dict[int, Socket]:
+        if self._sockets is None:
+            self._sockets = sockets_seen_by(pid)
+            for inode, one in self._sockets.items():
+                self._connected[one.local, one.remote] = inode
+                if not one.remote:
+                    self._listening[one.local.rpartition(":")[2]] = inode
+        return self._sockets
+
+
+def _completed(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState:
+    if not thread.waits_for:
+        return _with_polled_file(thread, pid, seen) if thread.tid == pid else thread
+    targets = tuple(_with_holders(target, pid, seen) for target in thread.waits_for)
+    return replace(thread, waits_for=targets)
+
+
+def _with_polled_file(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState:
+    found = polled_file(thread, pid, seen.descriptors, seen.locks)
+    if found is None:
+        return thread
+    target, holders = found
+    return replace(thread, waits_for=(replace(target, holders=_holders(holders)),))
+
+
+def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
+    if target.kind == "lock":
+        return replace(target, holders=_holders(_lock_holders(target, pid, seen)) or target.holders)
+    if target.kind in ("pipe", "fifo"):
+        ends = seen.descriptors.at_other_end(target.name, pid)
+        return replace(target, holders=_holders(ends))
+    if target.kind == "process":
+        return replace(target, holders=_holders((int(target.name),)))
+    if target.kind == "socket":
+        return _with_remote_end(target, pid, seen)
+    return target
+
+
+def _lock_holders(target: WaitTarget, pid: int, seen: _Seen) -> tuple[int, ...]:
+    """The kernel knows who blocks a waiter; one that polls is told by the file alone."""
+    blocking = holders_that_block(pid, seen.locks)
+    if not blocking and target.name:
+        blocking = seen.holders_by_path(target.name, pid)
+    alive = tuple(one for one in blocking if vitals(one) is not None)
+    return alive or tuple(one for one in seen.descriptors.lockers(target.name) if one != pid)
+
+
+def _holders_by_path(path: str, pid: int, locks: tuple[FileLock, ...]) -> tuple[int, ...]:
+    try:
+        file = within(STAT_LIMIT_S, lambda: Path(f"/proc/{pid}/root{path}").stat())
+    except (NoAnswer, OSError):
+        return ()
+    return holders_of(file, locks)
+
+
+def _with_remote_end(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
+    inode = SOCKET.fullmatch(target.name)
+    ends = seen.socket(int(inode[1]), pid) if inode is not None else None
+    if ends is None:
+        return replace(target, name="")
+    if not ends.remote:
+        return replace(target, name=ends.local if target.call.startswith("accept") else "")
+    owners = tuple(one for one in seen.owners_of_other_end(ends, pid) if one != pid)
+    return replace(target, name=ends.remote, holders=_holders(owners))
+
+
+def _holders(pids: Sequence[int]) -> tuple[Holder, ...]:
+    return tuple(_holder(pid) for pid in pids)
+
+
+def _holder(pid: int) -> Holder:
+    alive = vitals(pid)
+    return Holder(
+        pid=pid,
+        program=_program(pid),
+        cpu_s=alive.cpu_s if alive is not None else 0.0,
+        moved_bytes=sum(io_bytes(pid) or ()),
+    )
+
+
+def _program(pid: int) -> str:
+    try:
+        return read_proc(f"/proc/{pid}/comm").decode(errors="replace").strip()
+    except OSError:
+        return ""

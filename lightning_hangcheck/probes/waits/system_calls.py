@@ -1,0 +1,294 @@
+"""What a blocked thread waits for: its call's arguments, read as files, sockets and children.
+
+System calls in which threads are found blocked, by number, and where their arguments point.
+
+Numbers of Linux 6.x: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
+
+A few bytes of another process's memory: what the arguments of its system call point to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from lightning_hangcheck.model.evidence import WaitTarget
+from lightning_hangcheck.probes.proc.files import read_proc
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightning_hangcheck.model.evidence import TargetKind
+
+
+Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "nothing"]
+
+
+class Call(NamedTuple):
+    """A system call.
+
+    Attributes:
+        shape: What tells what it waits for: a descriptor, the path in its memory, and so on.
+        position: Of that argument.
+    """
+
+    name: str
+    shape: Shape
+    position: int = 0
+
+
+RESTART = "restart_syscall"
+"""What a call with a time limit becomes once a tracer has stopped the thread; arguments stay."""
+POLL = Call("poll", "poll")
+_CALLS = (
+    *(
+        Call(name, "descriptor")
+        for name in (
+            *("read", "write", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev"),
+            *("sendfile", "fsync", "fdatasync", "syncfs", "getdents64", "flock", "fcntl"),
+            *("connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg"),
+        )
+    ),
+    *(Call(name, "path") for name in ("open", "stat", "lstat", "mkdir", "unlink", "rename")),
+    *(Call(name, "path", 1) for name in ("openat", "newfstatat", "statx", "mkdirat", "unlinkat")),
+    *(POLL, POLL._replace(name="ppoll")),
+    *(Call(name, "select") for name in ("select", "pselect6")),
+    *(Call(name, "epoll") for name in ("epoll_wait", "epoll_pwait")),
+    *(Call(name, "child") for name in ("wait4", "waitid")),
+    Call("futex", "futex"),
+    *(Call(name, "nothing") for name in ("nanosleep", "clock_nanosleep", RESTART)),
+)
+# fmt: off
+_NUMBERS = {
+    "x86_64": {
+        "read": 0, "write": 1, "open": 2, "stat": 4, "lstat": 6, "poll": 7, "pread64": 17,
+        "pwrite64": 18, "readv": 19, "writev": 20, "select": 23, "nanosleep": 35, "sendfile": 40,
+        "connect": 42, "accept": 43, "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47,
+        "wait4": 61, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75, "rename": 82,
+        "mkdir": 83, "unlink": 87, "futex": 202, "getdents64": 217, "clock_nanosleep": 230,
+        "restart_syscall": 219, "epoll_wait": 232, "waitid": 247, "openat": 257, "mkdirat": 258,
+        "newfstatat": 262,
+        "unlinkat": 263, "pselect6": 270, "ppoll": 271, "epoll_pwait": 281, "accept4": 288,
+        "preadv": 295, "pwritev": 296, "syncfs": 306, "statx": 332,
+    },
+    "aarch64": {
+        "epoll_pwait": 22, "fcntl": 25, "flock": 32, "mkdirat": 34, "unlinkat": 35, "openat": 56,
+        "getdents64": 61, "read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67,
+        "pwrite64": 68, "preadv": 69, "pwritev": 70, "sendfile": 71, "pselect6": 72, "ppoll": 73,
+        "newfstatat": 79, "fsync": 82, "fdatasync": 83, "waitid": 95, "futex": 98,
+        "nanosleep": 101, "clock_nanosleep": 115, "restart_syscall": 128, "accept": 202,
+        "connect": 203, "sendto": 206,
+        "recvfrom": 207, "sendmsg": 211, "recvmsg": 212, "accept4": 242, "wait4": 260,
+        "syncfs": 267, "statx": 291,
+    },
+}
+# fmt: on
+
+
+def calls_of(machine: str) -> dict[int, Call]:
+    """Return the calls of an architecture by number, none of one that is not known here.
+
+    Args:
+        machine: As ``uname -m`` says it.
+    """
+    numbers = _NUMBERS.get(machine, {})
+    return {numbers[call.name]: call for call in _CALLS if call.name in numbers}
+
+
+CALLS = calls_of(os.uname().machine)
+
+
+TIME_LIMIT_S = 0.2
+LONGEST_PATH = 4096  # PATH_MAX of the kernel
+PAGE = 4096
+
+
+def read_memory(pid: int, address: int, length: int) -> bytes:
+    """Read memory of a process without stopping it; takes its mmap lock, so it may block.
+
+    Returns:
+        Fewer bytes where the mapping ends before; none where it cannot be read, or not in 0.2 s.
+    """
+    try:
+        return within(TIME_LIMIT_S, lambda: _read(pid, address, length))
+    except (NoAnswer, OSError, OverflowError):
+        return b""
+
+
+def read_path(pid: int, address: int) -> str:
+    """Read the path at an address; empty where that is not possible."""
+    return read_memory(pid, address, LONGEST_PATH).partition(b"\0")[0].decode(errors="replace")
+
+
+def _read(pid: int, address: int, length: int) -> bytes:
+    """Read page by page: one read over the end of a mapping would fail as a whole."""
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    data = b""
+    try:
+        while len(data) < length:
+            start = address + len(data)
+            part = os.pread(descriptor, min(length - len(data), PAGE - start % PAGE), start)
+            data += part
+            if not part:
+                break
+    except OSError:
+        if not data:
+            raise
+    finally:
+        os.close(descriptor)
+    return data
+
+
+MOST_DESCRIPTORS = 8
+"""Of a call that waits for several: a program that waits for more serves others, so it is not said
+for whom it waits."""
+WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-generic/fcntl.h
+POLLED = struct.Struct("=ihh")  # struct pollfd
+FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
+FUTEX_PRIVATE, FUTEX_COMMAND = 128, 127
+WAIT_FOR_PID = 1  # P_PID: include/uapi/linux/wait.h
+EPOLL_TARGET = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
+
+
+def waits_for(
+    pid: int, number: int, arguments: tuple[int, ...], wchan: str = ""
+) -> tuple[WaitTarget, ...]:
+    """Tell what a system call in progress waits for, as far as its own process shows it.
+
+    About 10 microseconds for a descriptor, 100 where the process's memory must be read.
+
+    Args:
+        pid: The process.
+        number: Of the call.
+        arguments: Its six.
+        wchan: Kernel function that the thread sleeps in, where it is shown: tells a FIFO from a
+            file without asking its file system, which may be what does not answer.
+
+    Returns:
+        Nothing for a call that is not known or waits for a time.
+    """
+    call = CALLS.get(number)
+    if call is not None and call.name == RESTART and "poll" in wchan:
+        call = POLL
+    if call is None or len(arguments) < 6:
+        return ()
+    if call.shape == "descriptor":
+        return _of_descriptor_call(pid, call.name, arguments, wchan)
+    if call.shape == "path":
+        path = _absolute(pid, read_path(pid, arguments[call.position]))
+        return (WaitTarget(call=call.name, kind=_file_or_fifo(wchan), name=path),)
+    if call.shape == "child":
+        return _child(call, arguments)
+    if call.shape == "futex":
+        return _futex(arguments)
+    described = (describe(pid, one) for one in _descriptors(pid, call, arguments))
+    return tuple(WaitTarget(call=call.name, kind=kind, name=name) for kind, name in described)
+
+
+def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
+    """Tell what a descriptor of a process is, and its name; asks no file system, so never blocks.
+
+    A socket's name is ``socket:[INODE]`` here.
+    """
+    try:
+        name = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+    except OSError:
+        return "other", ""
+    if name.startswith("pipe:["):
+        return "pipe", name
+    if name.startswith("socket:["):
+        return "socket", name
+    if name.startswith(("/dev/pts/", "/dev/tty")):
+        return "terminal", name
+    is_file = name.startswith("/") and not name.startswith(("/dev/", "/proc/"))
+    return ("file", name) if is_file else ("other", name)
+
+
+def _of_descriptor_call(
+    pid: int, name: str, arguments: tuple[int, ...], wchan: str
+) -> tuple[WaitTarget, ...]:
+    kind, target = describe(pid, arguments[0])
+    if kind == "file":
+        kind = _file_or_fifo(wchan)
+    if name == "flock":
+        kind = "lock"
+    elif name == "fcntl":
+        if arguments[1] not in WAITING_FCNTL:
+            return ()
+        kind = "lock"
+    return (WaitTarget(call=name, kind=kind, name=target),)
+
+
+def _file_or_fifo(wchan: str) -> TargetKind:
+    """``pipe_read``, ``pipe_write`` (``anon_`` since 6.14) and, in open, ``wait_for_partner``."""
+    return "fifo" if "pipe" in wchan or wchan == "wait_for_partner" else "file"
+
+
+def _child(call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
+    """A child that is named; waiting for any child names none."""
+    if call.name == "waitid" and arguments[0] != WAIT_FOR_PID:
+        return ()
+    child = _signed(arguments[1] if call.name == "waitid" else arguments[0])
+    return (WaitTarget(call=call.name, kind="process", name=str(child)),) if child > 0 else ()
+
+
+def _futex(arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
+    """A wait without a time limit for a word that only this process can change."""
+    operation, limit = arguments[1], arguments[3]
+    endless = operation & FUTEX_COMMAND in FUTEX_WAITS and limit == 0
+    if not endless or not operation & FUTEX_PRIVATE:
+        return ()
+    return (WaitTarget(call="futex", kind="futex", name=f"{arguments[0]:#x}"),)
+
+
+def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[int]:
+    if call.shape == "poll":
+        if arguments[1] > MOST_DESCRIPTORS:
+            return ()
+        data = read_memory(pid, arguments[0], arguments[1] * POLLED.size)
+        whole = data[: len(data) // POLLED.size * POLLED.size]
+        return [one for one, _, _ in POLLED.iter_unpack(whole) if one >= 0]
+    if call.shape == "epoll":
+        try:
+            watched = read_proc(f"/proc/{pid}/fdinfo/{arguments[0]}")
+        except OSError:
+            return ()
+        return _few([int(one) for one in EPOLL_TARGET.findall(watched)])
+    return _selected(pid, arguments) if call.shape == "select" else ()
+
+
+def _selected(pid: int, arguments: tuple[int, ...]) -> list[int]:
+    """Read the three sets of select; 1,024 descriptors are all that such a set can have."""
+    size = (min(arguments[0], 1024) + 7) // 8
+    sets = [read_memory(pid, address, size) for address in arguments[1:4] if address]
+    numbers = {
+        8 * byte + bit
+        for chosen in sets
+        for byte, value in enumerate(chosen)
+        for bit in range(8)
+        if value >> bit & 1
+    }
+    return _few(sorted(numbers))
+
+
+def _few(descriptors: list[int]) -> list[int]:
+    return descriptors if len(descriptors) <= MOST_DESCRIPTORS else []
+
+
+def _absolute(pid: int, path: str) -> str:
+    if not path or path.startswith("/"):
+        return path
+    try:
+        return str(Path(f"/proc/{pid}/cwd").readlink() / path)
+    except OSError:
+        return path
+
+
+def _signed(value: int) -> int:
+    """Read an argument as the C int that it is."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value

@@ -1,0 +1,211 @@
+"""What a process does, told by mechanism from its samples: no name of any library decides here."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from lightning_hangcheck.gather.stack_groups import latest_frames
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.reading.process_activity import (
+    BUSY_SHARE,
+    IDLE_SHARE,
+    Step,
+    compare,
+    gpu_works,
+)
+from lightning_hangcheck.reading.torch_waits import FOR_RANKS, Wait, find_wait, of_own_process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import ProcessLook, Sample
+
+Activity = Literal["moving", "busy", "idle", "waiting", "stopped", "gone", "missing", "unseen"]
+WINDOW = 3
+"""Newest samples that count: older ones may be from before the rank got stuck."""
+JUST_NOW_S = 1.0
+"""A rank whose page showed progress within this time advances, whatever the samples caught."""
+CIRCLING_S = 6.0
+"""Time after which moving through functions that were all seen before is taken for a circle. The
+looks at 2, 3 and 4 s of silence meet most functions of a loop, so that at 10 s it is known."""
+
+
+class ProcessActivity(Struct, frozen=True, kw_only=True):
+    """What the newest samples of one process show.
+
+    Attributes:
+        samples: How many of them could be used.
+        span_s: Seconds from the first to the last of these.
+        cpu_share: Processor time of all threads over that span, in cores.
+        bytes: Read and written over that span.
+        carried: Bytes flowed, or storage answered: no loop of mere computing does that.
+        stacks: Whether Python stacks were among them.
+    """
+
+    activity: Activity
+    samples: int = 0
+    span_s: float = 0.0
+    cpu_share: float = 0.0
+    bytes: int = 0
+    carried: bool = False
+    stacks: bool = False
+
+
+class RankActivity(Struct, frozen=True, kw_only=True):
+    """What a rank does, all its processes considered.
+
+    Attributes:
+        carried: One of its processes moved bytes.
+        for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
+        circling: It moves, but for long only through functions in which it was before: ``busy``.
+        frames: Newest frames of its main thread, outermost first.
+        wait: The known wait in which that thread stands, if any.
+    """
+
+    activity: Activity
+    observed: ProcessActivity
+    frames: tuple[Frame, ...] = ()
+    wait: Wait | None = None
+    carried: bool = False
+    circling: bool = False
+    for_gpu: bool = False
+
+
+def doing(view: RankView) -> RankActivity:
+    """Tell what a rank does.
+
+    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins.
+    One that is idle while its children work, works.
+    """
+    own = next((look for look in view.processes if look.role == "rank"), None)
+    observed = observe(own) if own is not None else ProcessActivity(activity="unseen")
+    frames = of_own_process(latest_frames(own)) if own is not None else ()
+    if view.process_exit is not None:
+        return RankActivity(activity="gone", observed=observed, frames=frames)
+    if view.pid is None:
+        return RankActivity(activity="missing", observed=observed)
+    if observed.activity in ("gone", "stopped"):
+        return RankActivity(activity=observed.activity, observed=observed, frames=frames)
+    wait = _effective(find_wait(frames), observed, view)
+    activity = _of_alive(view, observed, wait)
+    if activity == "idle" and own is not None and gpu_works(own):
+        return RankActivity(
+            activity="busy", observed=observed, frames=frames, wait=wait, for_gpu=True
+        )
+    if activity != "moving":
+        return RankActivity(activity=activity, observed=observed, frames=frames, wait=wait)
+    carried, circling = _way_made(view)
+    return RankActivity(
+        activity="busy" if circling else activity,
+        observed=observed,
+        frames=frames,
+        wait=wait,
+        carried=carried,
+        circling=circling,
+    )
+
+
+def observe(look: ProcessLook) -> ProcessActivity:
+    """Tell what one process does by itself.
+
+    Returns:
+        ``unseen`` with fewer than two usable samples; else ``stopped``, ``gone``, ``moving``
+        (its stack changes while it uses the processor, or bytes flow), ``idle`` (under 2 % of a
+        core, same stack, no bytes) or ``busy`` (the rest: same functions).
+    """
+    ended = _by_state(look.samples)
+    usable = [sample for sample in look.samples if _usable(sample, look.role)][-WINDOW:]
+    steps = [step for pair in pairwise(usable) if (step := compare(*pair)) is not None]
+    if not steps:
+        return ProcessActivity(activity=ended or "unseen", samples=min(1, len(usable)))
+    seconds = sum(step.seconds for step in steps)
+    return ProcessActivity(
+        activity=ended or _by_steps(steps, look.role),
+        samples=len(steps) + 1,
+        span_s=seconds,
+        cpu_share=sum(step.cpu_share * step.seconds for step in steps) / seconds,
+        bytes=sum(step.bytes for step in steps),
+        carried=any(step.carried for step in steps),
+        stacks=any(sample.stack is not None for sample in usable),
+    )
+
+
+def _effective(wait: Wait | None, observed: ProcessActivity, view: RankView) -> Wait | None:
+    """Drop a wait that the frames alone cannot prove: backward computes, unless it is idle."""
+    if wait is None or wait.kind != "backward":
+        return wait
+    alone = view.beat is not None and view.beat.world_size == 1
+    return wait if observed.activity == "idle" and not alone else None
+
+
+def _of_alive(view: RankView, observed: ProcessActivity, wait: Wait | None) -> Activity:
+    if wait is not None and wait.kind in FOR_RANKS:
+        return "waiting"
+    own = observed.activity
+    beats = view.beat is not None and view.beat.beats > 0
+    if own in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
+        return "moving"
+    return (_helped(view) or own) if own == "idle" else own
+
+
+def _way_made(view: RankView) -> tuple[bool, bool]:
+    """Tell whether a rank that moves carried anything, and whether it moves in circles.
+
+    A child without Python stacks that works, or a GPU, may do new things all the time: nobody sees
+    them.
+    """
+    seen = [observe(look) for look in view.processes]
+    carried = any(one.carried for one in seen)
+    hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
+    hidden = hidden or any(gpu_works(look) for look in view.processes)
+    return carried, view.circling_for_s >= CIRCLING_S and not carried and not hidden
+
+
+def _helped(view: RankView) -> Activity | None:
+    """What the rank's children do for it, if they do anything.
+
+    A child without Python stacks that uses the processor may be anything, so it counts as moving.
+    """
+    seen = [observe(look) for look in view.processes if look.role != "rank"]
+    kinds = {
+        "moving" if one.activity == "busy" and not one.stacks else one.activity for one in seen
+    }
+    if "moving" in kinds:
+        return "moving"
+    return "busy" if "busy" in kinds else None
+
+
+def _usable(sample: Sample, role: str) -> bool:
+    if sample.kernel is None:
+        return False
+    return role == "child" or (sample.stack is not None and bool(sample.stack.threads))
+
+
+def _by_state(samples: Sequence[Sample]) -> Activity | None:
+    """Tell a dead or stopped process by the kernel's letter.
+
+    A debugger, or another py-spy, holds a process in state ``t`` for a moment: that counts only if
+    two samples saw it.
+    """
+    letters = [sample.kernel.state for sample in samples[-2:] if sample.kernel is not None]
+    if not letters:
+        return None
+    if letters[-1] in ("Z", "X"):
+        return "gone"
+    held = all(letter in ("T", "t") for letter in letters)
+    return "stopped" if held and (letters[-1] == "T" or len(letters) > 1) else None
+
+
+def _by_steps(steps: Sequence[Step], role: str) -> Activity:
+    """Judge by steps. A child that only works now and then (a service) is nobody's to wait for."""
+    moved = [step.moved for step in steps]
+    if all(moved) if role == "child" else any(moved):
+        return "moving"
+    seconds = sum(step.seconds for step in steps)
+    share = sum(step.cpu_share * step.seconds for step in steps) / seconds
+    main_share = sum(step.main_share * step.seconds for step in steps) / seconds
+    return "idle" if main_share < IDLE_SHARE and share < BUSY_SHARE else "busy"

@@ -1,0 +1,101 @@
+"""What the code that ranks stand in says of them: tests of the rank, loops, and parking places."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.model.code_owner import is_users
+from lightning_hangcheck.reading.knowledge.frames import meanings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.reading.knowledge.loading import FrameRule
+
+Test = tuple[str, int, str]
+AFTER_STEPS = ("validation", "teardown")
+"""Phases that a framework goes on to when a rank has no more steps."""
+
+
+def rank_conditions(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[Test]:
+    """Return the tests of the rank under which one stands: file, line, text; innermost first.
+
+    Args:
+        code: Notes on its lines.
+        frames: Of its main thread.
+    """
+    notes = {(note.file, note.line): note for note in code if note.condition}
+    found: list[Test] = []
+    for frame in reversed(frames):
+        note = notes.get((frame.file, frame.line))
+        if note is not None:
+            found.append((note.file, note.condition_line, f"if {note.condition}"))
+        elif any(rule.one_rank for rule in meanings(frame.function, frame.file)):
+            found.append((frame.file, 0, "@rank_zero_only"))
+    return found
+
+
+def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]) -> bool:
+    """Whether a rank has left a loop that another one is still in.
+
+    In the first function that both are in at different lines, it is further down, and not in the
+    loop that the other is in there or in a call made from there. Of a framework's own loops, whose
+    lines nobody notes, it is in another one or in what follows, and not in the user's code below;
+    between two loops a rank may stand alone for other reasons.
+    """
+    pairs = list(zip_longest(frames, others))
+    depth = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+    if depth is None:
+        return False
+    one, other = pairs[depth]
+    if one is not None and other is not None and is_users(one.file):
+        return _below(code, one, other, others[depth:])
+    if any(is_users(frame.file) for frame in frames[depth:]):
+        return False
+    loops, own = _framework_loops(others[depth:]), _framework_loops(frames[depth:])
+    went_on = any(rule.phase in AFTER_STEPS for frame in frames[depth:] for rule in _rules(frame))
+    return bool(loops - own) and (bool(own) or went_on)
+
+
+def parked_in(frames: Sequence[Frame]) -> str:
+    """Say where a framework parks a rank that does nothing special; empty where it does not.
+
+    Args:
+        frames: Of its main thread, outermost first.
+    """
+    for frame in reversed(frames):
+        for rule in _rules(frame):
+            if rule.parked is not None:
+                return rule.parked
+        if is_users(frame.file):
+            return ""
+    return ""
+
+
+def _below(
+    code: Sequence[CodeNote], one: Frame, other: Frame, inside_other: Sequence[Frame]
+) -> bool:
+    if (one.file, one.function) != (other.file, other.function) or one.line <= other.line:
+        return False
+    notes = {(note.file, note.line): note for note in code}
+    here = notes.get((one.file, one.line))
+    there = notes.get((other.file, other.line))
+    if here is None or there is None:
+        return False
+    deeper = [notes.get((frame.file, frame.line)) for frame in inside_other[1:]]
+    return (
+        bool(set(there.loops) - set(here.loops))
+        or any(note is not None and note.loops for note in deeper)
+        or bool(_framework_loops(inside_other))
+    )
+
+
+def _framework_loops(frames: Sequence[Frame]) -> set[str]:
+    return {rule.loop for frame in frames for rule in _rules(frame) if rule.loop is not None}
+
+
+def _rules(frame: Frame) -> tuple[FrameRule, ...]:
+    return meanings(frame.function, frame.file)

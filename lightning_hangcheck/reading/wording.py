@@ -1,0 +1,55 @@
+"""Words for ranks, places and times, the same in every sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightning_hangcheck.model.evidence import Frame, Holder
+
+MINUTES_FROM_S = 120.0
+PARTS_OF_A_PATH = 2
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Write ``rank 1``, or ``ranks 0,2-7``."""
+    every = set(ranks)
+    return f"{'rank' if len(every) == 1 else 'ranks'} {format_ranks(every)}"
+
+
+def process_name(process: Holder) -> str:
+    """Write ``pid 4711 (python)``."""
+    return f"pid {process.pid} ({process.program})" if process.program else f"pid {process.pid}"
+
+
+def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
+    """Return the form of a verb that goes with so many ranks."""
+    return singular if len(set(ranks)) == 1 else plural
+
+
+def duration(seconds: float) -> str:
+    """Write ``31 s``, or ``5 min`` from two minutes on."""
+    return f"{seconds:.0f} s" if seconds < MINUTES_FROM_S else f"{seconds / 60:.0f} min"
+
+
+def short_place(frame: Frame) -> str:
+    """Write a line of code as ``demo/train.py:88``: enough to find it, short enough to read."""
+    return f"{'/'.join(frame.file.split('/')[-PARTS_OF_A_PATH:])}:{frame.line}"
+
+
+def within(frame: Frame | None) -> str:
+    """Write ``in prepare (demo/train.py:88)``, or nothing where the place is unknown."""
+    if frame is None:
+        return ""
+    if frame.function == "<module>":
+        return f"at {short_place(frame)}"
+    return f"in {frame.function.rpartition('<locals>.')[2]} ({short_place(frame)})"
+
+
+def join(*parts: str) -> str:
+    """Join the parts of a sentence that are not empty."""
+    return " ".join(part for part in parts if part)

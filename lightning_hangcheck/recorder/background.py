@@ -1,0 +1,183 @@
+"""The pulse: a thread that shows whether the interpreter of this process still turns.
+
+Is the sidecar that watches us still there, and may it read us?
+
+The threads that a recording process keeps, and what is told where there is no room for them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.machine.own_thread import start_thread
+from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.machine.room import NoRoom
+from lightning_hangcheck.recorder.journal_writer import JournalWriter
+from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.session.stack_offers import withhold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning_hangcheck.identity import Identity
+    from lightning_hangcheck.recorder.page.writer import PageWriter
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.session.session import Session, SidecarFacts
+
+
+YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+# linux/prctl.h: "Yama" in ASCII
+_PR_SET_PTRACER = 0x59616D61
+
+
+class SidecarWatch:
+    """Looks at the sidecar that the session names; called twice a second by the pulse thread.
+
+    A sidecar that leaves on purpose removes its file first, so only one that was killed is missed.
+
+    Args:
+        file: The session's ``sidecar.json``.
+        on_lost: Called with the process id of a sidecar that is gone, once for each.
+        patience_s: Asked for the seconds that whoever keeps the sidecar has to put a new one in
+            its place: one that is replaced by then is not missed.
+    """
+
+    def __init__(
+        self, file: Path, on_lost: Callable[[int], None], patience_s: Callable[[], float]
+    ) -> None:
+        self._file = file
+        self._on_lost = on_lost
+        self._patience_s = patience_s
+        self._known: SidecarFacts | None = None
+        self._gone_since: float | None = None
+        self._lost: SidecarFacts | None = None
+
+    def look(self) -> None:
+        """Look once, about 50 microseconds."""
+        named = read_sidecar(self._file)
+        if named is None or named == self._lost:
+            return
+        if named != self._known:
+            self._known = named
+            self._gone_since = None
+            if yama_asks_for_a_name():
+                allow_to_read(named.pid)
+        if is_alive(named.pid, named.started_ticks):
+            return
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        if now - self._gone_since >= self._patience_s():
+            self._lost = named
+            self._on_lost(named.pid)
+
+
+def yama_asks_for_a_name() -> bool:
+    """Whether only an ancestor, or a process that we name, may read this process's memory.
+
+    That is Yama's ptrace_scope 1, the default of Ubuntu (Documentation/admin-guide/LSM/Yama.rst).
+    """
+    try:
+        return YAMA_SCOPE.read_text().strip() == "1"
+    except OSError:  # a kernel without Yama
+        return False
+
+
+def allow_to_read(pid: int) -> bool:
+    """Let one process, and its children such as py-spy, read this one.
+
+    Returns:
+        Whether the kernel took it; one without Yama does not, and does not need to.
+    """
+    import ctypes  # 5 ms that only a kernel with Yama costs, and there the pulse thread
+
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):
+        return False
+    numbers = (ctypes.c_ulong(number) for number in (pid, 0, 0, 0))
+    return int(prctl(_PR_SET_PTRACER, *numbers)) == 0
+
+
+INTERVAL_S = 0.5
+
+
+class Pulse:
+    """Writes the clock to the page twice a second and looks after the sidecar.
+
+    Args:
+        page: Of this process.
+        watch: Looks after the sidecar.
+        errand: What else is to be done at each pulse.
+        ranks: That start one on this machine.
+
+    Raises:
+        NoRoom: There is none for its thread.
+    """
+
+    def __init__(
+        self, page: PageWriter, watch: SidecarWatch, errand: Callable[[], None], ranks: int
+    ) -> None:
+        self._page = page
+        self._watch = watch
+        self._errand = errand
+        self._stop = threading.Event()
+        self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
+        page.pulse()
+
+    def stop(self, limit_s: float) -> None:
+        """End the thread; wait for it at most so many seconds."""
+        self._stop.set()
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL_S):
+            self._page.pulse()
+            self._do("the sidecar is no longer looked after", self._watch.look)
+            self._do("torch's flight record is not offered", self._errand)
+
+    def _do(self, otherwise: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it runs the hooks' callback; the pulse must go on
+            log.once(otherwise, f"{otherwise}: {error!r}")
+
+
+NO_THREADS = "this rank starts no further threads of ours, training may need them: {}"
+
+
+def start_journal(
+    session: Session, identity: Identity, prepare: Callable[[], RunFolder]
+) -> JournalWriter | None:
+    """Start the journal; None where there is no room for its thread."""
+    try:
+        return JournalWriter(session, prepare, identity.rank, identity.ranks_here)
+    except NoRoom as refusal:
+        say_withheld(session, NO_THREADS.format(refusal))
+        return None
+
+
+def start_pulse(
+    session: Session,
+    identity: Identity,
+    page: PageWriter,
+    watch: SidecarWatch,
+    errand: Callable[[], None],
+) -> Pulse | None:
+    """Start the pulse; None where there is no room: then the sidecar is looked for this once."""
+    try:
+        return Pulse(page, watch, errand, identity.ranks_here)
+    except NoRoom as refusal:
+        say_withheld(session, NO_THREADS.format(refusal))
+        watch.look()
+        return None
+
+
+def say_withheld(session: Session, why: str) -> None:
+    """Say once why something of ours was not started, and leave it for the sidecar's gaps."""
+    log.once("room", why)
+    withhold(session.torch_servers / str(os.getpid()), why)

@@ -1,0 +1,55 @@
+"""Reads a journal; lines that were torn by a crash or a full disk are skipped and counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lightning_hangcheck.files.owned_file import read_end_owned
+from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LARGEST_BYTES = 32 * 1024 * 1024
+"""Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
+
+
+def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
+    """Read all whole lines; of a journal that is larger than 32 MiB, those at its end.
+
+    Args:
+        path: ``ranks/rank-<R>.jsonl``; it may still be written.
+
+    Returns:
+        The entries in the order in which they were written, and what could not be read.
+    """
+    try:
+        data, left_out = read_end_owned(path, LARGEST_BYTES)
+    except OSError as error:
+        return [], (_gap(path, f"it cannot be read ({error.strerror})"),)
+    entries, torn = parse_journal(data)
+    gaps = []
+    if left_out:
+        gaps.append(_gap(path, f"its first {left_out:,} bytes were left out"))
+    if torn:
+        gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
+    return entries, tuple(gaps)
+
+
+def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the entries of a journal's whole lines, and how many others there are."""
+    entries = []
+    torn = 0
+    for line in filter(None, data.split(b"\n")):
+        try:
+            entries.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            torn += 1
+    return entries, torn
+
+
+def _gap(path: Path, why: str) -> Gap:
+    number = path.stem.removeprefix("rank-")
+    return Gap(f"journal {path.name}", int(number) if number.isdecimal() else None, why)

@@ -1,0 +1,70 @@
+"""How a rank finds the session of its job, whoever launched it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.rundir.layout import name_run_folder
+from lightning_hangcheck.session.job_key import agent_pid, job_key, node_key
+from lightning_hangcheck.session.session import (
+    SESSION_VARIABLE,
+    Session,
+    SessionFacts,
+    new_key,
+    open_session,
+    read_session,
+    session_folder,
+)
+from lightning_hangcheck.text.shown_command import show_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping
+
+    from lightning_hangcheck.identity import Identity
+
+
+def join_session(
+    environment: MutableMapping[str, str], identity: Identity, run_dir: str | None
+) -> Session:
+    """Join the job's session, or open it.
+
+    A round that follows joins the session of the one before, and with it its run folder. A process
+    without a launcher opens a new one and exports it in ``environment``, so that the
+    ranks that Lightning starts from there join it.
+
+    Args:
+        environment: Of this process; changed only as said above.
+        identity: Of this process.
+        run_dir: The folder that the user named, if any; a session that exists keeps its own.
+
+    Raises:
+        OSError: Shared memory cannot be used.
+        UnreadableRun: The named session is gone or unreadable.
+    """
+    named = environment.get(SESSION_VARIABLE)
+    if named:
+        return read_session(Path(named))
+    alone = identity.launcher in ("none", "lightning")
+    key = new_key() if alone else node_key(environment, identity)
+    facts = SessionFacts(
+        run_dir=str(name_run_folder(run_dir).path),
+        command=show_command(sys.orig_argv),
+        started_at=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",
+        job=job_key(environment, identity),
+        root_pid=_root_pid(environment, identity),
+        restarts=identity.launcher == "torchrun",
+    )
+    session = open_session(session_folder(key), facts)
+    if alone:
+        environment[SESSION_VARIABLE] = str(session.path)
+    return session
+
+
+def _root_pid(environment: Mapping[str, str], identity: Identity) -> int:
+    if identity.launcher == "torchrun":
+        return agent_pid(environment)
+    return os.getpid() if identity.launcher in ("none", "lightning") else os.getppid()

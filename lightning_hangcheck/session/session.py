@@ -1,0 +1,250 @@
+"""The session: what the ranks of one job on one node share while it runs, in memory.
+
+    <shared memory>/hangcheck-<uid>/<key>/
+        session.json     where the run folder is, and more; created once, by whoever comes first
+        pages/<pid>.page one page a process that records
+        sidecar.json     the process id of this node's sidecar
+        run-folder       where the run is really kept; see `run_folders`
+        watch.json       what that sidecar knows of the ranks now
+        sidecar.lock     kept locked by it, so that there is only one
+        meet/<name>/     meeting points of the guards
+        torch/<pid>      socket of torch's worker server in that rank
+        torch/<pid>.withheld   why that rank has none
+        journals/        lines on their way to the run folder; see `journal_handover`
+        stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
+
+`hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
+agree on a key that the launcher gives them all; a process that was started plainly opens a session
+of its own and exports it, for the ranks that Lightning starts later from there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from msgspec import Struct
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.atomic import create_once, make_private_folder, write_atomically
+from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.session.housekeeping import (
+    NAMESPACE_FILE,
+    pid_namespace,
+    remove_left_behind,
+)
+
+SESSION_VARIABLE = "HANGCHECK_SESSION"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
+
+NOBODY_YET = -1
+MOST_NAMES = 10
+"""Names to try for the folder of sessions: each but the last was taken by somebody on purpose."""
+
+
+class SessionFacts(Struct, frozen=True, kw_only=True):
+    """session.json.
+
+    Attributes:
+        root_pid: Process whose descendants are this node's job: the launched command, or the
+            process that all ranks come from.
+        launched: Opened by `hangcheck run`, which starts the sidecar itself.
+        job: Of which job the run is, as its ranks on all nodes say it; empty where `hangcheck run`
+            started it, which has made the run folder its own already.
+        restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
+    """
+
+    schema_version: int = 1
+    run_dir: str
+    command: str
+    started_at: str
+    root_pid: int
+    launched: bool = False
+    job: str = ""
+    restarts: bool = False
+
+
+class SidecarFacts(Struct, frozen=True, kw_only=True):
+    """sidecar.json: which process is this node's sidecar. It removes the file when it leaves."""
+
+    schema_version: int = 1
+    pid: int
+    started_ticks: int
+
+
+class Session(Struct, frozen=True):
+    """A session's folder and facts."""
+
+    path: Path
+    facts: SessionFacts
+
+    @property
+    def run_folder(self) -> RunFolder:
+        """Where this session's run keeps its files: as was agreed, else as it was named."""
+        try:
+            return RunFolder(Path(os.fsdecode(read_owned(self.run_folder_file))))
+        except OSError:
+            return RunFolder(Path(self.facts.run_dir))
+
+    @property
+    def run_folder_file(self) -> Path:
+        """What the processes of this node agreed on, once one of them has looked."""
+        return self.path / "run-folder"
+
+    @property
+    def pages(self) -> Path:
+        """Folder of the pages."""
+        return self.path / "pages"
+
+    @property
+    def sidecar_file(self) -> Path:
+        """sidecar.json."""
+        return self.path / "sidecar.json"
+
+    @property
+    def watch_file(self) -> Path:
+        """watch.json; see `sidecar.watch_notes`."""
+        return self.path / "watch.json"
+
+    @property
+    def watch_lock(self) -> Path:
+        """File that the sidecar keeps locked as long as it lives."""
+        return self.path / "sidecar.lock"
+
+    @property
+    def journals(self) -> Path:
+        """Folder in which lines of journals wait for who carries them to the run folder."""
+        return self.path / "journals"
+
+    @property
+    def meetings(self) -> Path:
+        """Folder of the guards' meeting points."""
+        return self.path / "meet"
+
+    @property
+    def torch_servers(self) -> Path:
+        """Folder of the sockets on which ranks answer for torch's flight recorder."""
+        return self.path / "torch"
+
+    def leave(self, pid: int) -> None:
+        """Take a process's page away; the last one of a job without a sidecar frees the session.
+
+        With a sidecar nothing is taken away: it reads the pages of ranks that have ended, and
+        frees the session itself. What ranks left for each other at a meeting stays for those that
+        come late, until `housekeeping` finds the job gone.
+        """
+        if self.facts.launched or self.sidecar_file.exists():
+            return
+        try:
+            (self.pages / f"{pid}.page").unlink(missing_ok=True)
+            if not any(self.pages.iterdir()) and not any(self.meetings.iterdir()):
+                self.remove()
+        except OSError:
+            return
+
+    def remove(self) -> None:
+        """Free the shared memory. A session that is gone already is no error."""
+        import shutil  # 2 ms that a rank does not pay at its start
+
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def open_session(folder: Path, facts: SessionFacts) -> Session:
+    """Create the session, or join the one that another rank created a moment ago.
+
+    Raises:
+        OSError: Shared memory cannot be used.
+        UnreadableRun: session.json is there but unreadable.
+    """
+    make_private_folder(folder.parent)
+    remove_left_behind(folder.parent)
+    make_private_folder(folder)
+    make_private_folder(folder / "pages")
+    write_atomically(folder / NAMESPACE_FILE, pid_namespace().encode())
+    make_private_folder(folder / "meet")
+    make_private_folder(folder / "journals")
+    data = create_once(folder / "session.json", encode(facts))
+    return Session(folder, decode(data, SessionFacts, str(folder / "session.json")))
+
+
+def read_session(folder: Path) -> Session:
+    """Join a session that must exist.
+
+    Raises:
+        UnreadableRun: It is gone or unreadable.
+    """
+    file = folder / "session.json"
+    try:
+        data = read_owned(file)
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError)
+        state = "is gone" if gone else f"cannot be read ({error.strerror})"
+        raise UnreadableRun(f"{file} {state}", "start the run again") from error
+    return Session(folder, decode(data, SessionFacts, str(file)))
+
+
+def read_sidecar(file: Path) -> SidecarFacts | None:
+    """Read a session's sidecar.json; None where no sidecar has announced itself, or it left."""
+    try:
+        return decode(read_owned(file), SidecarFacts, str(file))
+    except (OSError, UnreadableRun):
+        return None
+
+
+def sessions_folder(user_id: int | None = None) -> Path:
+    """Return where a user's sessions are, ours by default: in shared memory where there is some.
+
+    Anybody may make a folder there, also under the name that is ours: then the next name is taken,
+    which all processes of the user find in the same way.
+    """
+    owner = os.getuid() if user_id is None else user_id
+    names = _session_folder_names(owner)
+    owners = list(map(_owner_of, names))
+    for wanted in (owner, NOBODY_YET):
+        if wanted in owners:
+            return names[owners.index(wanted)]
+    return names[0]
+
+
+def taken_sessions_folder() -> str | None:
+    """Say in one sentence that somebody else has the name of our sessions, None if nobody does."""
+    first = _session_folder_names(os.getuid())[0]
+    if _owner_of(first) in (os.getuid(), NOBODY_YET):
+        return None
+    return (
+        f"{first} is not ours (another user's folder, or a link), so {sessions_folder()} is used "
+        f"instead; have its owner or an administrator remove it: rm -r {first}"
+    )
+
+
+def _session_folder_names(user_id: int) -> list[Path]:
+    top = SHARED_MEMORY
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        import tempfile  # 2 ms, and hardly ever needed
+
+        top = Path(tempfile.gettempdir())
+    first = top / f"hangcheck-{user_id}"
+    return [first, *(top / f"{first.name}-{number}" for number in range(1, MOST_NAMES))]
+
+
+def _owner_of(folder: Path) -> int | None:
+    """Whose folder it is: NOBODY_YET where there is none, None where it is no folder but a link."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return NOBODY_YET
+    return found.st_uid if stat.S_ISDIR(found.st_mode) else None
+
+
+def session_folder(key: str) -> Path:
+    """Return the folder of a session key."""
+    return sessions_folder() / key
+
+
+def new_key() -> str:
+    """Return a key that no other session has."""
+    return os.urandom(6).hex()

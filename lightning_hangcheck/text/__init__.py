@@ -1,0 +1,3 @@
+"""TODO."""
+
+__all__ = ["moments", "plain_text", "rank_ranges", "redaction", "shown_command"]

@@ -1,0 +1,173 @@
+"""Secrets do not leave a process: not in a file, not on a page, not on the console.
+
+Recognised are values by their shape (the published prefixes of common tokens) and by the name in
+front of them (`secret_names`). Every pass over a text takes time in proportion to its length,
+whatever it holds: a message of a megabyte must not hold training up.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.text.secret_names import LOOKED_AT, is_secret, looks_random, telling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lightning_hangcheck.text.secret_names import Secrecy
+
+HIDDEN = "[redacted]"
+
+# Shapes as published by the services: wandb (40 hex, wandb_v1_), Hugging Face, OpenAI, Anthropic,
+# Stripe, AWS, GitHub, GitLab, Slack, Google, NVIDIA, Groq, Replicate, npm, PyPI, SendGrid, JSON web
+# tokens (also a head alone), PEM private keys. None may fail after a long run: that would be
+# tried again from every later start.
+_SHAPES = re.compile(
+    r"(?<![0-9A-Za-z])(?:"
+    r"[0-9a-fA-F]{40}(?![0-9A-Za-z])"
+    r"|wandb_v\d_\w{16,}"
+    r"|hf_[0-9A-Za-z]{16,}"
+    r"|sk-[\w-]{16,}|[rs]k_(?:live|test)_\w{16,}"
+    r"|(?:AKIA|ASIA)[0-9A-Za-z]{16,}"
+    r"|gh[pousr]_[0-9A-Za-z]{16,}|github_pat_\w{16,}"
+    r"|glpat-[\w-]{16,}"
+    r"|xox[a-z]-[\w-]{10,}|hooks\.slack\.com/services/[\w/]{10,}"
+    r"|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
+    r"|nvapi-[\w-]{16,}|gsk_\w{16,}|r8_\w{16,}|npm_\w{16,}|pypi-[\w-]{16,}|SG\.[\w-]{16,}[\w.-]*"
+    r"|eyJ[\w-]{8,}(?:\.[\w-]*){0,2}"
+    r")"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+_IN_URL = re.compile(r"(?<=://)[^/\s@:]*:[^/\s]*@")
+_BEARER = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{16,}")
+# A name and what binds a value to it: = and its like, a colon, a comma within quotes, and for a
+# flag a blank. A whole run of name characters is taken at once, so each is looked at once.
+_NAMED = re.compile(
+    r"(?<![\w.-])(?P<name>(?P<dash>-)?[\w.-]+)(?![\w.-])(?:"
+    r"(?P<assigned>(?:\\{0,7}[\"']\]?)?\s*(?:=>|[:!=]?=)\s*)"
+    r"|(?P<keyed>\\{0,7}[\"']\s*:\s*)"
+    r"|(?P<header>\s*:(?![:/])[ \t]*)"
+    r"|(?P<listed>\\{0,7}[\"']\s*,\s*)"
+    r"|(?P<apart>(?(dash)[ \t]+|(?!)))"
+    r")"
+)
+_PAIR = re.compile(r"\(\w?\\{0,7}[\"']\Z")
+_NEAR = 10
+_LONGEST_NAME = 200  # of which the end tells the most
+_QUOTES = "bBrRuUfF\\\"'"
+_OPENING_QUOTE = re.compile(r"(?:[\w.]{1,60}\()?[bBrRuUfF]{0,2}(?P<quote>\\{0,7}[\"'])")
+_BARE = re.compile(r"[^\s\"',;&]+")
+_REST_OF_LINE = re.compile(r"[^'\"\n]+")
+_ENCLOSED = re.compile(r"[\[({]")
+_BRACKET = re.compile(r"[\[({\])}]")
+_WHOLE_LINE_WORDS = ("authorization", "cookie")
+_MOST_ROUNDS = 8
+"""Hiding one secret may uncover the shape of another; more rounds than that is no accident."""
+
+
+def redact_text(text: str) -> str:
+    """Hide what looks like a secret.
+
+    Args:
+        text: Anything that is about to be shown or written.
+
+    Returns:
+        The text with ``[redacted]`` in place of secrets. Redacting twice changes nothing more.
+    """
+    for _ in range(_MOST_ROUNDS):
+        before, text = text, _redact_once(text)
+        if text == before:
+            break
+    return text
+
+
+def redact_value(name: str, value: str) -> str:
+    """Hide a value whose name tells that it is secret, and secrets within any other."""
+    return HIDDEN if is_secret(telling(name), value) else redact_text(value)
+
+
+def redact_values(named: Mapping[str, str]) -> dict[str, str]:
+    """Redact an environment, or variables: by their names, and secrets within all values.
+
+    Returns:
+        The same names, in the same order.
+    """
+    return {name: redact_value(name, value) for name, value in named.items()}
+
+
+def _redact_once(text: str) -> str:
+    text = _IN_URL.sub(f"{HIDDEN}@", text)
+    text = _SHAPES.sub(HIDDEN, text)
+    text = _BEARER.sub(rf"\1{HIDDEN}", text)
+    return _redact_named(text)
+
+
+def _redact_named(text: str) -> str:
+    shown: list[str] = []
+    done = at = 0
+    while match := _NAMED.search(text, at):
+        at = match.end()
+        told = _told(match, text)
+        if told == "no":
+            continue
+        start, end = _value_at(text, at, match["name"], told)
+        if start < end and is_secret(told, text[start:end]):
+            shown += (text[done:start], HIDDEN)
+            done = at = end
+    return "".join((*shown, text[done:]))
+
+
+def _told(match: re.Match[str], text: str) -> Secrecy:
+    """What the name tells in the place where it stands."""
+    how, behind = match.lastgroup, text[match.end() : match.end() + _NEAR].lstrip(_QUOTES)
+    if match["dash"] and how in ("apart", "listed") and behind.startswith("-"):
+        return "no"  # a flag without a value: the next flag follows
+    if how == "listed" and not match["dash"]:
+        before = text[max(0, match.start() - _NEAR) : match.start()]
+        if not _PAIR.search(before):
+            return "no"
+    return telling(match["name"][-_LONGEST_NAME:], in_prose=how == "header")
+
+
+def _value_at(text: str, at: int, name: str, told: Secrecy) -> tuple[int, int]:
+    """Where the value begins and ends; none where its name leaves it open and it does not look so.
+
+    Of a value that is only looked at no more is read than is needed.
+    """
+    if text.startswith(HIDDEN, at):
+        bare = _BARE.match(text, at + len(HIDDEN))
+        return at, bare.end() if bare else at + len(HIDDEN)
+    quoted = _OPENING_QUOTE.match(text, at)
+    if told == "perhaps":
+        start = quoted.end() if quoted else at
+        near = _BARE.match(text, start, start + LOOKED_AT)
+        bare = _BARE.match(text, start) if near and looks_random(near[0]) else None
+        return start, bare.end() if bare else start
+    if quoted:
+        return quoted.end(), _closing_quote(text, quoted.end(), quoted["quote"])
+    if _ENCLOSED.match(text, at):
+        return at, _closing_bracket(text, at)
+    whole_line = any(word in name.lower() for word in _WHOLE_LINE_WORDS)
+    bare = (_REST_OF_LINE if whole_line else _BARE).match(text, at)
+    return at, bare.end() if bare else at
+
+
+def _closing_quote(text: str, start: int, quote: str) -> int:
+    """The quote that ends a value: py-spy does not escape those inside, so what follows decides.
+
+    Where there is none, all that follows is hidden.
+    """
+    pattern = re.compile(rf"(?<!\\){re.escape(quote)}(?=[\s,;:)\]}}>&|\\\"']|\Z)")
+    found = pattern.search(text, start)
+    return found.start() if found else len(text)
+
+
+def _closing_bracket(text: str, start: int) -> int:
+    """Behind the bracket that closes the one at ``start``; the end of the text if none does."""
+    depth = 0
+    for bracket in _BRACKET.finditer(text, start):
+        depth += 1 if bracket[0] in "[({" else -1
+        if depth == 0:
+            return bracket.end()
+    return len(text)

@@ -1,0 +1,296 @@
+"""The loop: read, decide whether to look, judge what was seen, tell what is new."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.gather.case_building import build_case
+from lightning_hangcheck.model.case import Aftermath, Case
+from lightning_hangcheck.observe.limits import limits_of
+from lightning_hangcheck.observe.looking import Look, Looker
+from lightning_hangcheck.probes.proc.exits import still_running
+from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.watch.alarm import Alarm
+from lightning_hangcheck.watch.ranks.roster import Roster
+from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
+from lightning_hangcheck.watch.schedule import Schedule
+from lightning_hangcheck.watch.way_out import WayOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.model.evidence import Gap
+    from lightning_hangcheck.model.run import Round, RoundStart
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.publishing import Publisher
+    from lightning_hangcheck.watch.ranks.rounds import WatchedRound
+
+LAPSE_S = 2.0
+"""A reading that comes this much late means that we were stopped or starved, not the ranks."""
+LOOKING_POLL_S = 0.05
+CLOSER_EVERY_S = 15.0
+MOST_SEEN_CLOSER = 4
+"""Culprits of which the facts tell."""
+SETTLED_NS = 3 * NANOSECONDS
+"""Time for which a rank must have advanced before that is called a recovery. On Ctrl-C a Python
+program ends within a second, and its launcher's word comes within a tenth."""
+LEFT_BEHIND_AFTER_S = 1.0
+"""Time in which helpers of multiprocessing, and loggers, end after the command."""
+STILL_THERE_NS = 10 * NANOSECONDS
+"""Time after which a person who ended a hung job asks why it is still there."""
+
+
+class Watcher:
+    """Watches the ranks of one node until the job is over.
+
+    Args:
+        session: Of the job.
+        settings: In force.
+        publisher: Takes what is worth telling.
+        hang_proven: Called once for each hang that is proven, after it was published.
+        earlier: Rounds that another sidecar of this run saw to their end; ours are added.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        publisher: Publisher,
+        hang_proven: Callable[[], None],
+        earlier: tuple[Round, ...] = (),
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._publisher = publisher
+        self._hang_proven = hang_proven
+        self._read_ns = time.monotonic_ns()
+        self.earlier = earlier
+        self.roster = Roster(session, self._read_ns, rounds_before=len(earlier))
+        self.alarm = Alarm()
+        self._way_out = WayOut()
+        self._said_still_there: set[int] = set()
+        self._raised_ns = 0
+        self._recovering_ns = 0
+        self._raised_case: Case | None = None
+        self._look_begun_ns = 0
+        self._closer_ns = 0
+        self._gaps: tuple[Gap, ...] = ()
+        self._code: tuple[CodeNote, ...] = ()
+        self._looker = Looker(settings.probe_timeout, session.torch_servers)
+        self._schedule = Schedule(settings.look_after)
+
+    def tick(self) -> None:
+        """Read everything once, act on it, and wait for the next reading."""
+        now_ns = time.monotonic_ns()
+        self._forgive_lapse(now_ns)
+        self.roster.update(now_ns)
+        self._end_left_rounds(now_ns)
+        look = self._looker.finished()
+        if self._look_begun_ns < self.roster.round_began_ns:
+            look = None
+        if look is not None:
+            self._take(look)
+        if self._on_its_way_out(now_ns, looked=look is not None):
+            self._say_still_there(now_ns)
+        else:
+            if look is not None:
+                self._judge(now_ns)
+            self._notice_recovery(now_ns)
+            self._look_if_due(now_ns)
+        self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
+
+    def end_asked(self, by: str) -> None:
+        """Somebody asks the job to end: from now on nothing is judged afresh.
+
+        Args:
+            by: As in `AskedEnd`.
+        """
+        now_ns = time.monotonic_ns()
+        standing = self.alarm.standing
+        suspected = standing.summary if standing is not None and not self.alarm.proven else ""
+        self._way_out.ask(by, self.roster.views(now_ns), suspected, now_ns)
+
+    def _on_its_way_out(self, now_ns: int, *, looked: bool) -> bool:
+        """Asked only where there is something to judge, or not to."""
+        proven = self.alarm.proven
+        if not (looked or proven or self._way_out.asked is not None):
+            return False
+        return self._way_out.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
+
+    def _say_still_there(self, now_ns: int) -> None:
+        """A hung job that does not end when it is asked to: say once how it can be ended."""
+        asked, since_ns = self._way_out.asked, self._way_out.asked_ns
+        if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
+            return
+        if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
+            return
+        self._said_still_there.add(since_ns)
+        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
+        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
+        self._tell_aftermath(text, now_ns)
+
+    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
+        """Tell what became of the job while a hang stood, with the evidence of that hang."""
+        from lightning_hangcheck.diagnosis import judge
+
+        if self._raised_case is None:
+            return
+        after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
+        case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
+        self._publisher.publish(case, judge(case), "aftermath")
+
+    def _look_if_due(self, now_ns: int) -> None:
+        if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):
+            return
+        targets = self.roster.targets()
+        if targets:
+            self._looker.begin(
+                targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
+            )
+            self._look_begun_ns = now_ns
+
+    def _ranks_with_values(self) -> tuple[int, ...]:
+        """Local variables are read on request only, and then of ranks that a suspicion names."""
+        standing = self.alarm.standing
+        return standing.culprits if self._settings.locals and standing is not None else ()
+
+    def _ranks_to_see_closer(self, now_ns: int) -> tuple[int, ...]:
+        """Native calls cost a pause: only of ranks that were named already, and not each time."""
+        standing = self.alarm.standing
+        if standing is None or now_ns - self._closer_ns < CLOSER_EVERY_S * NANOSECONDS:
+            return ()
+        self._closer_ns = now_ns
+        return standing.culprits[:MOST_SEEN_CLOSER]
+
+    def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
+        """Judge the last round, tell and return it; a hang that stands is not judged afresh.
+
+        Args:
+            exit_code: Of the command, where its launcher says it.
+            left_running: What it left behind; most of that ends at once.
+        """
+        from lightning_hangcheck.diagnosis import judge
+        from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well
+
+        self._looker.close()
+        left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
+        now_ns = time.monotonic_ns()
+        self.roster.update(now_ns, scan=True)
+        self._end_left_rounds(now_ns)
+        case = replace(
+            self._case(self.roster.round, now_ns, ended=True),
+            exit_code=exit_code,
+            left_running=left_running,
+            asked_end=self._way_out.asked,
+        )
+        standing = self.alarm.standing
+        if standing is not None and self.alarm.proven and not ended_well(case):
+            asked_ns = self._way_out.asked_ns if self._way_out.asked is not None else now_ns
+            self._tell_aftermath(aftermath_of(case), asked_ns)
+            return standing
+        if self.alarm.proven:
+            self._tell_recovery(now_ns)
+        verdict = judge(case)
+        self._publisher.publish(
+            case, verdict, "line" if verdict.verdict == "finished" else "report"
+        )
+        return verdict
+
+    def _end_left_rounds(self, now_ns: int) -> None:
+        """Tell how each round ended that another has followed, and start afresh with that one."""
+        for left, next_start in self.roster.left_rounds():
+            case = self._case(left, now_ns, ended=True, next_start=next_start)
+            case = replace(case, asked_end=self._way_out.asked)
+            hang = self.alarm.standing if self.alarm.proven else None
+            verdict, ended = end_round(case, left.started_at, hang)
+            if verdict.verdict != "finished":
+                self._publisher.publish(case, verdict, "line")
+            self.earlier = (*self.earlier, ended)
+            self.alarm, self._gaps, self._code = Alarm(), (), ()
+            self._raised_case, self._recovering_ns = None, 0
+            self._schedule.calm()
+
+    def _take(self, look: Look) -> None:
+        self._gaps, self._code = look.gaps, look.code
+        self.roster.add(look)
+
+    def _judge(self, now_ns: int) -> None:
+        """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
+        from lightning_hangcheck.diagnosis import judge
+        from lightning_hangcheck.reading.rank_activity import doing
+
+        for rank in self.roster.alive:
+            seen = doing(rank.view("", now_ns))
+            if seen.carried:
+                rank.progress.saw_new(now_ns)
+            if seen.activity == "moving":
+                rank.progress.saw_movement(now_ns)
+            elif seen.activity == "busy":
+                rank.progress.saw_spinning()
+        case = self._case(self.roster.round, now_ns)
+        verdict = judge(case)
+        telling = self.alarm.hear(verdict)
+        self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
+        if telling is None:
+            return
+        self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
+        if self.alarm.proven:
+            self._way_out.hang_proven(case.ranks)
+        self._publisher.publish(case, verdict, telling)
+        if telling == "report":
+            self._hang_proven()
+
+    def _notice_recovery(self, now_ns: int) -> None:
+        """Wait a little after the first progress: it may be that of ranks that are asked to end."""
+        standing = self.alarm.standing
+        culprits = standing.culprits if standing is not None else ()
+        blamed = [rank for rank in self.roster.alive if rank.found.rank in culprits]
+        if not blamed or not all(
+            rank.progress.last_progress_ns > self._raised_ns for rank in blamed
+        ):
+            self._recovering_ns = 0
+            return
+        self._recovering_ns = self._recovering_ns or now_ns
+        if now_ns - self._recovering_ns >= SETTLED_NS:
+            self._tell_recovery(self._recovering_ns)
+
+    def _tell_recovery(self, since_ns: int) -> None:
+        standing = self.alarm.standing
+        silence = standing.stalled_for_s if standing is not None else 0.0
+        silence += (since_ns - self._raised_ns) / NANOSECONDS
+        recovered = self.alarm.recovered(utc_now(), silence)
+        if recovered is not None:
+            case = self._case(self.roster.round, time.monotonic_ns())
+            self._publisher.publish(case, recovered, "line")
+
+    def _forgive_lapse(self, now_ns: int) -> None:
+        """Silence counts only while somebody watched, and while the job was allowed to run."""
+        lapse_ns = now_ns - self._read_ns
+        self._read_ns = now_ns
+        if lapse_ns > LAPSE_S * NANOSECONDS or self.roster.suspended:
+            self.roster.forgive(lapse_ns, now_ns)
+
+    def _case(
+        self,
+        watched: WatchedRound,
+        now_ns: int,
+        *,
+        ended: bool = False,
+        next_start: RoundStart | None = None,
+    ) -> Case:
+        return build_case(
+            run=run_facts(self._session, watched, self.earlier, next_start),
+            ranks=watched.views(self.roster.host, now_ns),
+            gaps=self._gaps,
+            code=self._code,
+            limits=limits_of(self._settings),
+            taken_at=utc_now(),
+            taken_ns=now_ns,
+            ended=ended,
+        )

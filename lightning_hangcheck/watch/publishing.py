@@ -1,0 +1,176 @@
+"""Verdicts leave the sidecar here: first to the console, then to a disk that may stall."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.report.stacks_text import render_stacks
+from lightning_hangcheck.report.terminal import render, render_again, render_line
+from lightning_hangcheck.rundir.layout import prepare_run_folder
+from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
+from lightning_hangcheck.session.journal_handover import Carrier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.watch.alarm import Telling
+
+
+CARRY_EVERY_S = 0.5
+"""How far the journals in the run folder may be behind; a listing of shared memory each time."""
+SILENT_AFTER_S = 5.0
+"""A busy disk takes a second or two for a write; this is worth a sentence."""
+WAIT_AT_THE_END_S = 1.0
+"""The same at the end of the job, which waits for it."""
+JOIN_S = 0.05
+MOST_WAITING = 100
+"""Pieces of work kept while the storage is silent; a verdict of 8 ranks is about 200 KB."""
+
+
+class Publisher:
+    """Prints and saves verdicts, and carries the ranks' journals to the run folder.
+
+    One thread writes the disk, so a stalled one delays nobody. This process cannot end while that
+    thread waits in the kernel; whoever waits for its end waits for its word instead.
+
+    Args:
+        folder: Of the run.
+        journals: Where ranks leave their lines.
+
+    Attributes:
+        newest: The newest verdict that was told.
+        told_ns: When that was, monotonic.
+    """
+
+    def __init__(self, folder: RunFolder, journals: Path) -> None:
+        self.newest: Verdict | None = None
+        self.told_ns = 0
+        self._folder = folder
+        self._journals = Carrier(journals, partial(prepare_run_folder, folder))
+        self._number: int | None = None
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._write, name="hangcheck-writer", daemon=True)
+        self._thread.start()
+
+    def publish(self, case: Case, verdict: Verdict, telling: Telling) -> None:
+        """Tell a verdict: on the console as asked, and in the run folder with its evidence."""
+        self.newest, self.told_ns = verdict, time.monotonic_ns()
+        if telling == "line":
+            _print(render_line(verdict))
+        elif telling == "report":
+            _print(render(case, verdict, str(self._folder.path)))
+        elif telling == "aftermath":
+            _print(render_again(verdict, str(self._folder.path)))
+        self.save(partial(self._save_verdict, case, verdict))
+
+    def save(self, job: Callable[[], None]) -> None:
+        """Have other work on the run folder done after what was asked for before."""
+        if self._work.qsize() < MOST_WAITING:
+            self._work.put(job)
+
+    def watch_storage(self) -> None:
+        """Say once that the run folder does not answer; to be called now and then."""
+        seconds = self._silent_s()
+        if seconds >= SILENT_AFTER_S:
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+            log.once(
+                "storage",
+                f"the run folder {self._folder.path} does not answer since {since}; training goes "
+                "on, journals and evidence are kept in memory; if it stays silent, name a folder "
+                "on other storage: --run-dir or HANGCHECK_RUN_DIR",
+            )
+
+    def close(self, time_limit_s: float) -> None:
+        """Finish writing, but wait no longer than so many seconds, and not for silent storage."""
+        self._work.put(None)
+        deadline = time.monotonic() + time_limit_s
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            if self._silent_s() >= WAIT_AT_THE_END_S:
+                break
+            self._thread.join(JOIN_S)
+        if self._thread.is_alive():
+            log.once(
+                "storage",
+                f"the run folder {self._folder.path} does not answer; what is not in it by now is "
+                "lost, verdicts are on the console; name a folder on other storage: --run-dir or "
+                "HANGCHECK_RUN_DIR",
+            )
+
+    def _silent_s(self) -> float:
+        """Seconds that the storage has kept the thread at one piece of work."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _write(self) -> None:
+        while True:
+            try:
+                job = self._work.get(timeout=CARRY_EVERY_S)
+            except queue.Empty:
+                job = self._journals.carry
+            self._do(job or self._journals.carry)
+            if job is None:
+                return
+
+    def _do(self, job: Callable[[], None]) -> None:
+        self._busy_since = time.monotonic()
+        try:
+            job()
+        except (OSError, UnpreparedRunFolder) as error:
+            log.once(
+                "run folder",
+                f"the run folder {self._folder.path} cannot be written ({error}): "
+                "verdicts are printed but not saved; free space, or name another --run-dir",
+            )
+        finally:
+            self._busy_since = None
+
+    def _save_verdict(self, case: Case, verdict: Verdict) -> None:
+        """Number it behind those of an earlier sidecar of this run."""
+        if self._number is None:
+            self._number = max(self._folder.verdict_numbers(), default=0)
+        self._number += 1
+        save_verdict(self._folder, self._number, case, verdict)
+
+
+def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
+    """Save a verdict with the evidence that it rests on; the evidence comes first.
+
+    Args:
+        folder: Of the run.
+        number: Of the verdict, from 1.
+        case: What was judged.
+        verdict: What it came to.
+
+    Raises:
+        OSError: The folder is gone, full or not ours.
+    """
+    evidence = folder.evidence(number)
+    make_private_folder(evidence)
+    write_atomically(evidence / CASE_FILE, encode_pretty(case))
+    write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
+    make_private_folder(folder.numbered_verdict(number).parent)
+    write_atomically(folder.numbered_verdict(number), encode_pretty(verdict))
+    write_atomically(folder.verdict_file, encode_pretty(verdict))
+
+
+def _print(text: str) -> None:
+    """One write a verdict, so that no rank's line falls into it; a closed stderr is ignored."""
+    data = f"{text.rstrip()}\n".encode(errors="replace")
+    try:
+        os.write(2, data)
+    except OSError:
+        return

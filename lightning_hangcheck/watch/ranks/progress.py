@@ -1,0 +1,176 @@
+"""Since when does a rank show no progress? Pure: time is a parameter, in monotonic nanoseconds.
+
+Progress is a beat on the page; a look that saw the rank move through its code or move bytes; and,
+for a rank that never beats, the use of the processor, until a look shows that it only spins.
+Idleness is counted apart, because a rank that computed silently for minutes and waits for three
+seconds is idle for three seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightning_hangcheck.model.case import Pace
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.slugs import Phase
+
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
+"""A training loop passes all of these in each step, mostly between two readings of the page: steps
+that went by teach the pace of each of them."""
+Place = tuple["Phase | None", str]
+WINDOW_S = 1.0
+"""Time over which the use of the processor is judged: the kernel counts it in ticks of 10 ms."""
+MAIN_SHARE = 0.05
+ALL_SHARE = 0.2
+"""Shares of one core above which a rank is using the processor: by its main thread, or by all of
+its threads together. Helpers that wake now and then (pulse, metrics, a loader that asks whether its
+workers live) stay below."""
+
+
+class ProcessorTime(NamedTuple):
+    """Seconds of processor time of a process so far.
+
+    Attributes:
+        main_s: Of its main thread.
+        all_s: Of all its threads.
+    """
+
+    main_s: float
+    all_s: float
+
+
+class Progress:
+    """One rank's signs of progress.
+
+    Attributes:
+        beats: Whether the rank beats by itself; one that only passes checkpoints promises no more.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        self.beats = False
+        self._progress_ns = now_ns
+        self._active_ns = now_ns
+        self._new_ns = now_ns
+        self._spins = False
+        self._processor: tuple[ProcessorTime, int] | None = None
+        self._beat_ns = 0
+        self._moved_ns = 0
+        self._longest_silence_ns = 0
+        self._place: Place = (None, "")
+        self._pauses: dict[Place, _Pauses] = {}
+        self._loop = _Pauses()
+        self._step: int | None = None
+
+    def read_beat(self, beat: Beat, now_ns: int) -> None:
+        """Take a reading of the page, and learn the pace of the place where the rank stood."""
+        if beat.last_beat_ns <= 0:
+            return
+        if beat.last_beat_ns > self._beat_ns:
+            if self.beats:
+                self._pauses.setdefault(self._place, _Pauses()).learn(self._longest_silence_ns)
+                self._loop.learn(self._longest_silence_ns, self._steps_since(beat))
+            self._step = beat.step
+            self.beats, self._place = beat.beats > 0, _place(beat)
+            self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
+            self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
+            self._spins = False
+        self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
+
+    def read_processor(self, used: ProcessorTime, now_ns: int) -> None:
+        """Take a reading of the processor time that the rank has used so far."""
+        before, since_ns = self._processor or (used, now_ns)
+        seconds = (now_ns - since_ns) / NANOSECONDS
+        if self._processor is not None and seconds < WINDOW_S:
+            return
+        self._processor = (used, now_ns)
+        main, everything = used.main_s - before.main_s, used.all_s - before.all_s
+        if main > MAIN_SHARE * seconds or everything > ALL_SHARE * seconds:
+            self._active_ns = now_ns
+            if not self.beats and not self._spins:
+                self._progress_ns = now_ns
+
+    def saw_movement(self, now_ns: int) -> None:
+        """A look saw the rank move through its code, or move bytes."""
+        self._progress_ns = max(self._progress_ns, now_ns)
+        self._active_ns = max(self._active_ns, now_ns)
+        self._moved_ns = now_ns
+        self._spins = False
+
+    def saw_new(self, now_ns: int) -> None:
+        """A look saw the rank do what it had not done before in this silence."""
+        self._new_ns = max(self._new_ns, now_ns)
+
+    def saw_spinning(self) -> None:
+        """A look saw the rank burn processor time in one place: that is no sign of progress."""
+        self._spins = True
+
+    def forgive(self, lapse_ns: int, now_ns: int) -> None:
+        """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
+        self._progress_ns = min(self._progress_ns + lapse_ns, now_ns)
+        self._active_ns = min(self._active_ns + lapse_ns, now_ns)
+        self._new_ns = min(self._new_ns + lapse_ns, now_ns)
+        self._processor = None
+
+    def silent_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the last progress."""
+        return max(0, now_ns - self._progress_ns)
+
+    def idle_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank last used the processor or progressed."""
+        return max(0, now_ns - max(self._progress_ns, self._active_ns))
+
+    def circling_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank beat or did anything new."""
+        return max(0, now_ns - self.last_new_ns)
+
+    @property
+    def last_new_ns(self) -> int:
+        """When the rank last beat or did anything new."""
+        return max(self._new_ns, self._beat_ns)
+
+    @property
+    def last_progress_ns(self) -> int:
+        """When the rank last progressed."""
+        return self._progress_ns
+
+    @property
+    def last_evident_ns(self) -> int:
+        """When the rank last beat or was seen to move; use of the processor is not evident."""
+        return max(self._beat_ns, self._moved_ns)
+
+    def pace(self) -> Pace | None:
+        """What silences were like so far where the rank stands now; None if it never beat."""
+        if not self.beats:
+            return None
+        pauses = self._pauses.get(self._place, _Pauses())
+        if pauses.learned < self._loop.learned and self._place[0] in LOOP_PHASES:
+            pauses = self._loop
+        if pauses.learned < 0:
+            return None
+        return Pace(longest_pause_s=pauses.longest_ns / NANOSECONDS, pauses=pauses.learned)
+
+    def _steps_since(self, beat: Beat) -> int:
+        return max(0, beat.step - self._step) if beat.step and self._step is not None else 0
+
+
+class _Pauses:
+    """The silences of one place. The first teaches nothing: first steps compile and connect."""
+
+    def __init__(self) -> None:
+        self.learned = -1
+        self.longest_ns = 0
+
+    def learn(self, pause_ns: int, times: int = 1) -> None:
+        """Note the longest silence of so many that ended since the last reading."""
+        self.learned += times
+        if self.learned > 0:
+            self.longest_ns = max(self.longest_ns, pause_ns)
+
+
+def _place(beat: Beat) -> Place:
+    sections = beat.main_sections
+    return beat.phase, sections[-1].name if sections else ""

@@ -1,0 +1,224 @@
+"""The ranks of this node, kept up to date from processes, pages and exits."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.run import RoundStart
+from lightning_hangcheck.observe.discovery import FoundRank, find_ranks
+from lightning_hangcheck.observe.pages import Pages
+from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.probes.proc.exits import ExitWatcher
+from lightning_hangcheck.probes.proc.vitals import main_thread_cpu_s, vitals
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.ranks.progress import ProcessorTime
+from lightning_hangcheck.watch.ranks.rounds import WatchedRound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.observe.looking import Look, Target
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
+
+YOUNG_S = 30.0
+SCAN_YOUNG_S = 0.5
+SCAN_SETTLED_S = 2.0
+STOPPED = ("T", "t")
+
+
+class Roster:
+    """All ranks that this node's sidecar knows.
+
+    Args:
+        session: Of the job.
+        now_ns: Present time.
+        rounds_before: Rounds of the run that another sidecar saw to their end.
+
+    Attributes:
+        round: The present one.
+        round_began_ns: When its first rank was met.
+    """
+
+    def __init__(self, session: Session, now_ns: int, rounds_before: int = 0) -> None:
+        facts = session.facts
+        self.round = WatchedRound(rounds_before)
+        self.round_began_ns = now_ns
+        self._root_pid = facts.root_pid
+        self._left: list[tuple[WatchedRound, RoundStart]] = []
+        self._pages = Pages(session.pages)
+        self._census = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
+        self._exits = ExitWatcher()
+        self.host = socket.gethostname()
+        self._changed_ns = now_ns
+        self._scanned_ns = 0
+
+    @property
+    def ranks(self) -> dict[int, WatchedRank]:
+        """The ranks of the present round."""
+        return self.round.ranks
+
+    @property
+    def alive(self) -> list[WatchedRank]:
+        """Ranks whose process is there."""
+        return self.round.alive
+
+    @property
+    def anyone_there(self) -> bool:
+        """Whether a rank is there, or a process that recorded and was not told as a rank yet."""
+        return bool(self.alive) or self._pages.any_alive()
+
+    @property
+    def suspended(self) -> bool:
+        """Somebody stopped the whole job with its launcher (job control), not one rank of it."""
+        if not self.alive or any(rank.state not in STOPPED for rank in self.alive):
+            return False
+        launcher = vitals(self._root_pid)
+        return launcher is not None and launcher.state in STOPPED
+
+    def update(self, now_ns: int, *, scan: bool = False) -> None:
+        """Read pages and vital signs; every now and then read the process tree.
+
+        Args:
+            now_ns: Present time.
+            scan: Read the tree in any case.
+        """
+        scan = scan or now_ns - self._scanned_ns >= self._scan_interval_ns(now_ns)
+        if scan:
+            self._pages.find_new()
+        beats, _ = self._pages.read()
+        self._hear(beats, now_ns)
+        self._look_at(self.alive, now_ns)
+        if scan:
+            known = self.alive
+            self._scan(beats, now_ns)
+            self._look_at([rank for rank in self.alive if rank not in known], now_ns)
+
+    def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
+        """Return the rounds that others have followed since last asked, each with what followed."""
+        left, self._left = self._left, []
+        return left
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until a rank ends: its exit code can only be read at once."""
+        for ended in self._exits.wait(seconds):
+            self.round.depart(ended.pid, ended.exit_code)
+
+    def targets(self) -> list[Target]:
+        """Return the processes to look at: every rank that is there, and its children."""
+        pids = {rank.found.pid for rank in self.alive}
+        return [
+            target
+            for rank in self.alive
+            for target in self._census.targets(rank.found.rank, rank.found.pid, pids)
+        ]
+
+    def add(self, look: Look) -> None:
+        """Hand each rank the samples that were taken for it."""
+        for rank in self.alive:
+            rank.add_samples([pair for pair in look.samples if pair[0].rank == rank.found.rank])
+            rank.read_flight(look.flights.get(rank.found.rank))
+
+    def views(self, now_ns: int) -> tuple[RankView, ...]:
+        """Return all ranks of the present round as rules may see them."""
+        return self.round.views(self.host, now_ns)
+
+    def forgive(self, lapse_ns: int, now_ns: int) -> None:
+        """Nobody watched for so long: that silence counts for no rank."""
+        for rank in self.ranks.values():
+            rank.progress.forgive(lapse_ns, now_ns)
+
+    def close(self) -> None:
+        """Close pages and exits."""
+        self._pages.close()
+        self._exits.close()
+
+    def _hear(self, beats: dict[int, Beat], now_ns: int) -> None:
+        for rank in self.ranks.values():
+            beat = beats.get(rank.found.pid)
+            if beat is not None:
+                rank.read(beat, now_ns)
+
+    def _look_at(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
+        for rank in ranks:
+            seen = vitals(rank.found.pid)
+            if seen is None or not seen.is_still(rank.found.started_ticks):
+                self.round.depart(rank.found.pid, None)
+            else:
+                rank.state = seen.state
+                main_s = main_thread_cpu_s(rank.found.pid) or 0.0
+                rank.progress.read_processor(ProcessorTime(main_s, seen.cpu_s), now_ns)
+
+    def _scan_interval_ns(self, now_ns: int) -> int:
+        young = now_ns - self._changed_ns < YOUNG_S * NANOSECONDS
+        return int((SCAN_YOUNG_S if young or not self.alive else SCAN_SETTLED_S) * NANOSECONDS)
+
+    def _scan(self, beats: dict[int, Beat], now_ns: int) -> None:
+        self._scanned_ns = now_ns
+        processes = self._census.take(now_ns)
+        present = {process.pid for process in processes}
+        found = find_ranks(processes, beats)
+        pids = {rank.pid for rank in found}
+        for rank in self.alive:
+            if rank.found.pid in present - pids:
+                del self.ranks[rank.found.rank]
+        gone = _gone_ranks(beats, present)
+        for one in sorted((*found, *gone), key=lambda rank: rank.start.number or 0):
+            self._take(one, beats, now_ns)
+
+    def _take(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
+        """Take in a rank that was found, unless it is none of this round's or of a later one's."""
+        if self.round.is_after(found) or (found.guessed and self._may_be_launcher(found)):
+            return
+        if self.round.is_left_by(found):
+            self._leave_round(found, beats, now_ns)
+        is_gone = not found.started_ticks
+        if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
+            return
+        rank = self.round.meet(found, now_ns)
+        if rank is None:
+            return
+        if found.pid in beats:
+            rank.read(beats[found.pid], now_ns)
+        self._changed_ns = now_ns
+        if is_gone:
+            self.round.depart(found.pid, None)
+        else:
+            self._exits.watch(found.pid)
+
+    def _leave_round(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
+        number = self.round.number
+        if self.round.is_repeated_by(found):
+            counted = found.start.number != self.round.count
+            start = found.start if counted else replace(found.start, number=None)
+            self._left.append((self.round, start))
+            number += 1
+        self._pages.forget_gone(beats, self.round.count)
+        self.round = WatchedRound(number)
+        self.round_began_ns = now_ns
+
+    def _may_be_launcher(self, guessed: FoundRank) -> bool:
+        """Once ranks were told by a launcher or a page, no process that is older is one of them."""
+        told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
+        starts = [one.started_ticks for one in told]
+        return any(start == 0 or guessed.started_ticks <= start for start in starts)
+
+
+def _gone_ranks(beats: dict[int, Beat], present: set[int]) -> list[FoundRank]:
+    """A rank that came and went between two scans is known by the page that it left."""
+    return [
+        FoundRank(
+            rank=beat.rank,
+            pid=pid,
+            local_rank=beat.local_rank,
+            world_size=beat.world_size,
+            start=RoundStart(number=beat.round),
+        )
+        for pid, beat in beats.items()
+        if beat.rank is not None and pid not in present
+    ]

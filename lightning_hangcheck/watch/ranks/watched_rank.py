@@ -1,0 +1,131 @@
+"""One rank as this node's sidecar knows it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.ledger.spending import Spending
+from lightning_hangcheck.model.case import ProcessExit, RankView
+from lightning_hangcheck.model.evidence import ProcessLook
+from lightning_hangcheck.probes.memory import kill_counter
+from lightning_hangcheck.reading.livelock import FunctionsMet
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.ranks.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.evidence import Sample
+    from lightning_hangcheck.model.flight import FlightRecord
+    from lightning_hangcheck.observe.discovery import FoundRank
+    from lightning_hangcheck.observe.looking import Target
+
+SAMPLES_KEPT = 4
+
+
+class WatchedRank:
+    """What is known of one rank: its process, progress, samples, and its end if it had one."""
+
+    def __init__(self, found: FoundRank, now_ns: int) -> None:
+        self.found = found
+        self.progress = Progress(now_ns)
+        self.spending = Spending()
+        self.beat: Beat | None = None
+        self.process_exit: ProcessExit | None = None
+        self.state = ""
+        self.flight: FlightRecord | None = None
+        self._samples: dict[Target, deque[Sample]] = {}
+        self._memory_kills = kill_counter(found.pid)
+        self._functions = FunctionsMet()
+
+    def read(self, beat: Beat, now_ns: int) -> None:
+        """Take a reading of the rank's page."""
+        self.beat = beat
+        self.progress.read_beat(beat, now_ns)
+        self.spending.read(beat, now_ns)
+
+    def read_flight(self, flight: FlightRecord | None) -> None:
+        """Take a flight record; a collective since the last one is movement, however short it was.
+
+        A rank that only sleeps between its collectives would else look as if it slept all along.
+        """
+        before, self.flight = self.flight, flight
+        if flight is None or before is None or before.taken_ns < self.progress.last_progress_ns:
+            return
+        if _operations(flight) != _operations(before):
+            self.progress.saw_movement(flight.taken_ns)
+            self.progress.saw_new(flight.taken_ns)
+
+    def depart(self, order: int, at: str, exit_code: int | None) -> None:
+        """Take down the end of its process.
+
+        Args:
+            order: As in `ProcessExit`.
+            at: The moment, ISO 8601 UTC.
+            exit_code: None where it was not seen.
+        """
+        kills = self._memory_kills.since() if self._memory_kills is not None else 0
+        scope = self._memory_kills.scope if kills and self._memory_kills is not None else ""
+        self.process_exit = ProcessExit(
+            order=order,
+            at=at,
+            exit_code=exit_code,
+            memory_kills=kills,
+            memory_kills_scope=scope,
+        )
+
+    def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
+        """Add what a look saw of this rank's processes; children that are gone are forgotten."""
+        present = dict(samples)
+        for target in set(self._samples) - set(present):
+            del self._samples[target]
+        for target, sample in samples:
+            self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT)).append(sample)
+            of_child = target.role != "rank"
+            if self._functions.meet(sample, self.progress.last_new_ns, of_child=of_child):
+                self.progress.saw_new(sample.taken_ns)
+        self._forget_before(self.progress.last_evident_ns)
+
+    def view(self, host: str, now_ns: int) -> RankView:
+        """Return the rank as rules may see it."""
+        return RankView(
+            rank=self.found.rank,
+            local_rank=self.found.local_rank,
+            host=host,
+            pid=self.found.pid,
+            rivals=self.found.rivals,
+            beat=self.beat,
+            silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
+            idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
+            circling_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
+            pace=self.progress.pace(),
+            processes=tuple(
+                ProcessLook(
+                    pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
+                )
+                for target, samples in self._samples.items()
+            ),
+            process_exit=self._departure_with_words(),
+            spent=self.spending.spent() if self.beat is not None else None,
+            flight=self.flight,
+        )
+
+    def _departure_with_words(self) -> ProcessExit | None:
+        """A page outlives its process: what it said last is read after the end was seen."""
+        if self.process_exit is None or self.beat is None:
+            return self.process_exit
+        return replace(self.process_exit, last_words=self.beat.last_words)
+
+    def _forget_before(self, moment_ns: int) -> None:
+        """A sample from before the last progress says nothing of the present silence."""
+        for samples in self._samples.values():
+            while len(samples) > 1 and samples[0].taken_ns < moment_ns:
+                samples.popleft()
+
+
+def _operations(flight: FlightRecord) -> dict[str, tuple[int, int]]:
+    return {group.group: (group.last_enqueued, group.last_completed) for group in flight.groups}

@@ -1,0 +1,205 @@
+"""The life of a sidecar process: announce itself, watch, tell the end, clean up."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.atomic import PRIVATE_FILE, write_atomically
+from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.observe.run_record import RunRecorder, rounds_so_far
+from lightning_hangcheck.observe.watch_notes import NoteKeeper
+from lightning_hangcheck.probes.proc.process_tree import process_ref
+from lightning_hangcheck.session.run_folders import (
+    CLAIMED_WITHIN_S,
+    settle_elsewhere,
+    settle_run_folder,
+)
+from lightning_hangcheck.session.session import Session, SidecarFacts, taken_sessions_folder
+from lightning_hangcheck.watch.loop import Watcher
+from lightning_hangcheck.watch.messages import (
+    CommandEnded,
+    EndAsked,
+    HangProven,
+    Inbox,
+    LauncherGone,
+    send,
+)
+from lightning_hangcheck.watch.publishing import Publisher
+from lightning_hangcheck.watch.ranks.rounds import describe_round
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.settings import Settings
+
+DISK_LIMIT_S = 5.0
+SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
+"""Looking at the folder takes milliseconds, the patience with another node's claim included."""
+SETTLED_AFTER_S = 1.0
+"""How long everybody must be gone before the job counts as over, where no launcher says so. The
+rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
+as somebody."""
+
+
+class Service:
+    """Watches one session from start to end."""
+
+    def __init__(self, session: Session, settings: Settings) -> None:
+        self._session = session
+        self._publisher = Publisher(_settle(session), session.journals)
+        self._record = RunRecorder(session)
+        self._watcher = Watcher(
+            session, settings, self._publisher, self._hang_proven, rounds_so_far(session)
+        )
+        self._notes = NoteKeeper(session)
+        root = process_ref(session.facts.root_pid)
+        self._root_ticks = root.started_ticks if root is not None else None
+        self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
+        self._gone_since: float | None = None
+        self._signal = ""
+        self._to_tell_by: float | None = None
+        self._saved = threading.Event()
+
+    def run(self) -> None:
+        """Watch until the job is over, tell its end, and leave nothing behind."""
+        ended = None
+        while ended is None and not self._over():
+            self._watcher.tick()
+            self._publisher.watch_storage()
+            self._tell_of_hang()
+            self._notes.update(self._watcher.roster, self._publisher, time.monotonic_ns())
+            record = self._record.update(self._watcher.roster, self._watcher.earlier)
+            if record is not None:
+                self._publisher.save(partial(self._record.write, record))
+            ended = self._hear()
+        self._conclude(ended)
+        self._publisher.close(DISK_LIMIT_S)
+        self._watcher.roster.close()
+        if self._inbox is None:
+            self._session.remove()
+        else:
+            self._session.sidecar_file.unlink(missing_ok=True)
+
+    def told_to_end(self, number: int, _: FrameType | None) -> None:
+        """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
+        self._signal = signal.Signals(number).name
+
+    def _hear(self) -> CommandEnded | None:
+        """Hear what came since: the launcher's messages, and signals that reached ourselves."""
+        if self._signal:
+            self._watcher.end_asked(f"{self._signal} (sent to the sidecar, too)")
+            log.once(
+                "told to end", f"the sidecar got {self._signal}: it ends with the job, not before"
+            )
+            self._signal = ""
+        while self._inbox is not None and (message := self._inbox.next()) is not None:
+            if isinstance(message, CommandEnded):
+                return message
+            if isinstance(message, EndAsked):
+                self._watcher.end_asked(message.by)
+            elif isinstance(message, LauncherGone):
+                self._inbox = None
+        return None
+
+    def _over(self) -> bool:
+        """Without a launcher's word: everybody who was there is gone, and nobody came back."""
+        roster = self._watcher.roster
+        if self._inbox is not None or roster.anyone_there or self._may_start_again():
+            self._gone_since = None
+            return False
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        return now - self._gone_since >= SETTLED_AFTER_S
+
+    def _may_start_again(self) -> bool:
+        """Whether a launcher that starts failed ranks again is still there, and will do so."""
+        facts, watched = self._session.facts, self._watcher.roster.round
+        if not facts.restarts or self._root_ticks is None:
+            return False
+        return watched.may_be_followed and is_alive(facts.root_pid, self._root_ticks)
+
+    def _conclude(self, ended: CommandEnded | None) -> None:
+        roster = self._watcher.roster
+        if ended is not None:
+            roster.round.depart(ended.pid, ended.exit_code)
+        exit_code = ended.exit_code if ended is not None else None
+        left_running = ended.left_running if ended is not None else ()
+        verdict = self._watcher.conclude(exit_code, left_running)
+        last = describe_round(roster.round.number, roster.round.started_at, verdict)
+        record = self._record.end(roster, (*self._watcher.earlier, last), exit_code)
+        self._publisher.save(partial(self._record.write, record))
+
+    def _hang_proven(self) -> None:
+        """`hangcheck run` may end the job on this, so the evidence should be on the disk first."""
+        if self._session.facts.launched:
+            self._to_tell_by = time.monotonic() + DISK_LIMIT_S
+            self._publisher.save(self._saved.set)
+
+    def _tell_of_hang(self) -> None:
+        """Tell it once its evidence is saved; storage that does not answer is not waited for."""
+        if self._to_tell_by is None:
+            return
+        if self._saved.is_set() or time.monotonic() >= self._to_tell_by:
+            self._to_tell_by = None
+            self._saved.clear()
+            send(sys.stdout.buffer, HangProven())
+
+
+def _settle(session: Session) -> RunFolder:
+    """Agree on the run folder, and say once a node what is not as it should be."""
+    if (taken := taken_sessions_folder()) is not None:
+        log.once("sessions", taken)
+    try:
+        try:
+            settled = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))
+        except NoAnswerFromStorage as error:
+            settled = settle_elsewhere(session, error)
+    except (OSError, UnpreparedRunFolder) as error:
+        log.once("run folder", f"verdicts are printed but not saved: {error}")
+        return session.run_folder
+    if settled.trouble:
+        log.once("run folder", settled.trouble)
+    return settled.folder
+
+
+def claim_watch(session: Session) -> bool:
+    """Become the one sidecar of this session, for as long as this process lives.
+
+    A round may ask for a sidecar while that of the round before is only being replaced.
+
+    Returns:
+        Whether no other watches it.
+
+    Raises:
+        OSError: The session is gone.
+    """
+    descriptor = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
+
+
+def announce(session: Session) -> None:
+    """Name this process in the session, so that ranks allow it to read them and see its end.
+
+    Raises:
+        OSError: The session is gone.
+    """
+    me = process_ref(os.getpid())
+    facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
+    write_atomically(session.sidecar_file, encode(facts))

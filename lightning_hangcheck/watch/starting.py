@@ -1,0 +1,59 @@
+"""Starting a sidecar: an ordinary child process in a session of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.isolation.command import environment_of_module, own_command
+from lightning_hangcheck.machine.room import require_room
+from lightning_hangcheck.settings import environment_with
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.settings import Settings
+
+MODULE = "lightning_hangcheck.watch.sidecar"
+TASKS = 24
+"""Threads and processes of `hangcheck run` and its sidecar, while py-spy reads several ranks."""
+_started: list[subprocess.Popen[bytes]] = []
+"""Kept, so that Python does not warn about children that outlive the object that started them."""
+
+
+def start_sidecar(session: Session, settings: Settings) -> int:
+    """Start the sidecar of this node. It ends by itself with the job.
+
+    Args:
+        session: Of the job.
+        settings: Handed on through the sidecar's environment.
+
+    Returns:
+        Its process id.
+
+    Raises:
+        OSError: The process cannot be started, or a limit leaves it no room.
+    """
+    process = _spawn(session, settings, subprocess.DEVNULL)
+    _started.append(process)
+    return process.pid
+
+
+def start_tied_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:
+    """Start a sidecar that talks with its launcher over its standard input and output.
+
+    Raises:
+        OSError: The process cannot be started, or a limit leaves it no room.
+    """
+    return _spawn(session, settings, subprocess.PIPE)
+
+
+def _spawn(session: Session, settings: Settings, pipe: int) -> subprocess.Popen[bytes]:
+    """A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end."""
+    require_room(TASKS)
+    return subprocess.Popen(
+        own_command(MODULE, str(session.path)),
+        stdin=pipe,
+        stdout=pipe,
+        env={**environment_with(environment_of_module(), settings), "CUDA_VISIBLE_DEVICES": ""},
+        start_new_session=True,
+    )

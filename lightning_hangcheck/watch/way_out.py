@@ -1,0 +1,97 @@
+"""Is the job on its way out? What ranks do then is no recovery, and no new hang.
+
+Told by who asked for the end, or by ranks that leave a hang that was proven. Asked anew each time,
+for a launcher may start new ranks; time is a parameter, in monotonic nanoseconds. The diagnosis is
+imported only once it is needed (see `watching`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.model.case import AskedEnd
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.case import RankView
+
+OBEYED_WITHIN_S = 60.0
+"""Time after which no more steps are begun: SLURM kills 30 s after its SIGTERM (KillWait), and
+Lightning stops after the batch. A job that steps later was asked something else."""
+
+
+class WayOut:
+    """Who asked for the end of a job, and what its ranks show of it."""
+
+    def __init__(self) -> None:
+        self._asked: AskedEnd | None = None
+        self._asked_ns = 0
+        self._steps: dict[int, int | None] = {}
+        self._gone: frozenset[int] = frozenset()
+
+    @property
+    def asked(self) -> AskedEnd | None:
+        """Who asked for the end; None where nobody said so."""
+        return self._asked
+
+    @property
+    def asked_ns(self) -> int:
+        """When the end was asked for."""
+        return self._asked_ns
+
+    def ask(self, by: str, ranks: Sequence[RankView], suspected: str, now_ns: int) -> None:
+        """Take down that somebody asks the job to end; who asks first counts.
+
+        Args:
+            by: As in `AskedEnd`.
+            ranks: All ranks as they are now.
+            suspected: As in `AskedEnd`.
+            now_ns: The present.
+        """
+        from lightning_hangcheck.diagnosis.process_exit import ended_from_outside, failed
+
+        if self._asked is not None:
+            return
+        before = tuple(view.rank for view in ranks if failed(view) and not ended_from_outside(view))
+        self._asked = AskedEnd(by=by, failed_before=before, suspected=suspected)
+        self._asked_ns = now_ns
+        self._steps = {}
+
+    def hang_proven(self, ranks: Sequence[RankView]) -> None:
+        """Remember who was gone when the hang was proven: more of them mean the way out."""
+        self._gone = _gone(ranks)
+
+    def begun(self, ranks: Sequence[RankView], *, proven: bool, now_ns: int) -> bool:
+        """Whether the job is on its way out.
+
+        Args:
+            ranks: All ranks as they are now.
+            proven: A hang stands. Then a single rank that leaves it tells; else only what all of
+                them show, as one rank may be ended while the others need it.
+            now_ns: The present.
+        """
+        from lightning_hangcheck.diagnosis.asked_end import asked_by
+
+        if self._asked is not None and self._goes_on(ranks, now_ns):
+            self._asked = None
+        if self._asked is not None:
+            return True
+        if proven:
+            others = [view for view in ranks if view.rank not in self._gone]
+            return any(view.process_exit is not None or asked_by(view) for view in others)
+        alive = [view for view in ranks if view.process_exit is None]
+        return bool(alive) and all(map(asked_by, alive))
+
+    def _goes_on(self, ranks: Sequence[RankView], now_ns: int) -> bool:
+        """Whether a rank makes new steps, long after it was asked to end."""
+        if now_ns - self._asked_ns < OBEYED_WITHIN_S * NANOSECONDS:
+            return False
+        steps = {view.rank: view.beat.step for view in ranks if view.beat is not None}
+        self._steps = self._steps or steps
+        return steps != self._steps
+
+
+def _gone(ranks: Sequence[RankView]) -> frozenset[int]:
+    return frozenset(view.rank for view in ranks if view.process_exit is not None)

@@ -1,0 +1,185 @@
+"""The patience table asked about a job that nobody watched: what sleep tells, and what not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnosis.cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
+from msgspec.structs import replace
+
+from lightning_hangcheck.attach.case import undecided
+from lightning_hangcheck.attach.silence import unknown_sleep, with_silences
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.case import Limits, RankView
+from lightning_hangcheck.observe.watch_notes import RankNote
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
+
+LIMITS = Limits(proven_after=1.0)
+NOW_NS = 1_000_000_000_000
+BEAT = Beat(pid=2, rank=1, beats=5, phase="training_step", pulse_ns=NOW_NS)
+WATCHED_S = 2.2
+MOVING = ((MAIN, user("load", 41)), (MAIN, user("parse", 7)), (MAIN, user("store", 9)))
+
+
+def judged(
+    *views: RankView, watched_s: float = WATCHED_S, notes: tuple[RankNote, ...] = ()
+) -> Verdict:
+    known = {note.rank: note for note in notes}
+    return judge(job(*with_silences(views, watched_s, LIMITS, NOW_NS, known), limits=LIMITS))
+
+
+def note(number: int, silent_s: float, idle_s: float | None = None) -> RankNote:
+    return RankNote(
+        rank=number,
+        pid=number,
+        started_ticks=1,
+        silent_for_s=silent_s,
+        idle_for_s=silent_s if idle_s is None else idle_s,
+        circling_for_s=silent_s,
+    )
+
+
+def slept(view: RankView, seconds: float | None) -> RankView:
+    return replace(view, slept_for_s=seconds)
+
+
+def waiting(seconds: float) -> RankView:
+    return slept(rank(0, IN_BARRIER), seconds)
+
+
+def test_a_rank_that_slept_long_and_is_waited_for_hangs() -> None:
+    verdict = judged(waiting(400.0), slept(rank(1, IN_LOAD), 398.0))
+    assert (verdict.verdict, verdict.culprits, verdict.stalled_for_s) == ("hang", (1,), 398.0)
+    assert "its main thread had not run for 7 min when hangcheck came" in {
+        item.text for item in verdict.evidence
+    }
+
+
+def test_one_that_slept_for_seconds_is_only_suspected() -> None:
+    assert judged(waiting(9.0), slept(rank(1, IN_LOAD), 8.0)).verdict == "suspect"
+
+
+def test_where_the_kernel_tells_nothing_what_we_watched_is_all_there_is() -> None:
+    unknown = slept(rank(0, IN_BARRIER), None), slept(rank(1, IN_LOAD), None)
+    verdict = judged(*unknown, watched_s=4.3)
+    assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 4.3)
+
+
+def test_a_rank_that_records_was_not_silent_for_longer_than_since_its_last_beat() -> None:
+    """A beat from another thread, or a sleep that the kernel counts too long."""
+    recent = replace(BEAT, last_beat_ns=NOW_NS - 2_000_000_000)
+    slept_long = slept(rank(1, IN_LOAD), 398.0)
+    assert judged(waiting(400.0), replace(slept_long, beat=recent)).verdict == "healthy"
+    nothing_said = replace(recent, beats=0)
+    assert judged(waiting(400.0), replace(slept_long, beat=nothing_said)).verdict == "hang"
+
+
+def test_a_wait_of_seconds_is_healthy() -> None:
+    """A download, a tracker's run, a save that flushes to its disk."""
+    assert judged(waiting(3.0), slept(rank(1, IN_LOAD), 2.5)).verdict == "healthy"
+
+
+def test_one_that_polls_hangs_once_others_waited_longer_than_any_limit() -> None:
+    """It wakes now and then, so it may have come to this line just now."""
+    assert judged(waiting(100.0), slept(rank(1, IN_LOAD), 0.4)).verdict == "suspect"
+    verdict = judged(waiting(301.0), slept(rank(1, IN_LOAD), 0.4))
+    assert (verdict.verdict, verdict.stalled_for_s) == ("hang", 301.0)
+
+
+def test_one_that_moves_is_healthy_however_long_the_others_wait_and_slow_after_the_last_limit() -> (
+    None
+):
+    moving = slept(rank(1, *MOVING, cpu=0.9), 0.0)
+    assert judged(waiting(100.0), moving).verdict == "healthy"
+    assert judged(waiting(301.0), moving).verdict == "slow"
+
+
+def test_one_that_writes_bytes_is_healthy() -> None:
+    assert judged(waiting(100.0), slept(rank(1, IN_LOAD, bytes_s=200_000), 0.2)).verdict == (
+        "healthy"
+    )
+
+
+def test_a_long_computation_is_suspected_only_when_others_waited_long() -> None:
+    busy = slept(rank(1, IN_LOAD, cpu=0.9), 0.0)
+    assert judged(waiting(12.0), busy).verdict == "healthy"
+    assert judged(waiting(45.0), busy).verdict == "suspect"
+    assert judged(waiting(400.0), busy).verdict == "hang"
+
+
+def test_a_stopped_rank_is_proven_at_once() -> None:
+    verdict = judged(waiting(3.0), slept(rank(1, IN_LOAD, state="T"), 3.0))
+    assert (verdict.verdict, verdict.cause) == ("hang", "process_stopped")
+
+
+def test_what_a_watcher_knows_counts_where_its_looks_woke_the_ranks() -> None:
+    woken = waiting(0.3), slept(rank(1, IN_LOAD), 0.3)
+    assert judged(*woken).verdict == "healthy"
+    verdict = judged(*woken, notes=(note(0, 90.0), note(1, 80.0)))
+    assert (verdict.verdict, verdict.culprits, verdict.stalled_for_s) == ("hang", (1,), 80.0)
+
+
+def test_a_rank_that_has_just_beaten_is_not_silent_whatever_a_watcher_noted() -> None:
+    beaten = replace(rank(1, IN_LOAD), beat=replace(BEAT, last_beat_ns=NOW_NS - 200_000_000))
+    notes = (note(0, 90.0), note(1, 80.0))
+    assert judged(waiting(0.3), slept(beaten, 0.3), notes=notes).verdict == "healthy"
+
+
+def test_a_rank_that_moves_before_our_eyes_is_not_silent_whatever_a_watcher_noted() -> None:
+    moving = replace(note(1, 80.0), circling_for_s=1.0)
+    verdict = judged(waiting(0.3), rank(1, *MOVING, cpu=0.9), notes=(note(0, 90.0), moving))
+    assert verdict.verdict == "healthy"
+
+
+def test_a_watcher_that_saw_a_rank_go_in_circles_makes_it_no_healthy_one() -> None:
+    notes = (note(0, 400.0), note(1, 400.0))
+    verdict = judged(waiting(0.3), rank(1, *MOVING, cpu=0.9), notes=notes)
+    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+
+
+def test_after_a_recovery_the_notes_are_short_and_the_job_is_healthy() -> None:
+    notes = (note(0, 0.5), note(1, 0.5))
+    assert judged(waiting(0.3), slept(rank(1, IN_LOAD), 0.3), notes=notes).verdict == "healthy"
+
+
+def test_one_that_beats_and_stands_still_is_silent_since_its_last_beat() -> None:
+    """Woken by a look, it has hardly slept; idle it was seen for the visit only."""
+    silent = replace(rank(1, IN_LOAD), beat=replace(BEAT, last_beat_ns=NOW_NS - 60_000_000_000))
+    (_, view) = with_silences((waiting(0.3), slept(silent, 0.3)), WATCHED_S, LIMITS, NOW_NS)
+    assert (view.silent_for_s, view.idle_for_s) == (60.0, WATCHED_S)
+    assert judged(waiting(0.3), slept(silent, 0.3), watched_s=4.3).verdict == "suspect"
+    assert judged(waiting(400.0), slept(silent, 50.0)).verdict == "hang"
+
+
+def test_a_wait_is_not_counted_from_the_last_beat_of_who_waits() -> None:
+    """It may have computed for a minute and come a second ago."""
+    late = replace(waiting(1.0), beat=replace(BEAT, last_beat_ns=NOW_NS - 60_000_000_000))
+    assert judged(late, slept(rank(1, IN_LOAD, cpu=0.9), 0.0)).verdict == "healthy"
+
+
+def test_where_nobody_advances_and_nobody_slept_for_long_a_longer_look_decides() -> None:
+    def left_open(*views: RankView, watched_s: float = WATCHED_S) -> bool:
+        return undecided(job(*with_silences(views, watched_s, LIMITS, NOW_NS), limits=LIMITS))
+
+    still = slept(rank(1, IN_LOAD), 0.3)
+    assert left_open(waiting(0.3), still)
+    assert not left_open(waiting(0.3), still, watched_s=4.3)
+    assert not left_open(waiting(9.0), still)
+    assert not left_open(waiting(0.3), rank(1, *MOVING, cpu=0.9))
+    assert not left_open(still)
+
+
+def test_a_short_sleep_that_a_longer_look_left_open_is_a_gap() -> None:
+    short = [slept(rank(1, IN_LOAD), 0.3)]
+    assert unknown_sleep(short, WATCHED_S) == ()
+    (gap,) = unknown_sleep(short, 4.3)
+    assert "it last ran 0.3 s before this visit" in gap.why
+    assert unknown_sleep(short, 4.3, {1: note(1, 80.0)}) == ()
+
+
+def test_what_the_kernel_did_not_tell_is_a_gap() -> None:
+    gaps = unknown_sleep([waiting(3.0), slept(rank(1, IN_LOAD), None)], WATCHED_S)
+    assert [gap.rank for gap in gaps] == [1]

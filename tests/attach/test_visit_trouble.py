@@ -1,0 +1,188 @@
+"""Visits to jobs that make it hard: ranks that die meanwhile, odd names, containers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import PROGRAMS, is_alive, until
+from psutil import Process
+
+from lightning_hangcheck.attach.job_search import find_jobs, look_around
+from lightning_hangcheck.attach.observation import Attached
+from lightning_hangcheck.attach.offer import Offer
+from lightning_hangcheck.attach.visit import attach
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.model.case import Limits
+from lightning_hangcheck.probes.proc.last_run import slept_s
+from lightning_hangcheck.probes.stacks.py_spy import find_py_spy
+from lightning_hangcheck.rundir.layout import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from processes import RunningProgram, StartProgram
+
+    from lightning_hangcheck.attach.job_grouping import FoundJob
+
+LIMITS = Limits(idle_after=1.0)
+IN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def stuck_job(launcher: RunningProgram, ranks: int) -> FoundJob:
+    """The ranks of starting_ranks.py, once rank 1 stands still."""
+    for _ in range(ranks - 1):
+        launcher.announcement()
+    job = find_jobs(look_around(), [launcher.pid])[0]
+    until(lambda: _stands_still(job.ranks[1].pid), "rank 1 to stand still")
+    return job
+
+
+def _stands_still(pid: int) -> bool:
+    slept = slept_s(pid)
+    return slept is None or slept >= 1.0
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], None]:
+    """Take a script for py-spy: it does something first where it is asked about one process."""
+
+    def install(pid: int, deed: str) -> None:
+        script = tmp_path / "py-spy"
+        case = f'case "$* " in *"--pid {pid} "*) {deed} ;; esac'
+        script.write_text(f'#!/bin/sh\n{case}\nexec {find_py_spy()} "$@"\n')
+        script.chmod(0o700)
+        (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    return install
+
+
+def test_a_rank_that_died_before_its_dump_is_the_culprit(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    job = stuck_job(program("starting_ranks.py", "stuck", "3"), 3)
+    os.kill(job.ranks[1].pid, signal.SIGKILL)
+    until(lambda: not is_alive(Process(job.ranks[1].pid)), "rank 1 to end")
+    _, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0, 2))
+
+
+def test_a_visit_ends_in_time_where_processes_do_not_answer(
+    program: StartProgram, stand_in: Callable[[int, str], None]
+) -> None:
+    """All looks are taken all the same: what answers is seen as often as ever."""
+    job = stuck_job(program("starting_ranks.py", "stuck", "2"), 2)
+    stand_in(job.ranks[1].pid, "exec sleep 1000")
+    began = time.monotonic()
+    case = Attached(job, LIMITS, Offer(), time_limit_s=1.5).take_evidence("visit")
+    assert time.monotonic() - began < 1.5 + 3.0  # three looks take two seconds
+    assert [len(view.processes[0].samples) for view in case.ranks] == [3, 3]
+    assert any("gave no answer within 0." in gap.why for gap in case.gaps)
+
+
+def test_a_rank_that_dies_in_the_middle_of_its_dump_is_the_culprit(
+    program: StartProgram, tmp_path: Path, stand_in: Callable[[int, str], None]
+) -> None:
+    job = stuck_job(program("starting_ranks.py", "stuck", "3"), 3)
+    stand_in(job.ranks[1].pid, f"kill -9 {job.ranks[1].pid}")
+    _, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0, 2))
+
+
+def test_a_py_spy_that_is_silent_on_one_rank_costs_only_that_ranks_stack(
+    program: StartProgram, tmp_path: Path, stand_in: Callable[[int, str], None]
+) -> None:
+    job = stuck_job(program("starting_ranks.py", "stuck", "3"), 3)
+    stand_in(job.ranks[2].pid, "exec /bin/sleep 1000")
+    began = time.monotonic()
+    case, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    assert time.monotonic() - began < 20.0
+    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+    assert [gap.rank for gap in verdict.gaps if "gave no answer within" in gap.why] == [2]
+    (look,) = case.ranks[2].processes
+    assert all(sample.kernel is not None for sample in look.samples)
+
+
+def test_two_hundred_threads_fit_into_the_time_and_the_report(
+    program: StartProgram,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    running = program("many_threads.py", "200", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    began = time.monotonic()
+    code = invoke(["attach", "--pid", str(running.pid), "--run-dir", "run"])
+    assert time.monotonic() - began < 15.0
+    assert code == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+    evidence = sum(file.stat().st_size for file in Path("run").rglob("*") if file.is_file())
+    assert evidence < 2_000_000
+
+
+def test_names_are_told_to_a_terminal_that_has_no_signs_for_them(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """Escaped there; whole in the run folder."""
+    folder = tmp_path / "Ordner (é) 日本"
+    folder.mkdir()
+    for name in ("unusual_names.py", "announcing.py"):
+        shutil.copy(PROGRAMS / name, folder)
+    running = program(folder / "unusual_names.py", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    command = [sys.executable, "-m", "lightning_hangcheck", "attach", "--pid", str(running.pid)]
+    visited = subprocess.run(
+        [*command, "--run-dir", str(folder / "run")],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "HANGCHECK_STALL_TIMEOUT": "1"},
+        capture_output=True,
+        encoding="latin-1",
+        timeout=60,
+        check=False,
+    )
+    assert visited.stderr == ""
+    assert "öffnet_das_märchenbuch" in visited.stdout
+    assert r"Ordner (é) \u65e5\u672c" in visited.stdout
+    stacks = (folder / "run" / "evidence" / "1" / "stacks.txt").read_text(encoding="utf-8")
+    assert "öffnet_das_märchenbuch" in stacks
+
+
+def _namespaces_work() -> bool:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run([*IN_NAMESPACE, "true"], capture_output=True, timeout=30, check=False)
+    return tried.returncode == 0
+
+
+@pytest.mark.skipif(not _namespaces_work(), reason="no pid namespace can be made here")
+def test_a_process_outside_our_pid_namespace_is_not_there(program: StartProgram) -> None:
+    running = program("sleeping.py")
+    inside = [*IN_NAMESPACE, sys.executable, "-m", "lightning_hangcheck", "attach"]
+    visited = subprocess.run(
+        [*inside, "--pid", str(running.pid)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert visited.returncode == 4
+    assert visited.stderr.startswith(f"hangcheck: there is no process {running.pid} here; ")
+    assert "pid namespace" in visited.stderr
+    assert visited.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not _namespaces_work(), reason="no pid namespace can be made here")
+def test_a_job_in_a_pid_namespace_is_seen_by_its_ids_on_this_side(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """As of a container, from its host."""
+    launcher = program("in_pid_namespace.py", "starting_ranks.py", "stuck", "2")
+    job = stuck_job(launcher, 2)
+    _, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))

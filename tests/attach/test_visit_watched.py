@@ -1,0 +1,135 @@
+"""Visits to jobs that a sidecar watches: its looks wake the ranks, so the kernel forgets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from launched import python, record_of, start_run, verdict_of
+from processes import PROGRAMS, end, until
+
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.probes.stacks.py_spy import find_py_spy
+
+if TYPE_CHECKING:
+    from processes import StartProgram
+
+PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
+
+BEATING = """
+import time
+import lightning_hangcheck as hc
+while True:
+    hc.beat()
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same patience for the watcher and for us, and no test that waits for half a minute."""
+    for name, value in PATIENCE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+
+def watched(folder: Path, mode: str) -> subprocess.Popen[str]:
+    """Two ranks of starting_ranks.py below `hangcheck run`; what they announce is thrown away."""
+    command = [sys.executable, str(PROGRAMS / "starting_ranks.py"), mode, "2"]
+    return start_run(folder, command, HANGCHECK_TEST_ANNOUNCE="2")
+
+
+def told(folder: Path, *kinds: str) -> bool:
+    """Whether the watcher's newest verdict is one of these."""
+    return (folder / "verdict.json").is_file() and verdict_of(folder).verdict in kinds
+
+
+def pids(folder: Path) -> dict[int, int]:
+    return {rank.rank: rank.pid for rank in record_of(folder).ranks}
+
+
+@pytest.mark.real
+def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It never beats, and no rank sleeps for longer than until the watcher's next look."""
+    job, run = watched(tmp_path, "stuck"), tmp_path / "run"
+    try:
+        until(lambda: told(run, "hang"), "the watcher to tell the hang", seconds=60.0)
+        pid = str(pids(run)[0])
+        codes = [invoke(["attach", "--pid", pid, "--run-dir", f"visit{n}"]) for n in range(3)]
+        told_at = verdict_of(run).detected_at
+    finally:
+        end(job)
+    said = capsys.readouterr()
+    assert codes == [3, 3, 3], said.out
+    for number in range(3):
+        verdict = verdict_of(tmp_path / f"visit{number}")
+        assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+        assert verdict.stalled_for_s >= 7.0
+    assert said.err.startswith(f"hangcheck: this job is watched, see {run}: HANG rank 1 ")
+    assert f"told at {told_at}" in said.err
+
+
+@pytest.mark.real
+def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, run = start_run(tmp_path, python(BEATING)), tmp_path / "run"
+    try:
+        until(lambda: (run / "run.json").is_file() and pids(run), "the rank")
+        stopped = psutil.Process(pids(run)[0])
+        stopped.send_signal(signal.SIGSTOP)
+        until(lambda: told(run, "hang"), "the watcher to tell the hang", seconds=60.0)
+        stopped.send_signal(signal.SIGCONT)
+        until(lambda: told(run, "recovered"), "the watcher to see it advance")
+        code = invoke(["attach", "--pid", str(stopped.pid), "--run-dir", "visit"])
+    finally:
+        end(job)
+    said = capsys.readouterr()
+    assert code == 0, said.out
+    assert ": RECOVERED " in said.err
+
+
+@pytest.mark.real
+def test_after_another_tools_look_a_hang_is_suspected_and_never_healthy(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """Nobody watches it; py-spy paused it a moment ago, so by the kernel it has hardly slept."""
+    launcher = program("starting_ranks.py", "stuck", "2")
+    lines = [launcher.first_words, launcher.announcement()]
+    for rank in (line.split()[1] for line in lines):
+        look = [str(find_py_spy()), "dump", "--pid", rank]
+        subprocess.run(look, check=True, capture_output=True, timeout=60)
+    code = invoke(["attach", "--pid", str(launcher.pid), "--run-dir", "visit"])
+    verdict = verdict_of(tmp_path / "visit")
+    assert (code, verdict.verdict, verdict.culprits) == (0, "suspect", (1,))
+    assert any("which wakes it" in gap.why for gap in verdict.gaps)
+
+
+@pytest.mark.real
+def test_a_page_or_notes_that_are_no_files_hold_neither_watcher_nor_visitor_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A FIFO that nobody writes, and a device that never ends, in the job's session."""
+    job, run = watched(tmp_path, "stuck"), tmp_path / "run"
+    try:
+        until(lambda: (run / "run.json").is_file() and len(pids(run)) == 2, "both ranks")
+        environment = psutil.Process(pids(run)[0]).environ()
+        pages = Path(environment["HANGCHECK_SESSION"]) / "pages"
+        os.mkfifo(pages / "1.page")
+        (pages / "2.page").symlink_to("/dev/zero")
+        for pid in pids(run).values():
+            (pages / f"{pid}.page").unlink(missing_ok=True)
+            os.mkfifo(pages / f"{pid}.page")
+        until(lambda: told(run, "hang"), "the watcher to tell the hang", seconds=60.0)
+        code = invoke(["attach", "--pid", str(pids(run)[0]), "--run-dir", "visit"])
+    finally:
+        end(job)
+    assert code == 3, capsys.readouterr().out

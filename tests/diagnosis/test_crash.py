@@ -1,0 +1,248 @@
+"""The job is over: finished, or crashed, and who failed first."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, SITE, gone, job, rank
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.diagnosis.asked_end import asked_by
+from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well
+from lightning_hangcheck.model.beat import STARTING_SERVER, Beat, OpenSection
+from lightning_hangcheck.model.case import Aftermath, AskedEnd
+from lightning_hangcheck.model.evidence import Frame
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+
+def _beaten(view: RankView, beat: Beat) -> RankView:
+    return msgspec.structs.replace(view, beat=beat)
+
+
+def test_ranks_that_all_left_well_finished() -> None:
+    verdict = judge(job(gone(0, 0, order=1), gone(1, 0), ended=True, exit_code=0))
+    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("finished", None, ())
+
+
+def test_a_job_is_over_when_no_rank_is_left() -> None:
+    assert judge(job(gone(0, 0), gone(1, 0))).verdict == "finished"
+    assert judge(job(rank(0, IN_LOAD), gone(1, 0))).verdict != "finished"
+
+
+def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
+    verdict = judge(
+        job(
+            gone(0, 1, order=1, words="RuntimeError: Connection closed by peer"),
+            gone(1, 1, order=0, words="ValueError: bad sample"),
+            ended=True,
+            exit_code=1,
+        )
+    )
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
+    assert verdict.cause == "process_dead"
+    assert verdict.summary == (
+        "rank 1 failed first: it exited with code 1: ValueError: bad sample; rank 0 ended after it"
+    )
+    assert "rank 1 raised" in verdict.remedies[0].text
+
+
+def _raising(view: RankView, at_ns: int, *, last_beat_ns: int = 0) -> RankView:
+    beat = Beat(pid=1, ending="raised", ended_ns=at_ns, last_beat_ns=last_beat_ns)
+    return _beaten(view, beat)
+
+
+def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
+    """Rank 1 raised, and the launcher ended it on its way out, for rank 0 failed for want of it."""
+    late = _raising(gone(1, -15, order=1, words="ValueError: bad sample"), 100)
+    early = _raising(gone(0, 1, order=0, words="RuntimeError: Connection closed by peer"), 200)
+    verdict = judge(job(early, late, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "ValueError: bad sample" in verdict.summary
+
+
+def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
+    caught = _raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
+    failure = _raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
+    assert judge(job(failure, caught, ended=True, exit_code=1)).culprits == (0,)
+
+
+def test_a_rank_that_left_before_the_first_failed_is_told() -> None:
+    failure = gone(0, 1, order=1, words="RuntimeError: Connection closed by peer")
+    verdict = judge(job(failure, gone(1, 0, order=0), ended=True, exit_code=1))
+    assert verdict.culprits == (0,)
+    assert verdict.summary.endswith("closed by peer; rank 1 had left before it with exit code 0")
+
+
+def test_a_rank_that_left_after_it_is_not() -> None:
+    verdict = judge(job(gone(0, 1, order=0), gone(1, 0, order=1), ended=True, exit_code=1))
+    assert "left" not in verdict.summary
+
+
+def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
+    verdict = judge(job(gone(0, -15, order=0), gone(1, -9, order=1), ended=True, exit_code=1))
+    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
+    assert "killed by SIGKILL (usually the kernel's out-of-memory killer" in verdict.summary
+    assert "dmesg" in verdict.remedies[0].text
+
+
+def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
+    assert view.process_exit is not None
+    departure = msgspec.structs.replace(
+        view.process_exit, memory_kills=kills, memory_kills_scope=scope
+    )
+    return msgspec.structs.replace(view, process_exit=departure)
+
+
+def test_the_kernels_count_of_ends_for_want_of_memory_is_told_with_the_killed_rank() -> None:
+    killed = _with_memory_kills(gone(1, -9), 1, "control group")
+    verdict = judge(job(gone(0, 1, order=1), killed, ended=True, exit_code=1))
+    assert (verdict.culprits, verdict.cause) == ((1,), "process_dead")
+    told = "the kernel's out-of-memory killer ended a process of its control group meanwhile"
+    assert f"killed by SIGKILL ({told})" in verdict.summary
+    assert "memory" not in {item.kind for item in verdict.evidence}
+
+
+def test_a_rank_that_failed_when_others_were_killed_for_memory_has_that_among_its_facts() -> None:
+    """A DataLoader worker is killed, and its rank raises."""
+    raised = _with_memory_kills(gone(1, 1, words="RuntimeError: worker exited"), 2, "machine")
+    verdict = judge(job(rank(0, IN_LOAD), raised, ended=True, exit_code=1))
+    told = "the kernel's out-of-memory killer ended 2 processes of this machine meanwhile"
+    assert [item.text for item in verdict.evidence if item.kind == "memory"] == [told]
+
+
+def test_lightnings_own_word_for_sigterm_is_no_failure_either() -> None:
+    verdict = judge(
+        job(gone(0, 1, order=0, words="SIGTERMException"), gone(1, 1, order=1), ended=True)
+    )
+    assert verdict.culprits == (1,)
+
+
+@pytest.mark.parametrize("code", [-15, 143, -2])
+def test_a_job_ended_from_outside_blames_no_rank(code: int) -> None:
+    verdict = judge(job(gone(0, code), gone(1, code, order=1), ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("finished", (), None)
+    name = signal.Signals(code % 128 if code > 0 else -code).name
+    assert verdict.summary == f"the job was ended by {name} to rank 0; no rank failed by itself"
+
+
+ASKED = AskedEnd(by="SIGINT from the terminal")
+
+
+def test_what_fails_after_the_end_was_asked_for_is_no_crash() -> None:
+    ranks = gone(0, 1, words="RuntimeError: closed by peer"), gone(1, -9, order=1)
+    verdict = judge(job(*ranks, ended=True, exit_code=1, asked_end=ASKED))
+    assert (verdict.verdict, verdict.culprits) == ("finished", ())
+    assert "ended by SIGINT from the terminal; no rank failed" in verdict.summary
+
+
+def test_a_rank_that_had_failed_before_is_still_blamed() -> None:
+    asked = AskedEnd(by="SIGINT from the terminal", failed_before=(1,))
+    ranks = gone(0, -2, order=1), gone(1, 1, words="ValueError: bad sample")
+    verdict = judge(job(*ranks, ended=True, exit_code=1, asked_end=asked))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+
+
+def test_the_suspicion_that_stood_when_the_end_was_asked_for_is_told() -> None:
+    asked = AskedEnd(by="SIGINT from the terminal", suspected="rank 1 is silent")
+    verdict = judge(job(gone(0, -2), gone(1, -2), ended=True, exit_code=1, asked_end=asked))
+    assert verdict.summary.endswith("suspected by then: rank 1 is silent")
+
+
+def test_a_helper_ended_in_a_job_that_ended_well_does_not_mean_that_it_was_ended() -> None:
+    verdict = judge(job(gone(0, 0), gone(1, -15), ended=True, exit_code=0))
+    assert "ended well" in verdict.summary
+
+
+def test_what_became_of_a_hang_is_a_sentence_more_and_the_verdict_stays() -> None:
+    hung = job(rank(0, IN_ALL_REDUCE, silent=40.0), rank(1, IN_LOAD, silent=40.0))
+    before = judge(hung)
+    after = Aftermath(after_s=60.0, text="the job was ended by SIGINT from the terminal")
+    verdict = judge(msgspec.structs.replace(hung, aftermath=after))
+    told = "60 s later the job was ended by SIGINT from the terminal"
+    assert before.verdict == "hang"
+    assert verdict.summary == f"{before.summary}; {told}"
+    assert verdict.stalled_for_s == before.stalled_for_s + 60
+    assert [item.text for item in verdict.evidence if item.kind == "ending"] == [told]
+    same = ("culprits", "victims", "cause", "stalled_since", "ranks", "wait_for", "remedies")
+    assert [getattr(verdict, name) for name in same] == [getattr(before, name) for name in same]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        ((gone(0, -15), gone(1, -15, order=1)), "the job was ended by SIGTERM to rank 0"),
+        ((gone(0, None), gone(1, None, order=1)), "the job ended, and nobody saw how"),
+        (
+            (gone(0, 1, words="RuntimeError: timed out"), gone(1, -15, order=1)),
+            "the job ended: rank 0 failed first: it exited with code 1: RuntimeError: timed out; "
+            "rank 1 ended after it",
+        ),
+    ],
+)
+def test_how_a_job_ended_in_which_a_hang_stood(ranks: tuple[RankView, ...], told: str) -> None:
+    case = job(*ranks, ended=True)
+    assert not ended_well(case)
+    assert aftermath_of(case) == told
+
+
+def test_a_job_whose_ranks_were_all_seen_to_leave_well_ended_well_though_a_hang_stood() -> None:
+    assert ended_well(job(gone(0, 0), gone(1, 0), ended=True))
+    assert not ended_well(job(gone(0, 0), ended=True, exit_code=0, asked_end=ASKED))
+
+
+def test_a_rank_that_caught_the_interrupt_and_went_on_is_not_asked_to_end() -> None:
+    words = "KeyboardInterrupt in main (train.py:3)"
+    leaving = Beat(pid=1, ending="raised", ended_ns=5, last_beat_ns=5, last_words=words)
+    going_on = msgspec.structs.replace(leaving, last_beat_ns=9_000_000_000)
+    assert asked_by(_beaten(rank(0, IN_LOAD), leaving)) == "KeyboardInterrupt in rank 0"
+    assert asked_by(_beaten(rank(0, IN_LOAD), going_on)) is None
+
+
+def test_a_rank_in_lightnings_handler_is_asked_to_end() -> None:
+    file = f"{SITE}/lightning/pytorch/trainer/connectors/signal_connector.py"
+    handler = Frame("_SignalConnector._sigterm_notifier_fn", file, 117)
+    assert asked_by(rank(0, (*IN_LOAD, handler))) == "SIGTERM to rank 0"
+    assert asked_by(rank(0, IN_LOAD)) is None
+
+
+def test_a_command_that_fails_before_any_rank_is_told() -> None:
+    verdict = judge(job(ended=True, exit_code=2))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "exit code 2" in verdict.summary
+
+
+def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:
+    raised = _beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    verdict = judge(job(gone(0, 0), raised, ended=True, exit_code=1))
+    assert verdict.culprits == (1,)
+    assert "KeyError: 'x'" in verdict.summary
+
+
+def test_an_exception_that_was_caught_is_no_crash() -> None:
+    raised = _beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    assert judge(job(gone(0, 0), raised, ended=True, exit_code=0)).verdict == "finished"
+
+
+def test_helpers_that_a_finished_job_ended_are_no_crash() -> None:
+    case = job(gone(0, 0, order=1), gone(1, -15), ended=True, exit_code=0)
+    assert judge(case).verdict == "finished"
+
+
+def test_an_unknown_signal_is_told_by_its_number() -> None:
+    assert "killed by signal 99" in judge(job(gone(0, -99), ended=True)).summary
+
+
+@pytest.mark.parametrize(
+    ("section", "blamed"), [(STARTING_SERVER, True), ("init_process_group", False)]
+)
+def test_an_abort_while_our_server_starts_is_laid_to_it(section: str, blamed: bool) -> None:
+    aborted = _beaten(gone(1, -6, order=0), Beat(pid=1, sections=(OpenSection(section, 1),)))
+    verdict = judge(job(gone(0, 1, order=1), aborted, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (1,), "process_dead")
+    assert ("which lightning-hangcheck asks for" in verdict.summary) is blamed
+    assert "gloo" not in verdict.summary

@@ -1,0 +1,107 @@
+"""Who waits for whom, and where that ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BARRIER,
+    IN_CONNECT,
+    IN_GETITEM,
+    IN_INIT,
+    IN_LOAD,
+    IN_LOADER,
+    IN_MEETING,
+    WANTS_WORK,
+    gone,
+    job,
+    missing,
+    rank,
+    worker,
+)
+
+from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
+from lightning_hangcheck.diagnosis.job import read_job
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+
+def _graph(*ranks: RankView) -> WaitGraph:
+    return build_graph(read_job(job(*ranks)))
+
+
+def _arrows(graph: WaitGraph) -> set[tuple[str, str]]:
+    return {(edge.source, edge.target) for edge in graph.edges}
+
+
+def test_a_rank_in_a_collective_waits_for_all_that_are_not_in_one() -> None:
+    graph = _graph(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD), gone(2, 1), missing(3))
+    assert _arrows(graph) == {("rank:0", f"rank:{other}") for other in (1, 2, 3)}
+    assert (graph.ends, graph.waiters) == ((1, 2, 3), (0,))
+    assert graph.edges[0].through == "in all_reduce"
+
+
+def test_ranks_in_different_collectives_wait_for_each_other() -> None:
+    graph = _graph(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER))
+    assert _arrows(graph) == {("rank:0", "rank:1"), ("rank:1", "rank:0")}
+    assert (graph.ends, graph.waiters) == ((0, 1), ())
+
+
+def test_one_rank_apart_from_a_majority_is_the_end() -> None:
+    graph = _graph(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER), rank(2, IN_ALL_REDUCE))
+    assert (graph.ends, graph.waiters) == ((1,), (0, 2))
+
+
+def test_two_halves_in_different_collectives_are_all_ends() -> None:
+    graph = _graph(
+        rank(0, IN_ALL_REDUCE),
+        rank(1, IN_ALL_REDUCE),
+        rank(2, IN_BARRIER),
+        rank(3, IN_BARRIER),
+    )
+    assert graph.ends == (0, 1, 2, 3)
+
+
+def test_ranks_in_one_collective_wait_for_nobody_known() -> None:
+    assert _graph(rank(0, IN_ALL_REDUCE), rank(1, IN_ALL_REDUCE)) == WaitGraph()
+
+
+def test_a_rank_without_a_store_is_the_end_of_the_rendezvous() -> None:
+    graph = _graph(rank(0, IN_INIT), rank(1, IN_CONNECT))
+    assert _arrows(graph) == {("rank:0", "rank:1"), ("rank:1", "host:store")}
+    assert (graph.ends, graph.waiters) == ((1,), (0,))
+
+
+def test_a_rank_without_a_store_waits_for_the_rank_that_should_keep_it() -> None:
+    graph = _graph(rank(0, IN_LOAD), rank(1, IN_CONNECT))
+    assert _arrows(graph) == {("rank:1", "rank:0")}
+
+
+def test_a_rank_waits_for_its_workers_that_owe_a_batch() -> None:
+    loading = rank(1, IN_LOADER, children=[worker(0, WANTS_WORK), worker(1, IN_GETITEM)])
+    graph = _graph(rank(0, IN_ALL_REDUCE), loading)
+    assert _arrows(graph) == {("rank:0", "rank:1"), ("rank:1", "worker:1/1")}
+    assert (graph.ends, graph.waiters, graph.between_ranks) == ((1,), (0,), True)
+
+
+def test_a_rank_that_waits_only_for_its_worker_keeps_no_rank_waiting() -> None:
+    graph = _graph(rank(0, IN_LOADER, children=[worker(0, IN_GETITEM)]))
+    assert (graph.ends, graph.between_ranks) == ((0,), False)
+
+
+def test_a_guard_waits_for_the_ranks_that_have_not_come() -> None:
+    graph = _graph(rank(0, IN_LOAD), rank(1, IN_MEETING), rank(2, IN_MEETING))
+    assert _arrows(graph) == {("rank:1", "rank:0"), ("rank:2", "rank:0")}
+
+
+def test_a_guard_against_a_collective_is_a_cycle() -> None:
+    assert _graph(rank(0, IN_MEETING), rank(1, IN_ALL_REDUCE)).ends == (0, 1)
+
+
+def test_a_large_graph_keeps_its_ends_with_few_edges() -> None:
+    ranks = [rank(n, IN_ALL_REDUCE if n < 200 else IN_LOAD) for n in range(400)]
+    graph = _graph(*ranks)
+    assert len(graph.edges) == 399
+    assert (graph.ends, graph.waiters) == (tuple(range(200, 400)), tuple(range(200)))

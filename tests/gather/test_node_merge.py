@@ -1,0 +1,115 @@
+"""Cases of several nodes become one; contradictions are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnosis.cases import IN_BARRIER, IN_LOAD, SECOND, job, rank
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.model.evidence import Holder, WaitTarget
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case, RankView
+
+
+def node(name: str, *views: RankView, at: str = "2026-11-20T10:24:16.500Z", **run: int) -> NodeCase:
+    """What was seen on one of two nodes with two ranks each."""
+    here = tuple(replace(view, host=name) for view in views)
+    facts = {"world_size": 4, "local_world_size": 2, "nnodes": 2, **run}
+    return NodeCase(name, job(*here, taken_at=at, **facts))
+
+
+def merged(*nodes: NodeCase) -> Case:
+    return merge_cases(nodes, "merged")
+
+
+def test_a_culprit_is_found_on_the_other_node() -> None:
+    waiting = node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER))
+    stuck = node("node1", rank(2, IN_BARRIER), rank(3, IN_LOAD))
+    assert judge(waiting.case).culprits == ()
+    case = merged(waiting, stuck)
+    verdict = judge(case)
+    assert [view.rank for view in case.ranks] == [0, 1, 2, 3]
+    assert (verdict.verdict, verdict.culprits, verdict.run_id) == ("hang", (3,), "merged")
+    assert verdict.gaps == ()
+
+
+def test_a_rank_that_no_node_has_is_missing_where_every_node_says_how_many_it_has() -> None:
+    case = merged(
+        node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER)), node("node1", rank(2, IN_BARRIER))
+    )
+    assert [(view.rank, view.pid) for view in case.ranks][3] == (3, None)
+
+
+def test_ranks_of_a_node_that_was_left_out_are_a_gap() -> None:
+    case = merged(
+        node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER), world_size=6, nnodes=3),
+        node("node1", rank(2, IN_BARRIER), rank(3, IN_BARRIER), world_size=6, nnodes=3),
+    )
+    assert [gap.what for gap in case.gaps] == ["ranks 4-5"]
+
+
+def test_two_processes_that_claim_one_rank_are_told() -> None:
+    case = merged(
+        node("node0", rank(0, IN_BARRIER), rank(1, IN_LOAD)),
+        node("node1", rank(1, IN_BARRIER), at="2026-11-20T10:24:17.000Z"),
+    )
+    (gap,) = [gap for gap in case.gaps if gap.rank == 1]
+    assert "on node0" in gap.why
+    assert "in node1, which counts" in gap.why
+    assert next(view for view in case.ranks if view.rank == 1).host == "node1"
+
+
+def test_nodes_of_different_jobs_are_told() -> None:
+    other = node("node1", rank(2, IN_BARRIER), rank(3, IN_BARRIER))
+    stranger = replace(other.case, run=replace(other.case.run, command="python other.py"))
+    case = merged(
+        node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER)), NodeCase("node1", stranger)
+    )
+    assert [gap.what for gap in case.gaps] == ["command of node1"]
+
+
+def test_clocks_of_nodes_are_joined_by_their_wall_clocks() -> None:
+    """Monotonic clocks of two hosts have nothing in common; a later visit stays later."""
+    late = node("node1", rank(2, IN_BARRIER), rank(3, IN_LOAD), at="2026-11-20T10:24:26.500Z")
+    early = node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER))
+    shifted = NodeCase("node0", rebased(early.case, 5_000 * SECOND))
+    case = merged(shifted, late)
+    newest = {view.rank: view.processes[0].samples[-1].taken_ns for view in case.ranks}
+    assert newest[3] == case.taken_ns
+    assert newest[0] == case.taken_ns - 10 * SECOND
+
+
+def test_every_monotonic_time_is_moved_and_an_absent_one_stays_absent() -> None:
+    beat = Beat(pid=1, last_beat_ns=7, pulse_ns=0, sections=(OpenSection("save", 5),))
+    moved = rebased(beat, 100)
+    assert (moved.last_beat_ns, moved.pulse_ns, moved.sections[0].since_ns) == (107, 0, 105)
+
+
+def test_a_holder_is_not_taken_for_a_process_of_another_node_with_its_number() -> None:
+    """Containers number their processes alike."""
+    lock = WaitTarget(
+        call="flock", kind="lock", name="/data/a.lock", holders=(Holder(pid=102), Holder(pid=7))
+    )
+    waiting = node("node0", rank(0, IN_LOAD, waits_for=(lock,)), rank(1, IN_BARRIER))
+    case = merged(waiting, node("node1", rank(2, IN_BARRIER), rank(3, IN_BARRIER)))
+    alone = merged(waiting)
+    assert [holder.pid for holder in _holders(case)] == [7]
+    assert [holder.pid for holder in _holders(alone)] == [102, 7]
+
+
+def _holders(case: Case) -> tuple[Holder, ...]:
+    kernel = case.ranks[0].processes[0].samples[0].kernel
+    assert kernel is not None
+    return kernel.threads[0].waits_for[0].holders
+
+
+def test_one_node_merges_to_itself() -> None:
+    alone = node("node0", rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=2, nnodes=1)
+    verdict = judge(merged(alone))
+    assert verdict.culprits == judge(alone.case).culprits == (1,)

@@ -1,0 +1,199 @@
+"""Ranks meet, or all learn the same reason why they did not."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from launching import json_lines, start_job
+from processes import end
+
+from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Meet = Callable[..., dict[int, list[dict[str, Any]]]]
+
+PATIENCE_S = 30.0
+NO_PROCESS = 2**22  # the kernel's largest process id is one less
+
+
+@pytest.fixture
+def meet(tmp_path: Path) -> Iterator[Meet]:
+    """Run these steps on these ranks of a job of three; return what each rank said."""
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="",
+        started_at="",
+        root_pid=os.getpid(),
+        launched=True,  # so that no rank takes the session away while others are still to come
+    )
+    session = open_session(tmp_path / "session", facts)
+    nobody = msgspec.structs.replace(facts, root_pid=NO_PROCESS)
+    of_another_node = open_session(tmp_path / "session of another node", nobody)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(rank: int, steps: list[list[Any]], more: dict[str, str]) -> subprocess.Popen[str]:
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3}
+        environment = {key: str(value) for key, value in numbers.items()}
+        alone = more.get("LOCAL_WORLD_SIZE") == "2" and rank == 0
+        path = of_another_node.path if alone else session.path
+        environment |= {SESSION_VARIABLE: str(path), "MASTER_PORT": "1", **more}
+        job = start_job(tmp_path, "hooks_meeting.py", json.dumps(steps), environment=environment)
+        started.append(job)
+        return job
+
+    def run(
+        steps: list[list[Any]],
+        ranks: tuple[int, ...] = (0, 1, 2),
+        standing: int | None = None,
+        **more: str,
+    ) -> Any:
+        said = {}
+        if standing is not None:
+            stands = start(standing, [["stand"]], more)
+            assert stands.stdout is not None
+            said[standing] = list(json_lines(stands.stdout.readline()))
+        jobs = {rank: start(rank, steps, more) for rank in ranks}
+        for rank, job in jobs.items():
+            said[rank] = list(json_lines(job.communicate(timeout=PATIENCE_S)[0]))
+        return said
+
+    yield run
+    for job in started:
+        end(job)
+
+
+def test_every_rank_gets_what_each_rank_brought_any_number_of_times(meet: Meet) -> None:
+    said = meet([["meet", "a/b c", 20.0], ["meet", "a/b c", 20.0]])
+
+    everything = {"0": "from 0", "1": "from 1", "2": "from 2"}
+    assert {rank: [line["result"] for line in lines] for rank, lines in said.items()} == {
+        rank: [everything, everything] for rank in range(3)
+    }
+
+
+def test_absent_ranks_are_named_in_the_same_words_on_all_that_came(meet: Meet) -> None:
+    said = meet([["meet", "wandb before", 1.0]], ranks=(0,))
+    late = meet([["meet", "wandb before", 1.0]], ranks=(2,))
+
+    assert "ranks 1-2 of 3 did not come to 'wandb before' within 1 s" in said[0][0]["failed"]
+    assert "HANGCHECK_MEETING_TIMEOUT" in said[0][0]["failed"]
+    assert late[2] == [{**said[0][0], "rank": 2}]
+
+
+def test_rank_zero_that_does_not_come_is_named_by_the_others(meet: Meet) -> None:
+    said = meet([["meet", "here", 0.5]], ranks=(1, 2))
+    late = meet([["meet", "here", 0.5]], ranks=(0,))
+
+    assert "rank 0 of 3 did not come to 'here' within 0.5 s" in said[1][0]["failed"]
+    assert "rank 0 of 3 did not come" in said[2][0]["failed"]
+    assert late[0][0]["failed"] in (said[1][0]["failed"], said[2][0]["failed"])
+
+
+def test_rank_zero_goes_first_and_the_others_after_it(meet: Meet) -> None:
+    said = meet([["first", "tokenizer", 20.0, 0.3], ["first", "cache", 20.0, 0.1, True]])
+
+    for step in (0, 1):
+        results = {rank: lines[step]["result"] for rank, lines in said.items()}
+        assert results[0]["ended"] <= min(results[1]["began"], results[2]["began"])
+
+
+def test_failure_of_rank_zero_is_the_same_error_on_every_rank(meet: Meet) -> None:
+    said = meet([["first", "tokenizer", 20.0, "fail"]])
+
+    failures = {lines[0]["failed"] for lines in said.values()}
+    assert len(failures) == 1
+    (failure,) = failures
+    assert "rank 0 failed in 'tokenizer' after 0.0 s: ValueError: no such tokenizer" in failure
+    assert "verysecretvalue" not in failure
+    assert said[0][0]["cause"].startswith("ValueError")
+
+
+def test_rank_zero_that_is_late_fails_on_every_rank(meet: Meet) -> None:
+    said = meet([["first", "download", 0.5, 2.0]])
+
+    (failure,) = {lines[0]["failed"] for lines in said.values()}
+    assert "rank 0 did not finish 'download' within 0.5 s" in failure
+    assert "rank 0: pid" in failure
+    assert "do_first (" in failure
+
+
+def test_process_without_peers_just_runs_its_body_and_keeps_its_own_error(tmp_path: Path) -> None:
+    steps = json.dumps([["first", "alone", 20.0, 0.0], ["first", "alone", 20.0, "fail"]])
+    job = start_job(tmp_path, "hooks_meeting.py", steps, environment={})
+    try:
+        first, second = json_lines(job.communicate(timeout=PATIENCE_S)[0])
+    finally:
+        end(job)
+
+    assert first["result"]["ended"]
+    assert second["raised"].startswith("ValueError('no such tokenizer")
+
+
+def test_everything_switched_off_meets_nobody(meet: Meet) -> None:
+    steps = [["first", "alone", 20.0, 0.0], ["meet", "alone", 20.0]]
+    said = meet(steps, ranks=(1,), HANGCHECK_DISABLE="1")
+
+    assert said[1][1]["result"] == {"0": "from 1"}
+
+
+def test_place_that_cannot_be_written_is_said_with_the_way_out(meet: Meet, tmp_path: Path) -> None:
+    (tmp_path / "session" / "meet").rmdir()
+    (tmp_path / "session" / "meet").write_text("a file where a folder should be")
+    said = meet([["meet", "here", 5.0]], ranks=(1,))
+
+    assert "cannot be written" in said[1][0]["failed"]
+    assert "free space below" in said[1][0]["failed"]
+
+
+def test_missing_rank_of_a_barrier_is_named_with_its_stack_on_every_rank(meet: Meet) -> None:
+    said = meet([["barrier", "after data", 1.0]], ranks=(0, 1), standing=2)
+
+    assert said[0][0]["failed"] == said[1][0]["failed"]
+    assert "rank 2 of 3 did not come to 'after data' within 1 s" in said[0][0]["failed"]
+    assert f"rank 2: pid {said[2][0]['pid']}, main thread:" in said[0][0]["failed"]
+    assert "stand_here (" in said[0][0]["failed"]
+
+
+def test_rank_of_another_node_is_asked_for_the_stack_of_a_missing_one(
+    meet: Meet, tmp_path: Path
+) -> None:
+    """Rank 0 is alone on its node; rank 1 sees where rank 2 of its node stands."""
+    nodes = {"LOCAL_WORLD_SIZE": "2", "HANGCHECK_RUN_DIR": str(tmp_path / "shared")}
+    said = meet([["barrier", "after data", 1.0]], ranks=(0, 1), standing=2, **nodes)
+
+    assert said[0][0]["failed"] == said[1][0]["failed"]
+    assert f"rank 2: pid {said[2][0]['pid']}, main thread:" in said[0][0]["failed"]
+    assert "stand_here (" in said[0][0]["failed"]
+
+
+def test_folder_is_there_on_every_rank_or_all_say_who_does_not_see_it(
+    meet: Meet, tmp_path: Path
+) -> None:
+    steps = [["directory", "a/b", 5.0], ["directory", "a/b", 5.0], ["directory", "c", 0.3, 2]]
+    said = meet(steps)
+
+    assert (tmp_path / "a/b").is_dir()
+    for lines in said.values():
+        assert [line.get("result") for line in lines[:2]] == ["a/b", "a/b"]
+        assert lines[2]["failed"] == said[0][2]["failed"]
+    assert "rank 2 did not see" in said[0][2]["failed"]
+    assert "within 0.3 s, though rank 0 made it" in said[0][2]["failed"]
+
+
+def test_folder_that_rank_zero_cannot_make_is_the_same_error_on_every_rank(
+    meet: Meet, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    said = meet([["directory", "file/a", 5.0]])
+
+    failures = {lines[0]["failed"] for lines in said.values()}
+    assert len(failures) == 1
+    assert "rank 0 could not make" in failures.pop()

@@ -1,0 +1,64 @@
+"""What is said of a rank that others wait for: its stack, or why there is none."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from processes import until
+
+from lightning_hangcheck.hooks.rendezvous.missing_ranks import where_they_stand
+from lightning_hangcheck.recorder.page.writer import PageWriter
+from lightning_hangcheck.session.session import Session, SessionFacts, open_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    """The session of a job that consists of what this process starts."""
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="",
+        started_at="",
+        root_pid=os.getppid(),
+        launched=True,
+    )
+    return open_session(tmp_path / "session", facts)
+
+
+def test_rank_without_a_process_is_said_not_to_be_here(session: Session) -> None:
+    standing = where_they_stand(session, [4711], local=False)
+
+    assert "no process of it is seen on this node" in standing[4711].lines
+    assert not standing[4711].seen
+
+
+def test_without_a_session_the_way_out_is_said() -> None:
+    assert "start the job with hangcheck run" in where_they_stand(None, [1], local=False)[1].lines
+
+
+def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(
+    session: Session, program: StartProgram
+) -> None:
+    running = program("sleeping.py")
+    page = PageWriter.create(session.pages / f"{running.pid}.page")
+    page.identify(1, 2, 1)
+    os.kill(running.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED, "it to stop")
+
+    stopped = where_they_stand(session, [1], local=False)[1].lines
+    assert f"pid {running.pid}, which is stopped, main thread:" in stopped
+    assert "waits_in_sleep (" in stopped
+
+    running.process.kill()
+    running.process.wait()
+    page.end("raised", "ValueError: no such split")
+    ended = where_they_stand(session, [1], local=False)[1].lines
+    assert ended == f"pid {running.pid} has ended (ValueError: no such split)"

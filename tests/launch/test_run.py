@@ -1,0 +1,234 @@
+"""`hangcheck run` passes through what the command is and does, and never stands in its way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from processes import PROGRAMS, end, end_by_pid, until
+from watch.launched import python, record_of, run, start_run, verdict_of
+
+from lightning_hangcheck.launch.sidecar_link import MOST_STARTS
+from lightning_hangcheck.rundir.journal_reader import read_journal
+
+if TYPE_CHECKING:
+    import subprocess
+
+pytestmark = pytest.mark.real
+WAIT_UNTIL_SEEN = """
+import os, pathlib, time
+while '"environment"' not in pathlib.Path("run/run.json").read_text():
+    time.sleep(0.05)
+"""
+ANNOUNCE_AND_WAIT = """
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_is_the_commands_own(code: int, tmp_path: Path) -> None:
+    assert run(tmp_path, python(f"raise SystemExit({code})")).returncode == code
+
+
+def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
+    ended = run(tmp_path, python(WAIT_UNTIL_SEEN + "os.kill(os.getpid(), 9)"))
+    assert ended.returncode == 128 + signal.SIGKILL
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (0,), "process_dead")
+    assert "SIGKILL" in verdict.summary
+
+
+def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path: Path) -> None:
+    assert run(tmp_path, python("import os; os._exit(5)")).returncode == 5
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "5" in verdict.summary
+
+
+def test_output_and_input_are_the_commands_own(tmp_path: Path) -> None:
+    ended = run(tmp_path, python("import sys; print('out'); print('err', file=sys.stderr)"))
+    assert ended.stdout == "out\n"
+    assert "err\n" in ended.stderr
+
+
+def test_a_healthy_command_finishes_and_its_folder_is_private(tmp_path: Path) -> None:
+    run(tmp_path, python("print('done')"))
+    assert verdict_of(tmp_path / "run").verdict == "finished"
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+
+
+def test_the_run_is_described_without_its_secrets(tmp_path: Path) -> None:
+    run(tmp_path, python(WAIT_UNTIL_SEEN), WANDB_API_KEY="a" * 40, WANDB_MODE="offline")
+    record = record_of(tmp_path / "run")
+    assert record.exit_code == 0
+    assert record.ended_at is not None
+    (rank,) = record.ranks
+    assert rank.environment["WANDB_MODE"] == "offline"
+    assert "a" * 40 not in (tmp_path / "run" / "run.json").read_text()
+
+
+def test_a_signal_is_passed_on_and_the_commands_answer_comes_back(tmp_path: Path) -> None:
+    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        process.communicate(timeout=30)
+    finally:
+        end(process)
+    assert process.returncode == 7
+
+
+def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
+    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    finally:
+        end(process)
+    assert process.returncode == 128 + signal.SIGTERM
+    verdict = verdict_of(tmp_path / "run")
+    assert verdict.verdict == "finished"
+    assert "SIGTERM" in verdict.summary
+
+
+def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
+    code = "import os; raise SystemExit('HANGCHECK_SESSION' in os.environ)"
+    ended = run(tmp_path, python(code), HANGCHECK_DISABLE="1")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
+    tmp_path: Path,
+) -> None:
+    """The exit code comes back at once, and the last line says what goes on."""
+    sleeps = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    script = f"import subprocess; print(subprocess.Popen({sleeps}, start_new_session=True).pid)"
+    process = start_run(tmp_path, python(script))
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    try:
+        assert process.wait(30) == 0
+        summary = verdict_of(tmp_path / "run").summary
+        assert psutil.Process(pid).is_running()
+        assert summary == (
+            "the command ended; a process that it started still runs, unwatched: "
+            f"hangcheck attach --pid {pid}"
+        )
+    finally:
+        end_by_pid([psutil.Process(pid)])
+        end(process)
+
+
+def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
+    ended = run(tmp_path, ["no-such-program"])
+    assert list(tmp_path.iterdir()) == [], "it leaves no run folder behind"
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "'no-such-program' cannot be started" in ended.stderr
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path) -> None:
+    run(tmp_path, python("print('first')"))
+    before = (tmp_path / "run" / "verdict.json").read_bytes()
+    ended = run(tmp_path, python("print('second')"))
+    assert ended.returncode == 2
+    assert "already holds a run" in ended.stderr
+    assert ended.stdout == ""
+    assert (tmp_path / "run" / "verdict.json").read_bytes() == before
+
+
+def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(tmp_path: Path) -> None:
+    processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
+    try:
+        for process in processes:
+            process.communicate(timeout=30)
+    finally:
+        for process in processes:
+            end(process)
+    assert sorted(process.returncode for process in processes) == [0, 2]
+
+
+def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file, not a folder")
+    ended = run(tmp_path, python("print('trained')"))
+    assert (ended.returncode, ended.stdout) == (0, "trained\n")
+    assert "cannot be made" in ended.stderr
+    assert "is kept in" in ended.stderr
+
+
+def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
+    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        first = until(lambda: _sidecar_of(process), "the sidecar to start")
+        os.kill(first, signal.SIGKILL)
+        until(lambda: _sidecar_of(process) not in (None, first), "a new sidecar to start")
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=30)
+    finally:
+        end(process)
+    assert process.returncode == 7
+    assert err.count(f"the sidecar (pid {first}) ended with code -9") == 1
+
+
+def _sidecar_of(launcher: subprocess.Popen[str]) -> int | None:
+    for child in psutil.Process(launcher.pid).children():
+        with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            if "lightning_hangcheck.watch.sidecar" in child.cmdline():
+                return child.pid
+    return None
+
+
+def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> None:
+    """Its launcher says each loss; a rank need not say that nobody watches while one is to come."""
+    word = tmp_path / "word"
+    word.mkdir()
+    command = [sys.executable, str(PROGRAMS / "ending_on_word.py"), str(word)]
+    process = start_run(tmp_path, command, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    seen: set[int] = set()
+    try:
+        until(lambda: list(word.glob("in-0")), "the rank")
+        for _ in range(MOST_STARTS):
+            sidecar = until(lambda: sidecars_below(process.pid) - seen, "a sidecar").pop()
+            seen.add(sidecar)
+            os.kill(sidecar, signal.SIGKILL)
+        (word / "go").touch()
+        _, errors = process.communicate(timeout=30)
+    finally:
+        end(process)
+    assert errors.count("a new one starts") == MOST_STARTS - 1
+    assert errors.count("the sidecar keeps dying") == 1
+    assert "is gone" not in errors
+    entries, gaps = read_journal(tmp_path / "run" / "ranks" / "rank-0.jsonl")
+    assert gaps == ()
+    assert entries[-1]["kind"] == "finished"
+
+
+def sidecars_below(pid: int) -> set[int]:
+    """Those that are there; one that was killed has no command line any more."""
+    children = [child.pid for child in psutil.Process(pid).children()]
+    return {
+        child for child in children if b"lightning_hangcheck.watch.sidecar" in command_line(child)
+    }
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

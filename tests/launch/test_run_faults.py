@@ -1,0 +1,108 @@
+"""What breaks around us is said once, and the command goes on: full disk, py-spy gone or stuck."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import end
+from watch.launched import start_run, verdict_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(100)]
+CASE = Path(__file__).parents[1] / "hangbench" / "cases" / "stalled_in_own_code.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(CASE)]
+IMPATIENT = {
+    "HANGCHECK_IDLE_AFTER": "6",
+    "HANGCHECK_STALL_TIMEOUT": "8",
+    "HANGCHECK_ABORT_GRACE": "2",
+}
+
+
+def abort_on_hang(
+    folder: Path, prefix: Sequence[str] = (), hangcheck: Path | None = None, **environment: str
+) -> tuple[int, str]:
+    """Run a job that hangs until it is ended for it; returns exit code and error output."""
+    process = start_run(
+        folder,
+        TORCHRUN,
+        "--on-hang",
+        "abort",
+        prefix=prefix,
+        hangcheck=hangcheck,
+        **IMPATIENT,
+        **environment,
+    )
+    try:
+        _, errors = process.communicate(timeout=80)
+    finally:
+        end(process)
+    return process.returncode, errors
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """A Python that has all our packages, but no py-spy beside it."""
+    home = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    packages = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
+    everything = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    (Path(packages) / "everything.pth").write_text(everything)
+    return home / "bin" / "python"
+
+
+def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None:
+    code, errors = abort_on_hang(
+        tmp_path, prefix=["bash", "-c", 'ulimit -f 2; exec "$@"', "limited"]
+    )
+    assert code == 75
+    assert errors.count("verdicts are printed but not saved") == 1
+    assert "HANG" in errors
+    assert "wait_for_shard" in errors
+
+
+def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(
+    tmp_path: Path,
+) -> None:
+    """In shared memory of its own, which other tests do not see."""
+    apart = ["unshare", "--mount", "sh", "-c"]
+    mount = "mount -t tmpfs none /dev/shm"
+    if os.geteuid() != 0 or subprocess.run([*apart, mount], check=False).returncode != 0:
+        pytest.skip("only root, and not in every container, can mount and act as another user")
+    plant = f"mkdir -m 777 /dev/shm/hangcheck-{os.getuid()}; chown 65534 /dev/shm/hangcheck-*"
+    prepared = f'{mount} && {plant} && exec "$@"'
+    code, errors = abort_on_hang(tmp_path, prefix=[*apart, prepared, "planted"])
+    assert code == 75, errors
+    assert errors.count(f"hangcheck-{os.getuid()} is not ours") == 1
+    assert "rm -r /dev/shm/hangcheck-" in errors
+    assert "wait_for_shard" in verdict_of(tmp_path / "run").summary
+
+
+def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
+    tmp_path: Path, bare_python: Path
+) -> None:
+    path = os.pathsep.join(["/usr/bin", "/bin"])
+    code, errors = abort_on_hang(tmp_path, hangcheck=bare_python, PATH=path)
+    assert code == 75
+    assert "pip install py-spy" in errors
+    verdict = verdict_of(tmp_path / "run")
+    assert "wait_for_shard" in verdict.summary
+    assert any("py-spy" in gap.why and "faulthandler" in gap.why for gap in verdict.gaps)
+
+
+def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
+    tmp_path: Path, bare_python: Path
+) -> None:
+    stuck = bare_python.parent / "py-spy"
+    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
+    stuck.chmod(0o755)
+    code, errors = abort_on_hang(tmp_path, hangcheck=bare_python, HANGCHECK_PROBE_TIMEOUT="1")
+    assert code == 75, errors
+    assert any("no answer" in gap.why for gap in verdict_of(tmp_path / "run").gaps)

@@ -1,0 +1,103 @@
+"""Which processes are ranks, under each launcher."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.observe.discovery import SeenProcess, find_ranks
+
+
+def process(pid: int, parent: int, *, python: bool = True, **environment: str) -> SeenProcess:
+    return SeenProcess(
+        pid=pid,
+        parent_pid=parent,
+        started_ticks=pid,
+        python=python,
+        identity=identify(environment),
+    )
+
+
+def torchrun_rank(pid: int, parent: int, rank: int, *, python: bool = True) -> SeenProcess:
+    return process(
+        pid,
+        parent,
+        python=python,
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE="2",
+        LOCAL_WORLD_SIZE="2",
+        TORCHELASTIC_RUN_ID="none",
+    )
+
+
+def pids(processes: list[SeenProcess], beats: dict[int, Beat] | None = None) -> dict[int, int]:
+    return {rank.rank: rank.pid for rank in find_ranks(processes, beats or {})}
+
+
+def test_torchrun_ranks_are_its_children_and_the_agent_is_none() -> None:
+    tree = [process(10, 1), torchrun_rank(11, 10, 0), torchrun_rank(12, 10, 1)]
+    assert pids(tree) == {0: 11, 1: 12}
+
+
+def test_dataloader_workers_carry_the_environment_of_their_rank_but_are_no_ranks() -> None:
+    tree = [torchrun_rank(11, 10, 0), torchrun_rank(21, 11, 0), torchrun_rank(22, 11, 0)]
+    assert pids(tree) == {0: 11}
+
+
+def test_a_shell_around_a_rank_is_not_the_rank() -> None:
+    tree = [torchrun_rank(11, 10, 0, python=False), torchrun_rank(12, 11, 0)]
+    assert pids(tree) == {0: 12}
+
+
+def test_lightning_starts_rank_1_below_rank_0() -> None:
+    tree = [process(10, 1), process(11, 10, LOCAL_RANK="1", NODE_RANK="0", WORLD_SIZE="2")]
+    found = find_ranks(tree, {})
+    assert [(rank.rank, rank.pid) for rank in found] == [(0, 10), (1, 11)]
+    assert {rank.world_size for rank in found} == {2}
+
+
+def test_a_lonely_python_process_is_rank_0() -> None:
+    assert pids([process(10, 1, python=False), process(11, 10), process(12, 11)]) == {0: 11}
+
+
+def test_a_rank_that_is_only_the_first_python_process_is_a_guess() -> None:
+    (guess,) = find_ranks([process(10, 1)], {})
+    assert guess.guessed
+    found = find_ranks([process(10, 1), torchrun_rank(11, 10, 0)], {})
+    assert not any(rank.guessed for rank in found)
+
+
+def test_rank_0_of_lightnings_launcher_is_no_guess() -> None:
+    tree = [process(10, 1), process(11, 10, LOCAL_RANK="1", NODE_RANK="0", WORLD_SIZE="2")]
+    assert not any(rank.guessed for rank in find_ranks(tree, {}))
+
+
+def test_a_page_that_knows_its_rank_decides() -> None:
+    tree = [process(10, 1), process(11, 10), process(12, 10)]
+    beats = {pid: Beat(pid=pid, rank=rank, world_size=2) for pid, rank in ((11, 0), (12, 1))}
+    assert pids(tree, beats) == {0: 11, 1: 12}
+
+
+def test_two_processes_that_say_they_are_one_rank_know_of_each_other() -> None:
+    tree = [process(10, 1), process(11, 10), process(12, 10)]
+    beats = {pid: Beat(pid=pid, rank=0, world_size=2) for pid in (11, 12)}
+    (found,) = find_ranks(tree, beats)
+    assert {found.pid, *found.rivals} == {11, 12}
+
+
+def test_a_page_of_a_process_that_is_gone_is_no_rank() -> None:
+    tree = [torchrun_rank(11, 10, 0)]
+    assert pids(tree, {99: Beat(pid=99, rank=1, world_size=2)}) == {0: 11}
+
+
+def test_a_world_size_that_is_no_number_does_not_hide_the_rank() -> None:
+    tree = [process(11, 10, RANK="0", WORLD_SIZE="two", LOCAL_RANK="0")]
+    assert pids(tree) == {0: 11}
+
+
+def test_a_slurm_task_that_spawns_the_ranks_of_its_node_is_none() -> None:
+    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+    tree = [process(10, 1, **task), process(11, 10, **task), process(12, 10, **task)]
+    tree.append(process(21, 11, **task))  # a DataLoader worker
+    spawned = {11: Beat(pid=11, rank=2, world_size=4), 12: Beat(pid=12, rank=3, world_size=4)}
+    assert pids(tree, {10: Beat(pid=10, rank=1, world_size=2), **spawned}) == {2: 11, 3: 12}

@@ -1,0 +1,93 @@
+"""What the source says around a line: tests of the rank, and loops."""
+
+from __future__ import annotations
+
+import ast
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.probes.stacks.source import code_notes, note_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = """\
+def save(trainer, rank):
+    if trainer.is_global_zero:
+        trainer.save_checkpoint("a")
+    trainer.strategy.barrier()
+    if dist.get_rank() != 0:
+        return
+    dist.barrier()
+
+def train(batches, rank):
+    for epoch in range(2):
+        for batch in batches:
+            step(batch)
+        validate()
+    while rank == 0:
+        dist.barrier()
+    if ranking > 3:
+        dist.barrier()
+    finish() if self.global_rank == 0 else None
+
+if args.rank == 0:
+    def inner():
+        dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "condition", "condition_line"),
+    [
+        (3, "trainer.is_global_zero", 2),
+        (4, "", 0),
+        (7, "dist.get_rank() != 0", 5),
+        (2, "", 0),
+        (17, "", 0),
+        (22, "", 0),
+    ],
+)
+def test_a_test_of_the_rank_around_a_line_is_found(
+    line: int, condition: str, condition_line: int
+) -> None:
+    note = note_of(ast.parse(SOURCE), "train.py", line)
+    assert (note.condition, note.condition_line) == (condition, condition_line)
+
+
+def test_the_loops_of_a_function_are_found_outermost_first() -> None:
+    tree = ast.parse(SOURCE)
+    assert note_of(tree, "train.py", 12).loops == ((10, 13), (11, 12))
+    assert note_of(tree, "train.py", 13).loops == ((10, 13),)
+    assert note_of(tree, "train.py", 16).loops == ()
+
+
+def test_a_line_beyond_the_file_gives_an_empty_note() -> None:
+    assert note_of(ast.parse(SOURCE), "train.py", 999).condition == ""
+
+
+def test_files_that_are_not_what_runs_give_no_note(tmp_path: Path) -> None:
+    good, broken, newer = (tmp_path / name for name in ("good.py", "broken.py", "newer.py"))
+    for file in (good, newer):
+        file.write_text(SOURCE)
+    broken.write_text("if rank ==")
+    now = time.time()
+    os.utime(newer, (now + 60, now + 60))
+    files = [str(one) for one in (good, broken, newer, tmp_path / "absent.py")]
+    frames = [Frame("save", file, 3) for file in (*files, "<string>", "/usr/lib/python3.11/os.py")]
+    (note,) = code_notes(frames, now + 1, 5.0)
+    assert (note.file, note.condition) == (str(good), "trainer.is_global_zero")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless"])
+def test_what_is_no_file_is_left_at_once(kind: str, tmp_path: Path) -> None:
+    """A program may name any path as its source."""
+    path = tmp_path / "source.py"
+    os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
+    began = time.monotonic()
+    assert code_notes([Frame("f", str(path), 1)], time.time() + 1, 20.0) == ()
+    assert time.monotonic() - began < 10.0

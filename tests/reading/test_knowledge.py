@@ -1,0 +1,82 @@
+"""The data files that contributors extend: whole, and without dead ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from lightning_hangcheck.diagnosis.rules.engine import RULES
+from lightning_hangcheck.diagnosis.verdict.remedies import PLACEHOLDERS, placeholders
+from lightning_hangcheck.reading.knowledge.frames import meanings
+from lightning_hangcheck.reading.knowledge.loading import JobKind, causes_file, frames_file
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.reading.knowledge.loading import FrameRule, RemedyKnowledge
+
+CAUSES = sorted(causes_file().cause)
+REMEDIES = [
+    pytest.param(remedy, id=f"{cause}-{number}")
+    for cause in CAUSES
+    for number, remedy in enumerate(causes_file().cause[cause].remedies)
+]
+OF_SEVERAL_RANKS = {"collective_mismatch", "rank_diverged", "uneven_work"}
+ASPECTS = {
+    "rendezvous": {"peers", "store"},
+    "spinning": {"cpu", "gpu"},
+    "rank_stalled": {None, "child", "input"},
+    "file_lock": {"held", "stale"},
+    "filesystem_wait": {"file", "fifo"},
+    "process_dead": {"killed", "raised", "silent", "left", "outside"},
+}
+
+
+def test_every_rules_cause_is_explained() -> None:
+    assert {rule.cause for rule in RULES} == set(CAUSES)
+
+
+@pytest.mark.parametrize("remedy", REMEDIES)
+def test_a_remedy_can_be_filled_in_and_read_on(remedy: RemedyKnowledge) -> None:
+    assert placeholders(remedy.text) <= set(PLACEHOLDERS)
+    assert remedy.see.startswith("https://")
+
+
+@pytest.mark.parametrize("kind", get_args(JobKind))
+@pytest.mark.parametrize("cause", CAUSES)
+def test_no_finding_is_without_a_remedy(cause: Cause, kind: JobKind) -> None:
+    """For each aspect one remedy needs no more than the rank and its process."""
+    remedies = causes_file().cause[cause].remedies
+    if cause in OF_SEVERAL_RANKS and kind == "one process":
+        assert all(one.needs == "several ranks" for one in remedies)
+        return
+    for aspect in ASPECTS.get(cause, {None}):
+        fitting = [
+            one for one in remedies if one.aspect in (None, aspect) and one.needs in (None, kind)
+        ]
+        assert any(placeholders(one.text) <= {"rank", "pid"} for one in fitting)
+    assert {one.aspect for one in remedies} - {None} <= ASPECTS.get(cause, set())
+
+
+@pytest.mark.parametrize("rule", frames_file().frame, ids=lambda rule: rule.file)
+def test_a_frame_rule_matches_what_it_names(rule: FrameRule) -> None:
+    file, functions = rule.file, rule.functions
+    re.compile(functions)
+    path = f"/venv/lib/python3.11/site-packages/{file}{'x.py' if file.endswith('/') else ''}"
+    assert rule in meanings(f"Some.{functions.split('|')[0]}", path)
+    assert rule not in meanings("no_such_function", path)
+    assert rule not in meanings(functions.split("|")[0], f"/home/ada/my_{path[-9:]}")
+
+
+def test_every_alias_is_spelled_out() -> None:
+    files = {rule.file for rule in frames_file().frame}
+    assert not any(file.startswith("@") for file in files)
+    assert "pytorch_lightning/loops/fit_loop.py" in files
+    assert "lightning/pytorch/loops/fit_loop.py" in files
+
+
+@pytest.mark.parametrize("name", causes_file().signals)
+def test_signals_have_real_names(name: str) -> None:
+    assert signal.Signals[name]

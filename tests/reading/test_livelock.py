@@ -1,0 +1,69 @@
+"""A circle's functions are all met after a few looks; work that gets on calls others later."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
+from lightning_hangcheck.reading.livelock import FunctionsMet
+
+SECOND = 1_000_000_000
+OURS = "/venv/lib/python3.11/site-packages/lightning_hangcheck/recorder/background.py"
+
+
+def at(second: int, *functions: str, helper: str = "", helper_file: str = "work.py") -> Sample:
+    """A look that finds the main thread in these functions, and another thread in one."""
+    main = ThreadStack(tid=1, frames=tuple(Frame(name, "train.py", second) for name in functions))
+    other = ThreadStack(tid=2, frames=(Frame(helper, helper_file, 1),) if helper else ())
+    stack = ProcessStack(pid=1, source="py-spy", threads=(main, other))
+    return Sample(taken_ns=second * SECOND, stack=stack)
+
+
+def test_functions_are_new_once_whatever_their_lines() -> None:
+    met = FunctionsMet()
+    assert met.meet(at(2, "main", "crop"), 0, of_child=False)
+    assert met.meet(at(3, "main", "crop", "random"), 2 * SECOND, of_child=False)
+    assert not met.meet(at(4, "main", "crop"), 3 * SECOND, of_child=False)
+    assert not met.meet(at(5, "main"), 3 * SECOND, of_child=False)
+
+
+def test_all_threads_count_but_our_own() -> None:
+    met = FunctionsMet()
+    met.meet(at(2, "main"), 0, of_child=False)
+    assert not met.meet(at(3, "main", helper="pulse", helper_file=OURS), 2 * SECOND, of_child=False)
+    assert met.meet(at(4, "main", helper="compress"), 2 * SECOND, of_child=False)
+
+
+def test_after_a_beat_all_is_new_again() -> None:
+    met = FunctionsMet()
+    met.meet(at(2, "main"), 0, of_child=False)
+    assert met.meet(at(9, "main"), 8 * SECOND, of_child=False)
+
+
+def test_a_look_without_stacks_shows_nothing_new() -> None:
+    assert not FunctionsMet().meet(Sample(taken_ns=SECOND), 0, of_child=False)
+
+
+def evaluating(second: int) -> Sample:
+    return at(second, "main", "evaluate", f"forward_of_layer_{second % 12}")
+
+
+def test_a_rank_that_repeats_much_may_do_it_to_new_data() -> None:
+    met = FunctionsMet()
+    for second in range(24):
+        met.meet(evaluating(second), 0, of_child=False)
+    assert met.meet(evaluating(24), 11 * SECOND, of_child=False)
+
+
+def test_a_worker_that_repeats_much_still_owes_one_batch() -> None:
+    met = FunctionsMet()
+    for second in range(24):
+        met.meet(evaluating(second), 0, of_child=True)
+    assert not met.meet(evaluating(24), 11 * SECOND, of_child=True)
+
+
+def test_other_processes_and_failed_looks_make_no_circle_larger() -> None:
+    met = FunctionsMet()
+    circle = [f"function_{number}" for number in range(12)]
+    met.meet(at(2, *circle), 0, of_child=False)
+    met.meet(at(2, "child"), 2 * SECOND, of_child=True)
+    met.meet(Sample(taken_ns=3 * SECOND), 2 * SECOND, of_child=False)
+    assert not met.meet(at(4, *circle), 2 * SECOND, of_child=False)

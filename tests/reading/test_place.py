@@ -1,0 +1,226 @@
+"""Where a rank stands: its wait, the user's line, its phase."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BACKWARD,
+    IN_CONNECT,
+    IN_GETITEM,
+    IN_INIT,
+    IN_LOAD,
+    IN_LOADER,
+    IN_MEETING,
+    IN_WANDB,
+    MAIN,
+    SITE,
+    STDLIB,
+    WANTS_WORK,
+    job,
+    rank,
+    torch,
+    user,
+)
+
+from lightning_hangcheck.diagnosis.job import read_job
+from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.reading.phase_of_life import phase_of_life
+from lightning_hangcheck.reading.place import is_exiting, users_place
+from lightning_hangcheck.reading.torch_waits import find_wait, of_own_process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.slugs import Phase
+
+PL = f"{SITE}/lightning/pytorch"
+OLD_PL = f"{SITE}/pytorch_lightning"
+
+
+def phase_of(frames: Sequence[Frame], beat: Beat | None) -> Phase | None:
+    found = phase_of_life(RankView(rank=0, pid=1, beat=beat), frames)
+    return found.phase if found is not None else None
+
+
+HOOK_IN_BACKWARD = (*IN_BACKWARD, user("on_gradient", 5))
+IN_NEW_GROUP = (MAIN, torch("new_group"), torch("_new_process_group_helper"))
+IN_SIGNAL_HANDLER = (*IN_ALL_REDUCE, user("handler", 3))
+SANITY = (
+    MAIN,
+    Frame("Trainer._run_sanity_check", f"{PL}/trainer/trainer.py", 1),
+    Frame("_EvaluationLoop.run", f"{PL}/loops/evaluation_loop.py", 1),
+    user("validation_step", 20),
+)
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind", "name"),
+    [
+        (IN_ALL_REDUCE, "collective", "all_reduce"),
+        (IN_BACKWARD, "backward", "backward"),
+        (IN_NEW_GROUP, "collective", "new_group"),
+        (IN_INIT, "rendezvous_peers", "init_process_group"),
+        (IN_CONNECT, "rendezvous_connect", "init_process_group"),
+        (IN_MEETING, "meeting", "a guard of hangcheck"),
+        (IN_LOADER, "dataloader", "the DataLoader"),
+        (IN_WANDB, "logger", "init"),
+        (of_own_process(WANTS_WORK), "index_queue", "_worker_loop"),
+    ],
+)
+def test_a_wait_is_known_by_its_frames(frames: tuple[Frame, ...], kind: str, name: str) -> None:
+    wait = find_wait(frames)
+    assert wait is not None
+    assert (wait.kind, wait.name) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    "frames", [(), IN_LOAD, HOOK_IN_BACKWARD, IN_SIGNAL_HANDLER, of_own_process(IN_GETITEM)]
+)
+def test_the_users_own_code_inside_a_wait_is_none(frames: tuple[Frame, ...]) -> None:
+    assert find_wait(frames) is None
+
+
+def test_a_forked_worker_does_not_stand_where_its_parent_stood() -> None:
+    assert users_place(of_own_process(WANTS_WORK)) is None
+    assert users_place(of_own_process(IN_GETITEM)) == IN_GETITEM[-1]
+
+
+@pytest.mark.parametrize(
+    ("frames", "phase"),
+    [
+        (IN_LOAD, "startup"),
+        (IN_BACKWARD, "backward"),
+        (IN_LOADER, "dataloading"),
+        (IN_CONNECT, "rendezvous"),
+        (IN_INIT, "rendezvous"),
+        (IN_NEW_GROUP, "startup"),
+        (IN_WANDB, "logger_init"),
+        (SANITY, "sanity_check"),
+        ((SANITY[2], user("validation_step", 20)), "validation"),
+        ((Frame("advance", f"{OLD_PL}/loops/fit_loop.py", 1), MAIN), "training_step"),
+        ((Frame("Trainer.save_checkpoint", f"{PL}/trainer/trainer.py", 1),), "checkpoint_save"),
+        ((Frame("_shutdown", f"{STDLIB}/threading.py", 1),), "teardown"),
+        ((torch("Adam.step", "optim/adam.py"),), "optimizer_step"),
+        ((torch("get_state_dict", "distributed/checkpoint/state_dict.py"),), "checkpoint_save"),
+        (
+            (torch("Optimizer.wrapper", "optim/optimizer.py"), user("OwnSGD.step", 9)),
+            "optimizer_step",
+        ),
+        ((Frame("_call_teardown_hook", f"{PL}/trainer/call.py", 1), user("t", 4)), "teardown"),
+    ],
+)
+def test_frames_tell_the_phase(frames: tuple[Frame, ...], phase: str | None) -> None:
+    assert phase_of(frames, None) == phase
+
+
+@pytest.mark.parametrize(
+    ("outermost", "exiting"),
+    [
+        (user("flush_results", 13), True),
+        (Frame("_python_exit", f"{STDLIB}/concurrent/futures/thread.py", 31), True),
+        (MAIN, False),
+        (Frame("_run_module_as_main", "<frozen runpy>", 198), False),
+        (Frame("_find_and_load", "<frozen importlib._bootstrap>", 1176), False),
+        (Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002), False),
+    ],
+)
+def test_what_stands_below_no_module_runs_at_exit(outermost: Frame, exiting: bool) -> None:
+    assert is_exiting((outermost, user("load", 41))) == exiting
+
+
+def test_of_a_stack_that_was_cut_nothing_tells_whether_it_runs_at_exit() -> None:
+    assert not is_exiting((user("recur", 7),) * 100)
+    assert not is_exiting(())
+
+
+def test_an_exit_handler_runs_in_teardown() -> None:
+    handler = (user("flush_results", 13),)
+    view = rank(0, handler, beat=Beat(pid=100, phase="startup"))
+    assert read_job(job(view)).ranks[0].phase == "teardown"
+
+
+def test_the_ranks_own_word_counts_before_its_frames() -> None:
+    assert phase_of(IN_BACKWARD, Beat(pid=1, phase="validation")) == "validation"
+
+
+def test_what_a_rank_does_between_two_steps_is_told_by_its_frames() -> None:
+    assert phase_of(IN_BACKWARD, Beat(pid=1, phase="dataloading")) == "backward"
+    assert phase_of([], Beat(pid=1, phase="dataloading")) == "dataloading"
+
+
+@pytest.mark.parametrize(
+    ("frames", "sections"),
+    [(IN_WANDB, ()), (IN_LOAD, (OpenSection("WandbLogger constructor", 0),))],
+)
+def test_creating_the_logger_overrides_the_ranks_own_word(
+    frames: tuple[Frame, ...], sections: tuple[OpenSection, ...]
+) -> None:
+    beat = Beat(pid=1, phase="trainer_init", sections=sections)
+    assert phase_of(frames, beat) == "logger_init"
+
+
+@pytest.mark.parametrize("name", ["Datalogger sync", "upload wandb artifact", "logger flush"])
+def test_what_is_done_with_a_logger_is_not_its_creation(name: str) -> None:
+    beat = Beat(pid=1, phase="training_step", sections=(OpenSection(name, 0),))
+    assert phase_of(IN_LOAD, beat) == "training_step"
+
+
+def test_another_threads_section_says_nothing_of_the_main_thread() -> None:
+    other = OpenSection("WandbLogger constructor", 0, in_main_thread=False)
+    assert phase_of(IN_LOAD, Beat(pid=1, phase="startup", sections=(other,))) == "startup"
+
+
+@pytest.mark.parametrize(
+    ("function", "phase"),
+    [
+        ("load_weights", "model_load"),
+        ("Loop.evaluate", "validation"),
+        ("save_checkpoint", "checkpoint_save"),
+        ("overloaded", "startup"),
+        ("Wandb.flush_logger", "startup"),
+    ],
+)
+def test_where_no_call_tells_whole_words_in_the_users_names_do(function: str, phase: str) -> None:
+    frames = (MAIN, user(function, 7), user("inner", 9), Frame("get", f"{STDLIB}/queue.py", 1))
+    assert phase_of(frames, Beat(pid=1, phase="startup")) == phase
+    assert phase_of(frames, Beat(pid=1, phase="backward")) == "backward"
+
+
+def reductions(*ops: str) -> FlightRecord:
+    entries = tuple(
+        CollectiveEntry(seq=number, op=op, sizes=((4,),)) for number, op in enumerate(ops)
+    )
+    return FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="0", entries=entries),))
+
+
+@pytest.mark.parametrize(
+    ("known", "phase"),
+    [
+        ({}, "startup"),
+        ({"flight": reductions("barrier", "barrier", "all_reduce")}, "startup"),
+        ({"flight": reductions("all_reduce", "barrier", "all_reduce")}, "training_step"),
+        ({"beat": Beat(pid=1, phase="startup", step=3)}, "training_step"),
+        ({"beat": Beat(pid=1, phase="startup", step=3, ending="finished")}, "teardown"),
+        ({"beat": Beat(pid=1, beats=4)}, "training_step"),
+        ({"beat": Beat(pid=1)}, "startup"),
+    ],
+)
+def test_a_rank_that_nothing_places_is_where_its_life_is(known: dict[str, Any], phase: str) -> None:
+    found = phase_of_life(RankView(rank=0, pid=1, **known), IN_LOAD)
+    assert found is not None
+    assert (found.phase, found.told_by) == (phase, "life")
+
+
+def test_of_a_rank_that_never_came_no_phase_is_known() -> None:
+    assert phase_of_life(RankView(rank=0), ()) is None
+
+
+def test_finishing_the_loggers_run_is_not_creating_it() -> None:
+    beat = Beat(pid=1, phase="teardown", sections=(OpenSection("wandb.finish", 0),))
+    assert phase_of(IN_LOAD, beat) == "teardown"

@@ -1,0 +1,240 @@
+"""What a process does is told by its samples alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BACKWARD,
+    IN_CONNECT,
+    IN_GETITEM,
+    IN_LOAD,
+    IN_LOADER,
+    IN_MEETING,
+    MAIN,
+    NOW_NS,
+    SECOND,
+    SITE,
+    STDLIB,
+    gone,
+    look,
+    missing,
+    rank,
+    user,
+    worker,
+)
+
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessLook,
+    Sample,
+    ThreadStack,
+    ThreadState,
+)
+from lightning_hangcheck.reading.rank_activity import Activity, doing, observe
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+
+def activity_of(view: RankView) -> Activity:
+    """What a rank does, in one word."""
+    return doing(view).activity
+
+
+ELSEWHERE = (MAIN, user("save", 70))
+OTHER_LINE = (MAIN, user("load", 42))
+DEEPER = (*IN_LOAD, user("load", 41))
+POLLING = (*IN_LOAD, Frame("acquire", f"{SITE}/filelock/_api.py", 1))
+READ = 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "activity"),
+    [
+        (look(IN_LOAD), "idle"),
+        (look(IN_LOAD, POLLING, IN_LOAD), "idle"),
+        (look(IN_LOAD, OTHER_LINE), "moving"),
+        (look(IN_LOAD, cpu=1.0), "busy"),
+        (look(IN_LOAD, OTHER_LINE, IN_LOAD, cpu=1.0), "busy"),
+        (look(IN_LOAD, DEEPER, IN_LOAD, cpu=1.0), "moving"),
+        (look(IN_LOAD, ELSEWHERE, cpu=0.1), "moving"),
+        (look(IN_LOAD, cpu=0.1), "busy"),
+        (look(IN_LOAD, bytes_s=100_000), "moving"),
+        (look(IN_LOAD, bytes_s=700), "idle"),
+        (look(IN_LOAD, bytes_s=8_000, syscall=READ), "moving"),
+        (look(IN_LOAD, bytes_s=700, syscall=READ), "idle"),
+        (look(IN_LOAD, bytes_s=8_000, syscall=202), "idle"),
+        (look(IN_LOAD, state="T"), "stopped"),
+        (look(IN_LOAD, state="T", samples=1), "stopped"),
+        (look(IN_LOAD, state="t", samples=1), "unseen"),
+        (look(IN_LOAD, state="t"), "stopped"),
+        (look(IN_LOAD, state="Z"), "gone"),
+        (look(IN_LOAD, samples=1), "unseen"),
+        (ProcessLook(pid=1, role="rank"), "unseen"),
+    ],
+)
+def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> None:
+    assert observe(seen).activity == activity
+
+
+@pytest.mark.parametrize("part", ["kernel", "stack"])
+def test_half_a_sample_is_no_sample(part: str) -> None:
+    whole = look(IN_LOAD)
+    halves = tuple(msgspec.structs.replace(one, **{part: None}) for one in whole.samples)
+    assert observe(msgspec.structs.replace(whole, samples=halves)).activity == "unseen"
+
+
+def test_two_samples_of_the_same_moment_show_nothing() -> None:
+    one = look(IN_LOAD, samples=1).samples[0]
+    assert observe(ProcessLook(pid=1, role="rank", samples=(one, one))).activity == "unseen"
+
+
+def test_movement_before_the_last_three_samples_is_forgotten() -> None:
+    assert observe(look(ELSEWHERE, IN_LOAD, IN_LOAD, IN_LOAD)).activity == "idle"
+
+
+def _with_helper(*stacks: tuple[Frame, ...], cpu: float) -> ProcessLook:
+    """A rank whose main thread is idle, with one more thread that uses the processor."""
+    plain = look(IN_LOAD, samples=len(stacks))
+    return msgspec.structs.replace(
+        plain,
+        samples=tuple(
+            _add_helper(one, stack, cpu * 1.1 * number)
+            for number, (one, stack) in enumerate(zip(plain.samples, stacks, strict=True))
+        ),
+    )
+
+
+def _add_helper(one: Sample, frames: tuple[Frame, ...], cpu_s: float) -> Sample:
+    assert one.kernel is not None
+    assert one.stack is not None
+    threads = (*one.kernel.threads, ThreadState(tid=9, state="R", cpu_s=cpu_s))
+    stacks = (*one.stack.threads, ThreadStack(tid=9, frames=frames))
+    return msgspec.structs.replace(
+        one,
+        kernel=msgspec.structs.replace(one.kernel, cpu_s=cpu_s, threads=threads),
+        stack=msgspec.structs.replace(one.stack, threads=stacks),
+    )
+
+
+def test_a_helper_thread_that_works_moves_the_rank() -> None:
+    assert observe(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)).activity == "moving"
+
+
+def test_a_helper_thread_that_hardly_works_leaves_the_rank_idle() -> None:
+    assert observe(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.05)).activity == "idle"
+
+
+def test_a_thread_of_this_package_is_no_activity() -> None:
+    ours = (Frame("run", f"{SITE}/lightning_hangcheck/recorder/background.py", 1),)
+    also_ours = (*ours, Frame("wait", f"{STDLIB}/threading.py", 1))
+    assert observe(_with_helper(ours, also_ours, ours, cpu=0.9)).activity == "busy"
+
+
+def test_frames_of_this_package_in_the_main_thread_are_no_movement() -> None:
+    hook = Frame(
+        "on_train_batch_end", f"{SITE}/lightning_hangcheck/hooks/callbacks/lightning_callback.py", 1
+    )
+    inside = (*IN_LOAD, hook, Frame("acquire", f"{STDLIB}/threading.py", 1))
+    assert observe(look(IN_LOAD, inside, IN_LOAD, cpu=1.0)).activity == "busy"
+
+
+@pytest.mark.parametrize("frames", [IN_ALL_REDUCE, IN_CONNECT, IN_MEETING])
+@pytest.mark.parametrize("cpu", [0.0, 1.0])
+def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
+    frames: tuple[Frame, ...], cpu: float
+) -> None:
+    assert activity_of(rank(0, frames, cpu=cpu)) == "waiting"
+
+
+def test_backward_is_a_wait_only_if_it_is_idle() -> None:
+    assert activity_of(rank(0, IN_BACKWARD)) == "waiting"
+    assert activity_of(rank(0, IN_BACKWARD, cpu=1.0)) == "busy"
+    assert activity_of(rank(0, IN_BACKWARD, samples=1)) == "unseen"
+
+
+def test_backward_waits_for_nobody_in_a_single_process() -> None:
+    assert activity_of(rank(0, IN_BACKWARD, beat=Beat(pid=100, world_size=1))) == "idle"
+
+
+def test_a_stopped_rank_is_stopped_even_in_a_collective() -> None:
+    assert activity_of(rank(0, IN_ALL_REDUCE, state="T")) == "stopped"
+
+
+def test_an_idle_rank_whose_worker_works_moves() -> None:
+    loads = worker(0, IN_GETITEM, (*IN_GETITEM, user("decode", 30)), IN_GETITEM, cpu=0.9)
+    assert activity_of(rank(0, IN_LOADER, children=[loads])) == "moving"
+
+
+def test_an_idle_rank_whose_worker_spins_is_busy() -> None:
+    assert activity_of(rank(0, IN_LOADER, children=[worker(0, IN_GETITEM, cpu=1.0)])) == "busy"
+
+
+def test_an_idle_rank_whose_program_computes_moves() -> None:
+    seen = look((), pid=7, role="child", cpu=0.9)
+    blind = tuple(msgspec.structs.replace(one, stack=None) for one in seen.samples)
+    program = msgspec.structs.replace(seen, samples=blind)
+    assert activity_of(rank(0, IN_LOAD, children=[program])) == "moving"
+
+
+def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:
+    stirs = [
+        msgspec.structs.replace(
+            one, kernel=msgspec.structs.replace(one.kernel, read_bytes=0 if number == 0 else 10**6)
+        )
+        for number, one in enumerate(look((), pid=7, role="child").samples)
+        if one.kernel is not None
+    ]
+    service = ProcessLook(pid=7, role="child", samples=tuple(stirs))
+    assert activity_of(rank(0, IN_LOAD, children=[service])) == "idle"
+
+
+def test_a_working_child_does_not_help_a_rank_in_a_collective() -> None:
+    busy = worker(0, IN_GETITEM, (*IN_GETITEM, user("decode", 30)), IN_GETITEM, cpu=0.9)
+    assert activity_of(rank(0, IN_ALL_REDUCE, children=[busy])) == "waiting"
+
+
+def test_a_rank_that_beat_just_now_moves() -> None:
+    beat = Beat(pid=100, beats=10, last_beat_ns=NOW_NS - SECOND // 2)
+    assert activity_of(rank(0, IN_LOAD, silent=0.5, beat=beat)) == "moving"
+    assert activity_of(rank(0, IN_LOAD, silent=5.0, beat=beat)) == "idle"
+
+
+def test_ranks_without_a_process_are_gone_or_missing() -> None:
+    assert activity_of(gone(0, exit_code=0)) == "gone"
+    assert activity_of(missing(0)) == "missing"
+
+
+@pytest.mark.parametrize(
+    ("turns_s", "states", "cpu", "activity"),
+    [
+        (500, "DD", 0.0, "moving"),
+        (500, "RD", 0.1, "moving"),
+        (500, "RR", 0.01, "moving"),
+        (500, "RR", 1.0, "busy"),
+        (500, "SS", 0.0, "idle"),
+        (500, "RS", 0.0, "idle"),
+        (1, "DD", 0.0, "idle"),
+        (None, "DD", 0.0, "idle"),
+    ],
+)
+def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
+    turns_s: int | None, states: str, cpu: float, activity: str
+) -> None:
+    assert observe(_with_turns(turns_s, states, cpu)).activity == activity
+
+
+def _with_turns(turns_s: int | None, states: str, cpu: float) -> ProcessLook:
+    """A rank in one line, seen twice, in these states, so many turns of a processor a second."""
+    seen = [
+        look(
+            IN_LOAD, state=state, cpu=cpu, turns=None if turns_s is None else number * 2 * turns_s
+        ).samples[number + 1]
+        for number, state in enumerate(states)
+    ]
+    return ProcessLook(pid=100, role="rank", samples=tuple(seen))

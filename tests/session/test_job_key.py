@@ -1,0 +1,98 @@
+"""Which job a process is of, and which start of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.session.job_key import agent_pid, job_key, node_key, start_key
+
+ONE_NODE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+TWO_NODES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+SLURM = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+
+
+def torchrun(rank: int = 0, attempt: int = 0, run: str = "none", **more: str) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "MASTER_ADDR": "node0",
+        "MASTER_PORT": "29500",
+        **ONE_NODE,
+        **more,
+    }
+
+
+def keys(environment: dict[str, str]) -> tuple[str, str, str]:
+    identity = identify(environment)
+    return (
+        job_key(environment, identity),
+        node_key(environment, identity),
+        start_key(environment, identity),
+    )
+
+
+def test_all_rounds_and_ranks_share_the_job_and_each_round_is_a_start_of_its_own() -> None:
+    job, node, start = keys(torchrun(0))
+    assert keys(torchrun(1)) == (job, node, start)
+    assert keys(torchrun(0, attempt=1))[:2] == (job, node)
+    assert keys(torchrun(0, attempt=1))[2] != start
+
+
+def test_a_requeued_job_of_slurm_is_the_same_job() -> None:
+    job, node, start = keys(SLURM)
+    again = keys({**SLURM, "SLURM_RESTART_COUNT": "1"})
+    assert again[:2] == (job, node)
+    assert again[2] != start
+    assert keys({**SLURM, "SLURM_JOB_ID": "8"})[0] != job
+
+
+def test_nodes_of_one_job_agree_and_another_run_id_is_another_job() -> None:
+    """Nothing of it may be of this node: another node's launcher has another process id."""
+    ours = keys(torchrun(0, run="demo", **TWO_NODES))[0]
+    assert ours == "torchrun-demo"
+    assert keys(torchrun(3, run="demo", attempt=1, **TWO_NODES))[0] == ours
+    assert keys(torchrun(0, **TWO_NODES))[0] == "torchrun-node0-29500"
+
+
+def test_the_launcher_names_the_job_of_one_node_for_ever() -> None:
+    assert str(os.getppid()) in keys(torchrun(0))[0]
+    assert keys({})[0].startswith(f"pid-{os.getpid()}-")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (torchrun(attempt=2), (2, 3)),
+        ({**SLURM, "SLURM_RESTART_COUNT": "1"}, (1, None)),
+        (SLURM, (None, None)),
+        ({"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_the_round_is_what_the_launcher_counts(
+    environment: dict[str, str], expected: tuple[int | None, int | None]
+) -> None:
+    identity = identify(environment)
+    assert (identity.round, identity.most_restarts) == expected
+
+
+def test_the_agent_is_found_through_a_shell_between_it_and_the_rank() -> None:
+    """As of ``torchrun --no-python wrapper.sh``: the shell was told the run id, the agent not."""
+    code = "from lightning_hangcheck.session.job_key import *; print(agent_pid(os.environ))"
+    told = subprocess.run(
+        ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}"; true'],
+        env={**os.environ, "TORCHELASTIC_RUN_ID": "demo"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert int(told.stdout) == os.getpid()
+    assert agent_pid({"TORCHELASTIC_RUN_ID": "demo"}) == os.getppid()

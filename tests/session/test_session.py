@@ -1,0 +1,139 @@
+"""A session: opened by whoever comes first, joined by the others."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.identity import Identity
+from lightning_hangcheck.machine.process_stat import is_alive, read_process_stat
+from lightning_hangcheck.session import session as session_module
+from lightning_hangcheck.session.joining import join_session
+from lightning_hangcheck.session.session import (
+    SESSION_VARIABLE,
+    SessionFacts,
+    open_session,
+    read_session,
+    session_folder,
+)
+
+TORCHRUN = Identity(rank=0, world_size=2, local_rank=0, launcher="torchrun")
+OTHER_RANK = Identity(rank=1, world_size=2, local_rank=1, launcher="torchrun")
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of shared memory."""
+    monkeypatch.setattr(session_module, "SHARED_MEMORY", tmp_path)
+    return tmp_path
+
+
+def facts(command: str) -> SessionFacts:
+    return SessionFacts(run_dir="/runs/one", command=command, started_at="", root_pid=1)
+
+
+def test_the_first_opens_and_the_others_join(tmp_path: Path) -> None:
+    first = open_session(tmp_path / "hangcheck" / "key", facts("first"))
+    second = open_session(tmp_path / "hangcheck" / "key", facts("second"))
+    assert second.facts.command == "first"
+    assert read_session(first.path) == first == second
+    assert stat.S_IMODE(first.path.stat().st_mode) == 0o700
+    assert first.pages.is_dir()
+    assert first.meetings.is_dir()
+
+
+def test_a_removed_session_cannot_be_joined_and_may_be_removed_again(tmp_path: Path) -> None:
+    session = open_session(tmp_path / "key", facts("first"))
+    session.remove()
+    session.remove()
+    with pytest.raises(UnreadableRun, match="is gone"):
+        read_session(session.path)
+
+
+def test_a_session_file_that_is_no_json_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "session.json").write_text("{")
+    with pytest.raises(UnreadableRun, match="cannot be read"):
+        read_session(tmp_path)
+
+
+def test_shared_memory_is_taken_where_it_can_be_written(memory: Path) -> None:
+    assert session_folder("key") == memory / f"hangcheck-{os.getuid()}" / "key"
+
+
+def test_else_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "SHARED_MEMORY", Path("/dev/null/shm"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert session_folder("key").is_relative_to(tmp_path)
+
+
+def test_a_named_session_is_joined_whoever_launched(memory: Path) -> None:
+    session = open_session(memory / "key", facts("run"))
+    environment = {SESSION_VARIABLE: str(session.path)}
+    assert join_session(environment, TORCHRUN, "/elsewhere") == session
+
+
+@pytest.mark.usefixtures("memory")
+def test_ranks_of_one_launcher_find_the_same_session() -> None:
+    environment = {"TORCHELASTIC_RUN_ID": "none"}
+    first = join_session(dict(environment), TORCHRUN, "/runs/one")
+    second = join_session(dict(environment), OTHER_RANK, "/runs/two")
+    assert first == second
+    assert first.facts.root_pid == os.getppid()
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_round_that_torchrun_starts_again_joins_the_session_and_its_run_folder() -> None:
+    first = join_session({"TORCHELASTIC_RESTART_COUNT": "0"}, TORCHRUN, None)
+    second = join_session({"TORCHELASTIC_RESTART_COUNT": "1"}, TORCHRUN, None)
+    assert second == first
+    assert first.facts.restarts
+
+
+@pytest.mark.usefixtures("memory")
+def test_steps_of_slurm_are_sessions_of_their_own() -> None:
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    identity = Identity(rank=0, launcher="slurm")
+    first = join_session(dict(step), identity, "/runs/one")
+    assert join_session(dict(step), identity, None).path == first.path
+    assert join_session(step | {"SLURM_STEP_ID": "1"}, identity, None).path != first.path
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_plain_process_opens_its_own_and_exports_it() -> None:
+    environment: dict[str, str] = {}
+    session = join_session(environment, Identity(), "/runs/one")
+    assert environment == {SESSION_VARIABLE: str(session.path)}
+    assert session.facts.root_pid == os.getpid()
+    assert join_session({}, Identity(), None).path != session.path
+
+
+def test_a_process_is_named_by_its_id_and_start() -> None:
+    own = read_process_stat(os.getpid())
+    assert own
+    assert own.parent_pid == os.getppid()
+    assert is_alive(os.getpid(), own.started_ticks)
+    assert not is_alive(os.getpid(), own.started_ticks + 1)
+    assert read_process_stat(2**22 + 1) is None
+
+
+def test_the_last_to_leave_a_job_without_a_sidecar_frees_the_session(tmp_path: Path) -> None:
+    session = open_session(tmp_path / "key", facts("train"))
+    for pid in (1, 2):
+        (session.pages / f"{pid}.page").touch()
+    session.leave(1)
+    assert [path.name for path in session.pages.iterdir()] == ["2.page"]
+    session.leave(2)
+    assert not session.path.exists()
+    session.leave(3)
+
+
+def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
+    session = open_session(tmp_path / "key", facts("train"))
+    session.sidecar_file.touch()
+    (session.pages / "1.page").touch()
+    session.leave(1)
+    assert (session.pages / "1.page").exists()

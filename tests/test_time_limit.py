@@ -1,0 +1,64 @@
+"""Work that fails becomes a gap; work that blocks is left behind, up to a bound."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.time_limit import MOST_LEFT_BEHIND, Looked, NoAnswer, guarded, within
+
+
+def test_a_probe_that_raises_becomes_a_gap_that_names_the_error() -> None:
+    def broken() -> Looked[int]:
+        raise ValueError("half a line")
+
+    assert guarded("stack of pid 7", 3, broken) == (
+        None,
+        (Gap("stack of pid 7", 3, "the probe failed (ValueError: half a line)"),),
+    )
+
+
+def test_what_a_probe_returns_is_passed_on() -> None:
+    assert guarded("x", None, lambda: (7, ())) == (7, ())
+
+
+def test_bounded_work_gives_its_result() -> None:
+    assert within(10.0, lambda: "seen") == "seen"
+
+
+def test_an_error_of_bounded_work_is_raised_to_the_caller() -> None:
+    def denied() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(PermissionError):
+        within(10.0, denied)
+
+
+def test_work_that_blocks_is_left_behind() -> None:
+    release = threading.Event()
+    with pytest.raises(NoAnswer, match=r"no answer within 0\.01 s"):
+        within(0.01, release.wait)
+    release.set()
+
+
+def test_no_more_work_is_begun_while_sixteen_pieces_are_blocked() -> None:
+    release = threading.Event()
+    ended = threading.Semaphore(0)
+
+    def block() -> None:
+        release.wait()
+        ended.release()
+
+    for _ in range(MOST_LEFT_BEHIND):
+        with pytest.raises(NoAnswer):
+            within(0.001, block)
+    with pytest.raises(NoAnswer, match="16 earlier"):
+        within(10.0, lambda: "never begun")
+    release.set()
+    for _ in range(MOST_LEFT_BEHIND):
+        assert ended.acquire(timeout=10)
+    while any(thread.name == "hangcheck-bounded" for thread in threading.enumerate()):
+        pass
+    assert within(10.0, lambda: "again") == "again"

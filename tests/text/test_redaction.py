@@ -1,0 +1,195 @@
+"""No secret leaves a process, and what helps to find a hang stays readable."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_values
+
+SECRETS = [
+    "0123456789abcdef0123456789abcdef01234567",
+    "wandb_v1_Abcdefghij0123456789",
+    "hf_AbCdEfGhIjKlMnOpQrStUvWx",
+    "sk-proj-abcdefghijklmnop1234",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "github_pat_11ABCDEFG0abcdefghij_klmnop",
+    "glpat-abcdefghij0123456789",
+    "xoxb-1234567890-abcdefghij",
+    "AIzaSyA-abcdefghijklmnopqrstuvwxyz01234",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def_ghi",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+]
+breaks = some.text(some.sampled_from(" \n\t'\"(,;:="), min_size=1)
+
+
+@given(some.sampled_from(SECRETS), some.text(), breaks, breaks, some.text())
+def test_a_secret_is_found_by_its_shape(
+    secret: str, before: str, left: str, right: str, after: str
+) -> None:
+    text = redact_text(f"{before}{left}{secret}{right}{after}")
+    assert secret not in text
+    assert HIDDEN in text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("https://user:hunter2@proxy:3128/x", "hunter2"),
+        ("postgres://u:p@ss@host/db", "p@ss"),
+        ("api_key=abc123", "abc123"),
+        ("WANDB_API_KEY = 'abc123'", "abc123"),
+        ("login(token='abc123')", "abc123"),
+        ('{"token": "abc123"}', "abc123"),
+        ("train.py --wandb-api-key abc123 --lr 1", "abc123"),
+        ("train.py --token=abc123", "abc123"),
+        ("password=hunter2&next", "hunter2"),
+        ("Authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+        ("header Bearer abcdefghij0123456789", "abcdefghij0123456789"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEcut", "MIIEcut"),
+        ("{'X-Api-Key': 'abc123', 'lr': 1}", "abc123"),
+        ('{"password": ("abc", "abc123")}', "abc123"),
+        ("{'keys': [{'api_key': ['a', ('b', 'abc123')]}]}", "abc123"),
+        ('{"password": "quo"te, abc123"}', "abc123"),
+        (r'{"config": "{\"token\": \"abc123\"}"}', "abc123"),
+        ("('X-Api-Key', 'abc123')", "abc123"),
+        ("Command '['curl', '--token', 'abc123']' failed", "abc123"),
+        ("os.environ['HF_TOKEN'] = 'abc123'", "abc123"),
+        ("password = 'open sesame abc123'", "abc123"),
+        ("Client(token=SecretStr('abc123'))", "abc123"),
+        ("token == 'abc123'", "abc123"),
+        ("X-Auth-Token: abc123", "abc123"),
+        ("passphrase: abc123", "abc123"),
+        ("Set-Cookie: a=b; session=abc123; Path=/", "abc123"),
+        ("...token=abc123", "abc123"),
+        ("-----token abc123", "abc123"),
+        ("https://host/x?sig=a8F3kq92LmZ0&se=1", "a8F3kq92LmZ0"),
+        ("sort_key='a8F3kq92LmZ0'", "a8F3kq92LmZ0"),
+        ("://a:b:abc123@host", "abc123"),
+    ],
+)
+def test_a_secret_is_found_by_the_name_in_front_of_it(text: str, secret: str) -> None:
+    assert secret not in redact_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'layer1.weight'",
+        "max_new_tokens=128",
+        "pad_token=<pad> eos_token='</s>'",
+        "expected token: EOS",
+        "tokenizer=gpt2",
+        "train.py --tokenizer gpt2 --lr 1e-3",
+        "tcp://10.0.0.1:29500",
+        "http://host:8080/path",
+        "2 basic functionality checks",
+        "sk-learn",
+        "sort_key=name missing_keys=['a.b'] pin_memory=True use_auth_token=None",
+        "author=me compass=1 monkey: 2 keyboard=us passes=3 --key_padding 1",
+        "columns=['token', 'label']",
+        "for key, value in items",
+        "",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact_text(text) == text
+
+
+pieces = some.sampled_from(
+    [*SECRETS, HIDDEN, "token=", "--key ", "://", "@", ":", "Authorization: ", "bearer ", " ", '"']
+)
+
+
+@given(some.lists(pieces | some.text(max_size=5), max_size=12).map("".join))
+def test_redacting_again_changes_nothing(text: str) -> None:
+    once = redact_text(text)
+    assert redact_text(once) == once
+
+
+LONG = 250_000
+SLOW_S = 8.0
+"""Linear takes a second at most, quadratic hours."""
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a", "-", " ", "=", ":", "'", "\\", "0", "://", "://:", "-eyJ", "token=", "token='",
+        'token=\\"', "token=(", "token: ", "token=none ", "-k=", "-k ", "key:", "--a ", "a=",
+        "-----BEGIN ", "-----END ", "bearer ", "authorization: ", "://a:token=\"://b\" @",
+        "-k a1b2c3d4e5f6g7h8 ", "('token', ", "sk-a ", "hf_",
+    ],
+)  # fmt: skip
+def test_no_text_takes_more_than_its_length(piece: str) -> None:
+    text = piece * (LONG // len(piece))
+    assert seconds_for(text) < SLOW_S
+    assert seconds_for(f"token={text}") < SLOW_S
+
+
+def test_a_line_of_a_megabyte_is_no_trouble() -> None:
+    line = "step 17: loss=0.31 tokens=512 path=/data/x --lr 3e-4 token=abc 'key': 1 "
+    assert seconds_for(line * (1_000_000 // len(line))) < SLOW_S
+
+
+def seconds_for(text: str) -> float:
+    started_s = time.process_time()
+    redact_text(text)
+    return time.process_time() - started_s
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "WANDB_API_KEY",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "MYSQL_PWD",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "BASIC_AUTH",
+        "OPENAI_APIKEY",
+        "session_cookie",
+        "wandbApiKey",
+        "passphrase",
+        "pw",
+    ],
+)
+def test_a_variable_whose_name_tells_is_hidden(name: str) -> None:
+    assert redact_values({name: "x"}) == {name: HIDDEN}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKENIZERS_PARALLELISM",
+        "PWD",
+        "OLDPWD",
+        "NCCL_DEBUG",
+        "PATH",
+        "MASTER_ADDR",
+        "MAX_TOKENS",
+        "AUTHOR",
+        "HF_TOKEN_PATH",
+    ],
+)
+def test_other_variables_stay(name: str) -> None:
+    assert redact_values({name: "false"}) == {name: "false"}
+
+
+def test_a_secret_in_a_plain_variable_is_hidden_and_an_empty_one_shown() -> None:
+    environment = {"HTTPS_PROXY": "http://u:pw@proxy:1", "HF_TOKEN": ""}
+    assert redact_values(environment) == {
+        "HTTPS_PROXY": f"http://{HIDDEN}@proxy:1",
+        "HF_TOKEN": "",
+    }
+
+
+@given(some.dictionaries(some.text(), some.text()))
+def test_no_variable_is_lost(environment: dict[str, str]) -> None:
+    assert list(redact_values(environment)) == list(environment)

@@ -1,0 +1,63 @@
+"""Each alarm is told once, its end once, and the next one again."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.watch.alarm import Alarm
+
+NOW = "2026-01-01T00:00:10.000Z"
+
+
+def verdict(kind: str, *culprits: int, cause: str = "rank_stalled") -> Verdict:
+    return Verdict(
+        verdict=kind,  # type: ignore[arg-type]
+        run_id="run",
+        command="train",
+        started_at="2026-01-01T00:00:00.000Z",
+        detected_at=NOW,
+        world_size=2,
+        culprits=culprits,
+        cause=cause,  # type: ignore[arg-type]
+    )
+
+
+def test_suspicion_is_a_line_and_a_hang_a_report_each_once() -> None:
+    alarm = Alarm()
+    told = [alarm.hear(verdict(kind, 1)) for kind in ("suspect", "suspect", "hang", "hang")]
+    assert told == ["line", None, "report", None]
+
+
+@pytest.mark.parametrize("kind", ["healthy", "finished"])
+def test_good_news_is_no_alarm(kind: str) -> None:
+    assert Alarm().hear(verdict(kind)) is None
+
+
+def test_a_hang_is_not_softened_to_a_suspicion() -> None:
+    alarm = Alarm()
+    alarm.hear(verdict("hang", 1))
+    assert alarm.hear(verdict("suspect", 1)) is None
+    assert alarm.proven
+
+
+def test_a_hang_that_is_understood_better_is_saved_without_shouting_again() -> None:
+    alarm = Alarm()
+    alarm.hear(verdict("hang", 1, cause="unknown"))
+    assert alarm.hear(verdict("hang", 1, cause="logger_init")) == "silent"
+
+
+def test_the_end_of_an_alarm_is_told_once() -> None:
+    alarm = Alarm()
+    alarm.hear(verdict("hang", 1))
+    ended = alarm.recovered(NOW, 42.0)
+    assert ended is not None
+    assert (ended.verdict, ended.culprits, ended.stalled_for_s) == ("recovered", (1,), 42.0)
+    assert alarm.recovered(NOW, 42.0) is None
+
+
+def test_a_second_hang_of_the_same_rank_counts_too() -> None:
+    alarm = Alarm()
+    alarm.hear(verdict("hang", 1))
+    alarm.recovered(NOW, 42.0)
+    assert alarm.hear(verdict("hang", 1)) == "report"

@@ -1,0 +1,239 @@
+"""Whoever ends a hung job, and however: its last verdict stands, with one more sentence on that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+from launch.terminal import CTRL_C, Terminal
+from processes import end, is_alive, until
+from watch.launched import run_words, start_run, verdict_of
+
+from lightning_hangcheck.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+CASES = Path(__file__).parents[1] / "hangbench" / "cases"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+PLAIN, LIGHTNING = "stalled_in_own_code.py", "stalled_in_training_step.py"
+IMPATIENT = {
+    "HANGCHECK_IDLE_AFTER": "5",
+    "HANGCHECK_PROVEN_AFTER": "5",
+    "HANGCHECK_STALL_TIMEOUT": "8",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+HUNG_WITHIN_S = 60.0
+
+
+def told(folder: Path) -> list[Verdict]:
+    """All verdicts, in their order."""
+    files = sorted((folder / "run" / "verdicts").glob("*.json"), key=lambda one: int(one.stem))
+    return [msgspec.json.decode(one.read_bytes(), type=Verdict) for one in files]
+
+
+def check_hang_stands(folder: Path, ending: str) -> None:
+    """The last verdict is the hang of rank 1, with how the job was ended; no other came between."""
+    kinds = [verdict.verdict for verdict in told(folder)]
+    assert set(kinds) <= {"suspect", "hang"}, kinds
+    last = verdict_of(folder / "run")
+    assert (last.verdict, last.culprits, last.cause) == ("hang", (1,), "rank_stalled")
+    (sentence,) = [item.text for item in last.evidence if item.kind == "ending"]
+    assert sentence.endswith(ending), sentence
+    assert last.summary.endswith(sentence)
+
+
+def hung(folder: Path) -> bool:
+    return (folder / "run" / "verdict.json").exists() and (
+        verdict_of(folder / "run").verdict == "hang"
+    )
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Start `hangcheck run` at a terminal of its own."""
+    started: list[Terminal] = []
+
+    def at_terminal(*command: str, options: tuple[str, ...] = ()) -> Terminal:
+        terminal = Terminal(tmp_path, run_words(command, *options), **IMPATIENT)
+        started.append(terminal)
+        return terminal
+
+    yield at_terminal
+    for terminal in started:
+        terminal.end()
+
+
+@pytest.mark.parametrize("case", [PLAIN, LIGHTNING])
+def test_ctrl_c(case: str, tmp_path: Path, start: Callable[..., Terminal]) -> None:
+    terminal = start(*TORCHRUN, str(CASES / case))
+    terminal.until_shown("HANG  rank 1", HUNG_WITHIN_S)
+    until(lambda: hung(tmp_path), "the verdict to be saved")
+    terminal.type(CTRL_C)
+    code = terminal.until_ended(60)
+    assert code == 1, "torchrun's own"
+    check_hang_stands(tmp_path, "the job was ended by SIGINT from the terminal")
+    assert terminal.shown.count("\n      proof") == 1, "the report is printed once"
+    assert "later the job was ended by SIGINT from the terminal" in terminal.shown
+    assert "RECOVERED" not in terminal.shown
+
+
+def test_sigterm_to_hangcheck_run(tmp_path: Path) -> None:
+    process = start_run(tmp_path, [*TORCHRUN, str(CASES / PLAIN)], **IMPATIENT)
+    try:
+        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        end(process)
+    check_hang_stands(tmp_path, "the job was ended by SIGTERM sent to hangcheck run")
+
+
+def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
+    """The sidecar gets it, too, and stays to tell the end."""
+    process = start_run(tmp_path, [*TORCHRUN, str(CASES / PLAIN)], **IMPATIENT)
+    try:
+        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
+        everyone = [psutil.Process(process.pid)]
+        everyone += everyone[0].children(recursive=True)
+        for one in everyone:
+            one.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        end(process)
+    check_hang_stands(tmp_path, "")
+    assert "SIGTERM" in verdict_of(tmp_path / "run").summary
+    assert "a new one starts" not in errors
+
+
+@pytest.mark.parametrize("whom", ["torchrun", "ranks"])
+def test_sigterm_below_hangcheck_run(whom: str, tmp_path: Path) -> None:
+    process = start_run(tmp_path, [*TORCHRUN, str(CASES / PLAIN)], **IMPATIENT)
+    try:
+        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
+        ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
+        parent = psutil.Process(ranks[0]).ppid()
+        for pid in ranks if whom == "ranks" else [parent]:
+            os.kill(pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        end(process)
+    check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0")
+
+
+def test_a_hang_that_we_end_says_so_and_keeps_its_verdict(tmp_path: Path) -> None:
+    process = start_run(
+        tmp_path,
+        [*TORCHRUN, str(CASES / LIGHTNING)],
+        *("--on-hang", "abort", "--abort-grace", "3"),
+        **IMPATIENT,
+    )
+    try:
+        _, errors = process.communicate(timeout=120)
+    finally:
+        end(process)
+    assert process.returncode == 75
+    (line,) = [line for line in errors.splitlines() if "is ended because of the hang" in line]
+    assert line.endswith("SIGTERM now, SIGKILL to what is left after 3 s; exit code 75")
+    check_hang_stands(tmp_path, "the job was ended by hangcheck run (--on-hang abort)")
+
+
+def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_path: Path) -> None:
+    """Lightning's handler of SIGTERM waits for all ranks, and one of them is stuck."""
+    process = start_run(tmp_path, [*TORCHRUN, str(CASES / LIGHTNING)], **IMPATIENT)
+    try:
+        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
+        before = verdict_of(tmp_path / "run")
+        process.send_signal(signal.SIGTERM)
+        until(lambda: verdict_of(tmp_path / "run") != before, "a word on it", HUNG_WITHIN_S)
+        check_hang_stands(
+            tmp_path,
+            "it is still there, though asked to end by SIGTERM sent to hangcheck run: kill -KILL "
+            + " ".join(str(rank.pid) for rank in sorted(before.ranks, key=lambda one: one.rank)),
+        )
+    finally:
+        end(process)
+
+
+HANDLES_SIGTERM = """
+import signal, sys, time, pathlib
+import lightning_hangcheck as hc
+def save(*_):
+    print("saving", flush=True)
+    for _ in range(120):
+        time.sleep(0.1)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    hc.beat()
+    time.sleep(0.02)
+"""
+
+
+def test_a_healthy_job_that_saves_for_long_when_it_is_ended_is_left_alone(tmp_path: Path) -> None:
+    process = start_run(tmp_path, [sys.executable, "-c", HANDLES_SIGTERM], **IMPATIENT)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        end(process)
+    assert process.returncode == 3, "the command's own"
+    (verdict,) = told(tmp_path)
+    assert verdict.verdict == "finished"
+    assert "ended by SIGTERM sent to hangcheck run" in verdict.summary
+    assert "SUSPECT" not in errors
+
+
+def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:
+    process = start_run(
+        tmp_path,
+        [sys.executable, "-c", "import signal\nprint('ready', flush=True)\nsignal.pause()"],
+        prefix=["nohup"],
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    finally:
+        end(process)
+    assert "ended by SIGTERM" in verdict_of(tmp_path / "run").summary
+
+
+def test_the_callback_alone_without_hangcheck_run(tmp_path: Path) -> None:
+    """Nobody tells its sidecar that an end was asked for: the ranks' last words do."""
+    process = subprocess.Popen(
+        [*TORCHRUN, str(Path(__file__).parents[1] / "programs" / "hooks_hanging.py")],
+        cwd=tmp_path,
+        env={**os.environ, **IMPATIENT, "HANGCHECK_RUN_DIR": str(tmp_path / "run")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
+        ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
+        sidecars = [
+            child
+            for child in psutil.Process(ranks[0]).children()
+            if "lightning_hangcheck.watch.sidecar" in child.cmdline()
+        ]
+        assert len(sidecars) == 1
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        until(lambda: not is_alive(sidecars[0]), "the sidecar to end")
+    finally:
+        end(process)
+    check_hang_stands(tmp_path, "the job was ended by KeyboardInterrupt in rank 0")

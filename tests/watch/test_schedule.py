@@ -1,0 +1,61 @@
+"""When a job is looked at: never while all is well, often while it is suspicious, then less."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from lightning_hangcheck.watch.schedule import Schedule
+
+SECOND = 1_000_000_000
+
+
+def looks_of_a_silence(
+    schedule: Schedule, until_s: float, *, suspicious: bool, pause_s: float = 0.0
+) -> list[float]:
+    """Times at which a silence that begins at 0 is looked at, read four times a second."""
+    looks, now_s = [], 0.0
+    while now_s <= until_s:
+        if schedule.due(now_s, pause_s, 0.0, int(now_s * SECOND)):
+            schedule.looked(int(now_s * SECOND), suspicious=suspicious)
+            looks.append(now_s)
+        now_s += 0.25
+    return looks
+
+
+def test_three_looks_come_soon_after_each_other() -> None:
+    assert looks_of_a_silence(Schedule(2.0), 5.0, suspicious=True) == [2.0, 3.0, 4.0]
+
+
+def test_what_is_only_slow_is_looked_at_less_and_less() -> None:
+    looks = looks_of_a_silence(Schedule(2.0), 300.0, suspicious=False)
+    gaps = [later - earlier for earlier, later in pairwise(looks)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == 30.0
+
+
+def test_what_is_suspicious_stays_under_watch() -> None:
+    looks = looks_of_a_silence(Schedule(2.0), 60.0, suspicious=True)
+    assert max(later - earlier for earlier, later in pairwise(looks)) <= 2.5
+
+
+def test_a_pause_that_is_usual_here_is_no_surprise() -> None:
+    assert looks_of_a_silence(Schedule(2.0), 5.5, suspicious=True, pause_s=2.0) == []
+
+
+def test_even_a_slow_job_is_looked_at_in_time_to_name_a_culprit_within_ten_seconds() -> None:
+    assert looks_of_a_silence(Schedule(2.0), 10.0, suspicious=True, pause_s=60.0)[0] <= 8.0
+
+
+def test_a_busy_rank_that_turns_idle_is_looked_at_again_at_once() -> None:
+    schedule = Schedule(2.0)
+    looks = looks_of_a_silence(schedule, 100.0, suspicious=False)
+    turned_idle_s = looks[-1] + 1.0
+    now_s = turned_idle_s + 2.0
+    assert schedule.due(now_s, 0.0, now_s - turned_idle_s, int(now_s * SECOND))
+
+
+def test_progress_resets_the_schedule() -> None:
+    schedule = Schedule(2.0)
+    looks_of_a_silence(schedule, 100.0, suspicious=False)
+    assert not schedule.due(0.1, 0.0, 0.0, 101 * SECOND)
+    assert schedule.due(2.0, 0.0, 0.0, 103 * SECOND)

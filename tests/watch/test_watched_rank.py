@@ -1,0 +1,71 @@
+"""One rank's signs of life that come from looks."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
+from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.looking import Target
+from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
+
+SECOND = 1_000_000_000
+
+
+def watched() -> WatchedRank:
+    return WatchedRank(FoundRank(rank=0, local_rank=0, pid=1, world_size=2), 0)
+
+
+def flight(at_s: int, entered: int) -> FlightRecord:
+    group = CollectiveRecord(group="0", last_enqueued=entered, last_completed=entered - 1)
+    return FlightRecord(taken_ns=at_s * SECOND, groups=(group,))
+
+
+def silence(rank: WatchedRank, now_s: int) -> float:
+    return rank.progress.silent_ns(now_s * SECOND) / SECOND
+
+
+def test_a_collective_between_two_looks_is_movement() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(flight(4, entered=6))
+    assert silence(rank, 9) == 5.0
+
+
+def test_a_rank_that_stays_in_its_collective_is_silent() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(flight(4, entered=5))
+    assert silence(rank, 9) == 9.0
+
+
+def test_collectives_of_an_earlier_silence_say_nothing_of_this_one() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.progress.saw_movement(10 * SECOND)
+    rank.read_flight(flight(12, entered=50))
+    assert silence(rank, 19) == 9.0
+
+
+def test_a_look_without_a_record_says_nothing() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(None)
+    rank.read_flight(flight(6, entered=9))
+    assert silence(rank, 9) == 9.0
+
+
+def found_in(function: str, at_s: int, pid: int = 1) -> Sample:
+    main = ThreadStack(tid=pid, frames=(Frame(function, "train.py", 1),))
+    stack = ProcessStack(pid=pid, source="py-spy", threads=(main,))
+    return Sample(taken_ns=at_s * SECOND, stack=stack)
+
+
+def test_a_rank_and_its_workers_circle_from_the_last_look_that_met_a_new_function() -> None:
+    rank, own = watched(), Target(rank=0, pid=1, role="rank")
+    loads = Target(rank=0, pid=2, role="worker")
+    for at_s, function in ((2, "fetch"), (3, "crop"), (4, "fetch")):
+        rank.add_samples([(own, found_in("wait", at_s)), (loads, found_in(function, at_s, 2))])
+    assert rank.view("", 9 * SECOND).circling_for_s == 6.0
+    rank.read_flight(flight(7, entered=1))
+    rank.read_flight(flight(8, entered=2))
+    assert rank.view("", 9 * SECOND).circling_for_s == 1.0
