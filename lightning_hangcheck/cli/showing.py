@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from lightning_hangcheck.text.plain_text import one_line
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from lightning_hangcheck.model.verdict import Verdict
 
 
@@ -34,6 +35,8 @@ TROUBLED_ROW = r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$"
 
 def coloured(text: str) -> Text:
     """Lay colour over a report that `terminal.render` wrote; its characters stay the same."""
+    from rich.text import Text  # a pipe never needs it, and it takes tens of milliseconds
+
     painted = Text(text)
     for kind, style in KIND_STYLES.items():
         painted.highlight_regex(rf"\A{kind}\b", style)
@@ -51,10 +54,7 @@ def show(text: str) -> None:
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return
-    # imported here because a pipe never needs it, and it takes tens of milliseconds
     from rich.console import Console
-
-    from lightning_hangcheck.cli.showing import coloured
 
     Console(highlight=False).print(coloured(text), end="", soft_wrap=True)
 

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from launched import start_run, verdict_of
 from processes import PROGRAMS, end, until
+from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
 from lightning_hangcheck.attach.offer import Offer, beats_of, offer_of, watch_over

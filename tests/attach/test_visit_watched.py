@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from launched import python, record_of, start_run, verdict_of
 from processes import PROGRAMS, end, until
+from watch.launched import python, record_of, start_run, verdict_of
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.probes.stacks.py_spy import find_py_spy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import (
+from diagnosis.cases import (
     C10D,
     IN_ALL_REDUCE,
     IN_BACKWARD,
@@ -18,7 +18,7 @@ from cases import (
     torch,
     user,
 )
-from flights import (
+from diagnosis.flights import (
     AFTER_LOOP,
     EPOCH_END,
     EVALUATION,

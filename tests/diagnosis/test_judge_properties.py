@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 import pytest
-from cases import (
+from diagnosis.cases import (
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_BARRIER,

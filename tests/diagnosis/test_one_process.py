@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import (
+from diagnosis.cases import (
     IN_GETITEM,
     IN_LOAD,
     IN_LOADER,
@@ -20,8 +20,8 @@ from cases import (
     user,
     worker,
 )
-from cases import waiting_for as waits
-from test_thread_locks import LOCKED, with_lock_owner, with_threads
+from diagnosis.cases import waiting_for as waits
+from reading.test_thread_locks import LOCKED, with_lock_owner, with_threads
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.job import read_job

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import (
+from diagnosis.cases import (
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_BARRIER,

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from launched import record_of, run
+from watch.launched import record_of, run
 
 from lightning_hangcheck.rundir.journal_reader import read_journal
 

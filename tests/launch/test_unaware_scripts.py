@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from launched import run
 from processes import PROGRAMS
+from watch.launched import run
 
 if TYPE_CHECKING:
     from pathlib import Path

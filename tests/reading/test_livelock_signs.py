@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_BARRIER, IN_GETITEM, IN_LOAD, IN_LOADER, job, look, rank, user, worker
+from diagnosis.cases import (
+    IN_BARRIER,
+    IN_GETITEM,
+    IN_LOAD,
+    IN_LOADER,
+    job,
+    look,
+    rank,
+    user,
+    worker,
+)
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Pace, RankView

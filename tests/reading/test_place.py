@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import (
+from diagnosis.cases import (
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_CONNECT,

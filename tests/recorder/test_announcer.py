@@ -133,7 +133,7 @@ def test_last_words_are_one_line_of_at_most_300_characters_and_keep_the_place(te
     assert words.isprintable()
     assert words.startswith("ValueError")
     assert " in _raise (" in words
-    assert "test_last_words.py:" in words
+    assert "test_announcer.py:" in words
 
 
 def _raise(text: str) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from launched import record_of, run, verdict_of
 from processes import PROGRAMS, end, until
+from watch.launched import record_of, run, verdict_of
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case
