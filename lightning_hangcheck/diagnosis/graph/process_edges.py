@@ -1,16 +1,9 @@
-"""Processes of the job that stand still in a wait which the kernel names.
+"""Who waits for which process, by what the kernel, the DataLoader and thread locks show.
 
-A process that waits for a file, or for the lock on one, waits for whoever holds it.
-
-A process that waits for the end of a child waits for that child.
-
-A process that reads an empty pipe, or writes a full one, waits for the other end.
-
-A process that waits at a connection waits for its remote end: a process of the job or a host.
-
-A rank that waits for its next batch waits for the workers that should make it.
-
-A rank whose threads stand in locks that only its own threads can release waits for itself.
+The kernel names what an idle process waits for: a file or the lock on one, the end of a child, the
+other end of a pipe or of a connection. One loop draws them all, by the lines of `FIRM`
+and `OPEN`. A rank that waits for its next batch waits for the workers that should make it; one
+whose threads stand in locks that only its own threads can release waits for itself.
 """
 
 from __future__ import annotations
@@ -26,19 +19,90 @@ from lightning_hangcheck.reading.rank_activity import observe
 from lightning_hangcheck.reading.thread_locks import read_locks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading, WorkerReading
+    from lightning_hangcheck.model.evidence import TargetKind
+
+    Nodes = Mapping[int, str]
+    Draw = Callable[[str, WaitTarget, Nodes], Iterator[Edge]]
+    EdgeTable = Sequence[tuple[Collection[TargetKind], Draw]]
+
+THROUGH_FILE: dict[TargetKind, str] = {
+    "lock": "for the lock",
+    "file": "in file input or output",
+    "fifo": "for its other end",
+}
+DATALOADER = "for its next batch"
 
 
-class Blocked(Struct, frozen=True):
+def kernel_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits for which file and who holds that, and who for which child to end."""
+    return _edges(job, FIRM)
+
+
+def open_kernel_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits at a pipe, or at a connection, for whom.
+
+    These show who could end the wait, but not that anything is due: a service sits in them for as
+    long as nobody asks it anything.
+    """
+    return _edges(job, OPEN)
+
+
+def _edges(job: JobReading, table: EdgeTable) -> Iterator[Edge]:
+    nodes = _process_nodes(job)
+    waits = [(one.node, target) for one in _blocked(job) for target in one.targets]
+    for kinds, draw in table:
+        for waiter, target in waits:
+            if target.kind in kinds:
+                yield from draw(waiter, target, nodes)
+
+
+def _to_file(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
+    """A process that waits for a file, or for the lock on one, waits for whoever holds it."""
+    file = f"file:{target.name}"
+    yield Edge(waiter, file, THROUGH_FILE[target.kind])
+    for holder in target.holders:
+        yield Edge(file, _node(nodes, holder.pid), "held by")
+
+
+def _to_child(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
+    yield Edge(waiter, _node(nodes, int(target.name)), "for its end")
+
+
+def _to_other_end(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
+    """A process that reads an empty pipe, or writes a full one, waits for the other end."""
+    for holder in target.holders:
+        yield Edge(waiter, _node(nodes, holder.pid), f"in {target.call} on {target.name}")
+
+
+def _to_remote_end(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
+    """One that accepts connections waits for anybody."""
+    if target.call.startswith("accept"):
+        return
+    remote = [_node(nodes, holder.pid) for holder in target.holders] or [f"host:{target.name}"]
+    for node in remote:
+        yield Edge(waiter, node, f"in {target.call}")
+
+
+def _node(nodes: Nodes, pid: int) -> str:
+    return nodes.get(pid, f"pid:{pid}")
+
+
+FIRM: EdgeTable = ((THROUGH_FILE.keys(), _to_file), ({"process"}, _to_child))
+OPEN: EdgeTable = (({"pipe"}, _to_other_end), ({"socket"}, _to_remote_end))
+"""What is drawn for which kinds of wait; a new kind adds its line here."""
+
+
+class _Blocked(Struct, frozen=True):
     """A process by its node in the wait-for graph, and what it waits for."""
 
     node: str
     targets: tuple[WaitTarget, ...]
 
 
-def blocked(job: JobReading) -> Iterator[Blocked]:
+def _blocked(job: JobReading) -> Iterator[_Blocked]:
     """Find idle ranks and workers, and the idle children that they wait for, one after another.
 
     A rank in the DataLoader waits for its workers, whatever pipe it polls for them; a worker
@@ -51,7 +115,7 @@ def blocked(job: JobReading) -> Iterator[Blocked]:
         yield from _children(reading, awaited)
 
 
-def nodes(job: JobReading) -> dict[int, str]:
+def _process_nodes(job: JobReading) -> dict[int, str]:
     """Return the node of each rank's and worker's process; any other process is ``pid:N``."""
     found = {one.view.pid: one.node for one in job.ranks.values() if one.view.pid is not None}
     for reading in job.ranks.values():
@@ -60,15 +124,15 @@ def nodes(job: JobReading) -> dict[int, str]:
     return found
 
 
-def _own(reading: RankReading) -> Iterator[Blocked]:
+def _own(reading: RankReading) -> Iterator[_Blocked]:
     if _known(reading.targets) and reading.wait_kind != "dataloader":
-        yield Blocked(reading.node, reading.targets)
+        yield _Blocked(reading.node, reading.targets)
     for worker in reading.workers:
         if _known(worker.targets) and not worker.wants_work:
-            yield Blocked(f"worker:{reading.rank}/{worker.look.index}", worker.targets)
+            yield _Blocked(f"worker:{reading.rank}/{worker.look.index}", worker.targets)
 
 
-def _children(reading: RankReading, awaited: set[int]) -> Iterator[Blocked]:
+def _children(reading: RankReading, awaited: set[int]) -> Iterator[_Blocked]:
     """A child that nobody waits for may wait for its rank as long as it likes: a service does."""
     idle = {
         look.pid: steady_targets(look)
@@ -78,7 +142,7 @@ def _children(reading: RankReading, awaited: set[int]) -> Iterator[Blocked]:
     pending = [pid for pid in idle if pid in awaited]
     for pid in pending:
         if _known(idle[pid]):
-            yield Blocked(f"pid:{pid}", idle[pid])
+            yield _Blocked(f"pid:{pid}", idle[pid])
         following = {holder.pid for target in idle[pid] for holder in target.holders}
         pending += [one for one in idle if one in following and one not in pending]
 
@@ -86,59 +150,6 @@ def _children(reading: RankReading, awaited: set[int]) -> Iterator[Blocked]:
 def _known(targets: tuple[WaitTarget, ...]) -> bool:
     """Whether all that could wake it up is named: an unknown one would be a way out."""
     return bool(targets) and all(target.name and target.kind != "other" for target in targets)
-
-
-THROUGH = {"lock": "for the lock", "file": "in file input or output", "fifo": "for its other end"}
-
-
-def file_edges(job: JobReading) -> Iterator[Edge]:
-    """Draw who waits for which file, and who holds that."""
-    known = nodes(job)
-    for process in blocked(job):
-        for target in process.targets:
-            if target.kind in THROUGH and target.name:
-                file = f"file:{target.name}"
-                yield Edge(process.node, file, THROUGH[target.kind])
-                for holder in target.holders:
-                    yield Edge(file, known.get(holder.pid, f"pid:{holder.pid}"), "held by")
-
-
-def child_edges(job: JobReading) -> Iterator[Edge]:
-    """Draw who waits for which child to end."""
-    known = nodes(job)
-    for process in blocked(job):
-        for target in process.targets:
-            if target.kind == "process":
-                node = known.get(int(target.name), f"pid:{target.name}")
-                yield Edge(process.node, node, "for its end")
-
-
-def pipe_edges(job: JobReading) -> Iterator[Edge]:
-    """Draw who waits at a pipe for which process of the job."""
-    known = nodes(job)
-    for process in blocked(job):
-        for target in process.targets:
-            if target.kind == "pipe":
-                for holder in target.holders:
-                    node = known.get(holder.pid, f"pid:{holder.pid}")
-                    yield Edge(process.node, node, f"in {target.call} on {target.name}")
-
-
-def connection_edges(job: JobReading) -> Iterator[Edge]:
-    """Draw who waits for which remote end; one that accepts connections waits for anybody."""
-    known = nodes(job)
-    for process in blocked(job):
-        for target in process.targets:
-            if target.kind != "socket" or not target.name or target.call.startswith("accept"):
-                continue
-            through = f"in {target.call}"
-            for holder in target.holders:
-                yield Edge(process.node, known.get(holder.pid, f"pid:{holder.pid}"), through)
-            if not target.holders:
-                yield Edge(process.node, f"host:{target.name}", through)
-
-
-DATALOADER = "for its next batch"
 
 
 def dataloader_edges(job: JobReading) -> Iterator[Edge]:

@@ -21,14 +21,12 @@ BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
     rank_edges.rendezvous_edges,
     rank_edges.guard_edges,
     process_edges.dataloader_edges,
-    process_edges.file_edges,
-    process_edges.child_edges,
+    process_edges.kernel_edges,
     process_edges.thread_lock_edges,
 )
 """One for each kind of fact; a new fact adds its builder here."""
 OPEN_BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
-    process_edges.pipe_edges,
-    process_edges.connection_edges,
+    process_edges.open_kernel_edges,
 )
 """Waits that show who could end them, but not that anything is due: a service sits in them for as
 long as nobody asks it anything."""
