@@ -12,16 +12,18 @@ from diagnosis.cases import (
     IN_LOAD,
     IN_LOADER,
     IN_WANDB,
+    LOCKED,
     MAIN,
     gone,
     job,
     rank,
     torch,
     user,
+    with_lock_owner,
+    with_threads,
     worker,
 )
-from diagnosis.cases import waiting_for as waits
-from reading.test_thread_locks import LOCKED, with_lock_owner, with_threads
+from cases import waiting_for as waits
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.job import read_job

@@ -10,6 +10,7 @@ from diagnosis.cases import (
     IN_ALL_REDUCE,
     IN_BARRIER,
     IN_LOAD,
+    LOCKED,
     MAIN,
     NOW_NS,
     SECOND,
@@ -19,6 +20,8 @@ from diagnosis.cases import (
     torch,
     user,
     waiting_for,
+    with_lock_owner,
+    with_threads,
 )
 
 from lightning_hangcheck.diagnosis import judge
@@ -27,17 +30,14 @@ from lightning_hangcheck.model.evidence import (
     Frame,
     MemoryUse,
     ThreadStack,
-    ThreadState,
-    WaitTarget,
 )
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.case import Case
 
 WAITS = rank(0, IN_BARRIER)
 IN_QUEUE = (MAIN, user("load", 41), Frame("Queue.get", f"{STDLIB}/queue.py", 171))
-FUTEX = (WaitTarget(call="futex", kind="futex", name="0x7f00"),)
 
 
 def told(case: Case) -> tuple[Any, ...]:
@@ -45,33 +45,7 @@ def told(case: Case) -> tuple[Any, ...]:
     return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause
 
 
-def with_threads(
-    view: RankView, *others: ThreadStack, takes_lock: bool = True, futex: bool = True
-) -> RankView:
-    """The rank with these further threads, all of them in endless futexes or none."""
-    own = view.processes[0]
-    waits = {"waits_for": FUTEX} if futex else {}
-    samples = []
-    for one in own.samples:
-        assert one.kernel is not None
-        assert one.stack is not None
-        main = msgspec.structs.replace(one.stack.threads[0], takes_lock=takes_lock)
-        states = [ThreadState(tid=own.pid, state="S", cpu_s=0.0, **waits)]
-        states += [ThreadState(tid=t.tid or 0, state="S", cpu_s=0.0, **waits) for t in others]
-        samples.append(
-            msgspec.structs.replace(
-                one,
-                kernel=msgspec.structs.replace(one.kernel, threads=tuple(states)),
-                stack=msgspec.structs.replace(one.stack, threads=(main, *others)),
-            )
-        )
-    return msgspec.structs.replace(
-        view, processes=(msgspec.structs.replace(own, samples=tuple(samples)),)
-    )
-
-
 IN_LIBRARY = ThreadStack(tid=204, frames=(torch("run", "utils/data/x.py"),))
-LOCKED = ThreadStack(tid=201, name="pusher", takes_lock=True, frames=(user("push", 7),))
 QUEUED = ThreadStack(tid=202, frames=(user("pull", 9), IN_QUEUE[-1]), takes_lock=True)
 PARKED = ThreadStack(tid=203, frames=(Frame("_worker", f"{STDLIB}/concurrent/thread.py", 81),))
 
@@ -114,23 +88,6 @@ def test_a_wait_that_is_no_endless_lock_is_no_deadlock(takes_lock: bool, futex: 
     assert told(job(WAITS, view))[3] == "rank_stalled"
     waits_for_news = with_threads(rank(1, IN_QUEUE))
     assert told(job(WAITS, waits_for_news))[3] == "rank_stalled"
-
-
-def with_lock_owner(view: RankView) -> RankView:
-    """The rank, its main thread holding the interpreter lock in each sample."""
-    own = view.processes[0]
-    samples = tuple(
-        msgspec.structs.replace(
-            one,
-            stack=msgspec.structs.replace(
-                one.stack,
-                threads=(msgspec.structs.replace(one.stack.threads[0], owns_gil=True),),
-            ),
-        )
-        for one in own.samples
-        if one.stack is not None
-    )
-    return msgspec.structs.replace(view, processes=(msgspec.structs.replace(own, samples=samples),))
 
 
 @pytest.mark.parametrize(("behind_s", "cause"), [(3, "gil_held"), (1, "rank_stalled")])

@@ -75,6 +75,9 @@ IN_GETITEM = (
     user("Samples.__getitem__", 17, "data.py"),
 )
 WANTS_WORK = (*WORKER, Frame("Queue.get", f"{STDLIB}/multiprocessing/queues.py", 113))
+FUTEX = (WaitTarget(call="futex", kind="futex", name="0x7f00"),)
+LOCKED = ThreadStack(tid=201, name="pusher", takes_lock=True, frames=(user("push", 7),))
+"""A thread beside the main one that stands in a lock."""
 
 Frames = tuple[Frame, ...]
 
@@ -163,6 +166,48 @@ def rank(
         processes=processes,
         **own,
     )
+
+
+def with_threads(
+    view: RankView, *others: ThreadStack, takes_lock: bool = True, futex: bool = True
+) -> RankView:
+    """The rank with these further threads, all of them in endless futexes or none."""
+    own = view.processes[0]
+    waits = {"waits_for": FUTEX} if futex else {}
+    samples = []
+    for one in own.samples:
+        assert one.kernel is not None
+        assert one.stack is not None
+        main = msgspec.structs.replace(one.stack.threads[0], takes_lock=takes_lock)
+        states = [ThreadState(tid=own.pid, state="S", cpu_s=0.0, **waits)]
+        states += [ThreadState(tid=t.tid or 0, state="S", cpu_s=0.0, **waits) for t in others]
+        samples.append(
+            msgspec.structs.replace(
+                one,
+                kernel=msgspec.structs.replace(one.kernel, threads=tuple(states)),
+                stack=msgspec.structs.replace(one.stack, threads=(main, *others)),
+            )
+        )
+    return msgspec.structs.replace(
+        view, processes=(msgspec.structs.replace(own, samples=tuple(samples)),)
+    )
+
+
+def with_lock_owner(view: RankView) -> RankView:
+    """The rank, its main thread holding the interpreter lock in each sample."""
+    own = view.processes[0]
+    samples = tuple(
+        msgspec.structs.replace(
+            one,
+            stack=msgspec.structs.replace(
+                one.stack,
+                threads=(msgspec.structs.replace(one.stack.threads[0], owns_gil=True),),
+            ),
+        )
+        for one in own.samples
+        if one.stack is not None
+    )
+    return msgspec.structs.replace(view, processes=(msgspec.structs.replace(own, samples=samples),))
 
 
 def waiting_for(kind: Any, call: str, name: str, *pids: int, cpu_s: float = 0.0) -> dict[str, Any]:
