@@ -69,7 +69,7 @@ def judge(case: Case) -> Verdict:
         wait_for=conclusion.graph.edges if finding is not None else (),
         ranks=rank_table(job, culprits, group_of),
         stack_groups=groups,
-        collectives=collectives(job) if finding is not None else (),
+        collectives=collectives(job, conclusion.divergence) if finding is not None else (),
     )
 
 

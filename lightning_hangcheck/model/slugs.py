@@ -52,5 +52,7 @@ Phase = Literal[
 ]
 
 VERDICT_KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
+SEVERITY: dict[VerdictKind, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
+"""Of verdicts on a job that does not advance; of two that hold at once, the graver counts."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 PHASES: tuple[Phase, ...] = get_args(Phase)

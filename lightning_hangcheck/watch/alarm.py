@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.model.slugs import SEVERITY
+
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 Telling = Literal["line", "report", "silent", "aftermath"]
-LOUDNESS: dict[str, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
 PROVEN = ("hang", "dead")
 
 
@@ -37,16 +38,16 @@ class Alarm:
             How to tell it; None when there is nothing new in it, a quieter or equal judgement on
             ranks that are known already.
         """
-        loudness = LOUDNESS.get(verdict.verdict, 0)
+        severity = SEVERITY.get(verdict.verdict, 0)
         standing = self._standing
-        if loudness == 0:
+        if severity == 0:
             return None
         if standing is not None:
-            known = LOUDNESS[standing.verdict]
-            if loudness < known or (loudness == known and _same(verdict, standing)):
+            known = SEVERITY[standing.verdict]
+            if severity < known or (severity == known and _same(verdict, standing)):
                 return None
         self._standing = verdict
-        if loudness < LOUDNESS["hang"]:
+        if severity < SEVERITY["hang"]:
             return "line"
         return "silent" if standing is not None and standing.verdict in PROVEN else "report"
 

@@ -18,6 +18,7 @@ from diagnosis.cases import (
     MAIN,
     gone,
     job,
+    missing,
     rank,
     user,
     waiting_for,
@@ -25,6 +26,7 @@ from diagnosis.cases import (
 )
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.diagnosis.rules.engine import conclude
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
 from lightning_hangcheck.model.case import Case, Pace, RankView
 from lightning_hangcheck.model.evidence import Gap
@@ -316,3 +318,16 @@ def test_a_healthy_job_blames_nobody() -> None:
     assert (verdict.verdict, verdict.cause, verdict.culprits) == ("healthy", None, ())
     assert verdict.summary == "all 2 ranks advance"
     assert (verdict.stalled_since, verdict.stalled_for_s) == (None, 0.0)
+
+
+def test_a_rule_without_its_evidence_is_skipped_and_says_what_it_lacked() -> None:
+    """Of ranks without a process nothing is seen; a rule that needs nothing is always asked."""
+    skipped = {one.cause: one.lacks for one in conclude(job(missing(0), missing(1))).skipped}
+    assert skipped["thread_deadlock"] == ("stacks", "kernel")
+    assert skipped["file_lock"] == ("kernel",)
+    assert not {"process_dead", "process_stopped", "unknown"} & skipped.keys()
+
+
+def test_no_rule_is_skipped_where_its_evidence_is_there() -> None:
+    skipped = conclude(job(rank(0, IN_BARRIER), rank(1, IN_LOAD))).skipped
+    assert [(one.cause, one.lacks) for one in skipped] == [("process_dead", ("process_exits",))]

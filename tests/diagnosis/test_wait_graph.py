@@ -21,6 +21,7 @@ from diagnosis.cases import (
     worker,
 )
 
+from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import read_job
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def _graph(*ranks: RankView) -> WaitGraph:
-    return build_graph(read_job(job(*ranks)))
+    read = read_job(job(*ranks))
+    return build_graph(read, find_divergence(read))
 
 
 def _arrows(graph: WaitGraph) -> set[tuple[str, str]]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -58,10 +59,10 @@ def parted(situation: Situation, cause: Cause) -> Finding | None:
     confidence = (0.95 if known else 0.6) if divergence.proven else (0.6 if known else 0.4)
     finding = blame(
         culprits,
-        cause,
-        "proven" if divergence.proven else "idle",
-        confidence,
-        _sentence(job, divergence, culprits),
+        cause=cause,
+        certainty="proven" if divergence.proven else "idle",
+        confidence=confidence,
+        sentence=_sentence(job, divergence, culprits),
         waited_for=True,
     )
     return replace(
@@ -203,7 +204,14 @@ def _went_home(situation: Situation) -> Finding | None:
         f"{name_ranks(who)} ended after step {most} with exit code 0, and the others are at step "
         f"{fewest} already"
     )
-    return blame(gone, "uneven_work", "proven", 0.9, sentence, waited_for=True)
+    return blame(
+        gone,
+        cause="uneven_work",
+        certainty="proven",
+        confidence=0.9,
+        sentence=sentence,
+        waited_for=True,
+    )
 
 
 def _ended_well(reading: RankReading) -> bool:

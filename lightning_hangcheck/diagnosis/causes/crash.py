@@ -14,7 +14,8 @@ from lightning_hangcheck.diagnosis.process_exit import (
     how_it_ended,
     left_well,
 )
-from lightning_hangcheck.diagnosis.rules.contract import Finding, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding
 from lightning_hangcheck.reading.wording import join, name_ranks, within
 
 if TYPE_CHECKING:
@@ -55,7 +56,14 @@ def find_crash(job: JobReading) -> Finding | None:
         if others:
             sentence += f"; {name_ranks(others)} ended after it"
         return replace(
-            blame([first], "process_dead", "proven", 0.9, sentence, waited_for=bool(others)),
+            blame(
+                [first],
+                cause="process_dead",
+                certainty="proven",
+                confidence=0.9,
+                sentence=sentence,
+                waited_for=bool(others),
+            ),
             silence_s=0.0,
             aspect=aspect_of(first.view),
         )

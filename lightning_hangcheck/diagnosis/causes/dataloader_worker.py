@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.kernel_targets import in_words
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, within
@@ -41,10 +42,10 @@ def dataloader_worker(situation: Situation) -> Finding | None:
         sentence += f"; likewise {name_ranks(one.rank for one in waiting[1:])}"
     finding = blame(
         waiting,
-        "dataloader_worker",
-        situation.certainty(first.activity),
-        0.9 if worker is not None and situation.waited_for else 0.6,
-        sentence,
+        cause="dataloader_worker",
+        certainty=situation.certainty(first.activity),
+        confidence=0.9 if worker is not None and situation.waited_for else 0.6,
+        sentence=sentence,
         waited_for=situation.waited_for,
     )
     place = worker.place if worker is not None and worker.place is not None else first.place

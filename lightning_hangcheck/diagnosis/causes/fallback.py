@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.rules.contract import Certainty, Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Certainty, Finding, Rule, Situation
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS
@@ -51,7 +52,12 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     silence = min(reading.silence_s for reading in waiting)
     certainty: Certainty = "idle" if apart and not elsewhere else "other"
     finding = blame(
-        culprits, "unknown", certainty, 0.2, _sentence(culprits, waiting, silence), waited_for=apart
+        culprits,
+        cause="unknown",
+        certainty=certainty,
+        confidence=0.2,
+        sentence=_sentence(culprits, waiting, silence),
+        waited_for=apart,
     )
     return replace(
         finding,
@@ -95,7 +101,14 @@ def _unseen(situation: Situation, unseen: Sequence[RankReading]) -> Finding:
         "and too little of it could be seen to say why",
     )
     waited_for = situation.waited_for
-    return blame(unseen, "unknown", "other", 0.3, sentence, waited_for=waited_for)
+    return blame(
+        unseen,
+        cause="unknown",
+        certainty="other",
+        confidence=0.3,
+        sentence=sentence,
+        waited_for=waited_for,
+    )
 
 
 UNKNOWN = Rule(cause="unknown", needs=(), find=unknown)
@@ -117,7 +130,14 @@ def slow_progress(situation: Situation) -> Finding | None:
         duration(max(reading.silence_s for reading in moving)),
     )
     waited_for = situation.waited_for
-    return blame(moving, "slow_progress", "moving", 0.7, sentence, waited_for=waited_for)
+    return blame(
+        moving,
+        cause="slow_progress",
+        certainty="moving",
+        confidence=0.7,
+        sentence=sentence,
+        waited_for=waited_for,
+    )
 
 
 SLOW_PROGRESS = Rule(cause="slow_progress", needs=("stacks",), find=slow_progress)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
@@ -52,10 +53,10 @@ def _blame(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Findi
     )
     finding = blame(
         circle or [waiter],
-        "file_lock",
-        "proven" if proven else situation.certainty("idle"),
-        0.95 if proven else 0.8 if situation.waited_for else 0.5,
-        sentence,
+        cause="file_lock",
+        certainty="proven" if proven else situation.certainty("idle"),
+        confidence=0.95 if proven else 0.8 if situation.waited_for else 0.5,
+        sentence=sentence,
         waited_for=situation.waited_for,
     )
     return replace(
@@ -129,16 +130,16 @@ def blame_for_file(
         doing,
         within(first.place),
     )
-    finding = blame(
+    return blame(
         waiting,
-        cause,
-        situation.certainty("idle"),
-        0.85 if situation.waited_for else 0.5,
-        sentence,
+        cause=cause,
+        certainty=situation.certainty("idle"),
+        confidence=0.85 if situation.waited_for else 0.5,
+        sentence=sentence,
         waited_for=situation.waited_for,
+        aspect=file.kind if file is not None else None,
+        evidence=[_waiting_evidence(one) for one in waiting[:4]],
     )
-    aspect = file.kind if file is not None else None
-    return replace(finding, aspect=aspect, evidence=tuple(map(_waiting_evidence, waiting[:4])))
 
 
 def _in_words(file: WaitTarget) -> str:

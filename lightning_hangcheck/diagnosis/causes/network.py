@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
 
@@ -33,15 +32,15 @@ def network_wait(situation: Situation) -> Finding | None:
         within(first.place),
     )
     culprits = list({reading.rank: reading for reading, _ in waiting}.values())
-    finding = blame(
+    return blame(
         culprits,
-        "network_wait",
-        situation.certainty("idle"),
-        0.85 if situation.waited_for else 0.5,
-        sentence,
+        cause="network_wait",
+        certainty=situation.certainty("idle"),
+        confidence=0.85 if situation.waited_for else 0.5,
+        sentence=sentence,
         waited_for=situation.waited_for,
+        evidence=[_evidence(*pair) for pair in waiting[:4]],
     )
-    return replace(finding, evidence=tuple(_evidence(*pair) for pair in waiting[:4]))
 
 
 def _end(target: WaitTarget) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.kernel_targets import in_words
 from lightning_hangcheck.reading.wording import (
@@ -54,20 +55,20 @@ def rank_stalled(situation: Situation) -> Finding | None:
         f"for {duration(max(reading.silence_s for reading in idle))} without using the CPU{words}",
         "that waits for it at the other end of a pipe" if deadlocked else "",
     )
-    finding = blame(
+    return blame(
         idle,
-        "rank_stalled",
-        "proven" if deadlocked and len(idle) == 1 else situation.certainty("idle"),
-        0.85 if situation.waited_for else 0.5,
-        sentence,
+        cause="rank_stalled",
+        certainty="proven" if deadlocked and len(idle) == 1 else situation.certainty("idle"),
+        confidence=0.85 if situation.waited_for else 0.5,
+        sentence=sentence,
         waited_for=situation.waited_for,
+        aspect=aspect,
+        evidence=[
+            EvidenceItem("kernel", reading.rank, f"main thread is {in_words(target)}")
+            for reading in idle
+            for target in reading.targets[:1]
+        ],
     )
-    evidence = (
-        EvidenceItem("kernel", reading.rank, f"main thread is {in_words(target)}")
-        for reading in idle
-        for target in reading.targets[:1]
-    )
-    return replace(finding, aspect=aspect, evidence=tuple(evidence))
 
 
 def _waits(reading: RankReading) -> tuple[str | None, str]:
@@ -116,7 +117,14 @@ def blame_standing(
         within(standing[0].place),
         f"for {duration(max(reading.silence_s for reading in standing))} {manner}",
     )
-    return blame(standing, cause, certainty, confidence, sentence, waited_for=situation.waited_for)
+    return blame(
+        standing,
+        cause=cause,
+        certainty=certainty,
+        confidence=confidence,
+        sentence=sentence,
+        waited_for=situation.waited_for,
+    )
 
 
 def spinning(situation: Situation) -> Finding | None:
@@ -128,8 +136,8 @@ def spinning(situation: Situation) -> Finding | None:
     finding = blame_standing(
         situation,
         busy,
-        "spinning",
-        situation.certainty("busy"),
+        cause="spinning",
+        certainty=situation.certainty("busy"),
         doing="waited for a busy GPU" if for_gpu else "burnt CPU",
         manner="without advancing",
         confidence=0.7 if situation.waited_for else 0.4,
@@ -155,8 +163,8 @@ def logger_init(situation: Situation) -> Finding | None:
     return blame_standing(
         situation,
         creating,
-        "logger_init",
-        situation.certainty(creating[0].activity),
+        cause="logger_init",
+        certainty=situation.certainty(creating[0].activity),
         doing="been creating the experiment logger",
         manner="without coming back",
         confidence=_confidence(situation, creating[0]),
@@ -180,8 +188,8 @@ def model_load(situation: Situation) -> Finding | None:
     return blame_standing(
         situation,
         loading,
-        "model_load",
-        situation.certainty("idle"),
+        cause="model_load",
+        certainty=situation.certainty("idle"),
         doing="stood still while loading the model",
         manner="without using the CPU",
         confidence=(0.7 if loading[0].seen_by_calls else 0.6) if situation.waited_for else 0.4,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.job import RankReading
 from lightning_hangcheck.diagnosis.process_exit import (
@@ -20,7 +19,8 @@ from lightning_hangcheck.diagnosis.process_exit import (
     first_to_fail,
     how_it_ended,
 )
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.model.evidence import MemoryUse
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
@@ -45,15 +45,15 @@ def process_dead(situation: Situation) -> Finding | None:
         others = [one.rank for one in culprits if one is not first]
         sentence += f"; {name_ranks(others)} ended after it"
     ordered = [first, *(one for one in culprits if one is not first)]
-    finding = blame(
+    return blame(
         ordered,
-        "process_dead",
-        "proven" if situation.waited_for else "other",
-        0.95 if situation.waited_for else 0.5,
-        sentence,
+        cause="process_dead",
+        certainty="proven" if situation.waited_for else "other",
+        confidence=0.95 if situation.waited_for else 0.5,
+        sentence=sentence,
         waited_for=situation.waited_for,
+        aspect=aspect_of(first.view),
     )
-    return replace(finding, aspect=aspect_of(first.view))
 
 
 def _failed(situation: Situation) -> Sequence[RankReading]:
@@ -61,7 +61,7 @@ def _failed(situation: Situation) -> Sequence[RankReading]:
     return [one for one in ranks if one.activity == "gone" and failed(one.view)]
 
 
-PROCESS_DEAD = Rule(cause="process_dead", needs=("departures",), find=process_dead)
+PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
 
 
 def process_stopped(situation: Situation) -> Finding | None:
@@ -80,7 +80,14 @@ def process_stopped(situation: Situation) -> Finding | None:
         f"for {silence}",
     )
     waited_for = situation.graph.between_ranks
-    return blame(stopped, "process_stopped", "proven", 0.98, sentence, waited_for=waited_for)
+    return blame(
+        stopped,
+        cause="process_stopped",
+        certainty="proven",
+        confidence=0.98,
+        sentence=sentence,
+        waited_for=waited_for,
+    )
 
 
 PROCESS_STOPPED = Rule(cause="process_stopped", needs=(), find=process_stopped)
@@ -129,16 +136,15 @@ def memory_pressure(situation: Situation) -> Finding | None:
         f"{within(first.reading.place)}:",
         first.words,
     )
-    finding = blame(
+    return blame(
         readings,
-        "memory_pressure",
-        situation.certainty(first.reading.activity),
-        0.8 if situation.waited_for else 0.5,
-        sentence,
+        cause="memory_pressure",
+        certainty=situation.certainty(first.reading.activity),
+        confidence=0.8 if situation.waited_for else 0.5,
+        sentence=sentence,
         waited_for=situation.waited_for,
+        evidence=[EvidenceItem("kernel", one.reading.rank, one.words) for one in found[:4]],
     )
-    evidence = tuple(EvidenceItem("kernel", one.reading.rank, one.words) for one in found[:4])
-    return replace(finding, evidence=evidence)
 
 
 def _measure(reading: RankReading) -> _Thrashing | None:

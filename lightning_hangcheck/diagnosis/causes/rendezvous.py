@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.reading.torch_waits import RENDEZVOUS
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 
@@ -49,7 +50,12 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
     )
     proven: Certainty = "proven" if job.complete else "other"
     finding = blame(
-        missing, "rendezvous", proven, 0.95 if job.complete else 0.5, sentence, waited_for=True
+        missing,
+        cause="rendezvous",
+        certainty=proven,
+        confidence=0.95 if job.complete else 0.5,
+        sentence=sentence,
+        waited_for=True,
     )
     return _as_rendezvous(finding, job.waiting_in(RENDEZVOUS), "peers")
 
@@ -81,7 +87,14 @@ def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
         within(lost[0].place),
         f"for {_silence(lost)}",
     )
-    finding = blame(lost, "rendezvous", _patient(situation), 0.7, sentence, waited_for=True)
+    finding = blame(
+        lost,
+        cause="rendezvous",
+        certainty=_patient(situation),
+        confidence=0.7,
+        sentence=sentence,
+        waited_for=True,
+    )
     return _as_rendezvous(finding, lost, "store")
 
 
@@ -96,7 +109,14 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
         f"{within(waiting[0].place)}:",
         f"nothing was seen of {name_ranks(unknown)}" if unknown else NOBODY_ELSEWHERE,
     )
-    finding = blame(waiting, "rendezvous", _patient(situation), 0.5, sentence, waited_for=True)
+    finding = blame(
+        waiting,
+        cause="rendezvous",
+        certainty=_patient(situation),
+        confidence=0.5,
+        sentence=sentence,
+        waited_for=True,
+    )
     if unknown:
         finding = replace(finding, culprits=unknown)
     return _as_rendezvous(finding, waiting, "peers")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.causes.files import file_of
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation, blame
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.thread_locks import read_locks
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
@@ -46,10 +47,10 @@ def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) ->
     )
     finding = blame(
         [reading],
-        "thread_deadlock",
-        "proven" if proven else situation.certainty("idle"),
-        0.95 if proven else 0.7,
-        sentence,
+        cause="thread_deadlock",
+        certainty="proven" if proven else situation.certainty("idle"),
+        confidence=0.95 if proven else 0.7,
+        sentence=sentence,
         waited_for=situation.waited_for,
     )
     evidence = tuple(
@@ -98,10 +99,10 @@ def gil_held(situation: Situation) -> Finding | None:
     )
     return blame(
         holding,
-        "gil_held",
-        situation.certainty(first.activity),
-        0.9 if situation.waited_for else 0.6,
-        sentence,
+        cause="gil_held",
+        certainty=situation.certainty(first.activity),
+        confidence=0.9 if situation.waited_for else 0.6,
+        sentence=sentence,
         waited_for=situation.waited_for,
     )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import record_of, standing_of
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.reading.torch_waits import COLLECTIVE
@@ -63,7 +62,7 @@ def groups_to_groups(groups: Sequence[Sequence[RankReading]]) -> Iterator[Edge]:
             yield Edge(group[0].node, target.node, through(group[0]))
 
 
-def collective_edges(job: JobReading) -> Iterator[Edge]:
+def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator[Edge]:
     """Draw who waits in a collective for whom.
 
     If all ranks stand in collectives and their ways parted, they wait for those that departed; for
@@ -72,7 +71,6 @@ def collective_edges(job: JobReading) -> Iterator[Edge]:
     waiting = job.waiting_in(COLLECTIVE)
     inside = {reading.rank for reading in waiting}
     outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
-    divergence = find_divergence(job)
     parted = set(divergence.operations) if divergence is not None else set()
     late = [reading for reading in outside if reading.rank not in parted]
     for members, awaited in _by_operation(waiting, late):

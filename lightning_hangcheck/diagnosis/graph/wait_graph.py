@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
     import networkx
 
+    from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.job import JobReading
 
 BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
-    rank_edges.collective_edges,
     rank_edges.rendezvous_edges,
     rank_edges.guard_edges,
     process_edges.dataloader_edges,
@@ -64,9 +65,15 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         return tuple(sorted(one for one in members if one is not None))
 
 
-def build_graph(job: JobReading) -> WaitGraph:
-    """Draw all edges and find the ends: the sinks of the graph's condensation."""
-    firm = tuple(dict.fromkeys(edge for build in BUILDERS for edge in build(job)))
+def build_graph(job: JobReading, divergence: Divergence | None) -> WaitGraph:
+    """Draw all edges and find the ends: the sinks of the graph's condensation.
+
+    Args:
+        job: All ranks.
+        divergence: Where their ways part, if they do.
+    """
+    between = rank_edges.collective_edges(job, divergence)
+    firm = tuple(dict.fromkeys(chain(between, *(build(job) for build in BUILDERS))))
     open_ = (edge for build in OPEN_BUILDERS for edge in build(job))
     edges = tuple(dict.fromkeys((*firm, *open_)))
     if not edges:

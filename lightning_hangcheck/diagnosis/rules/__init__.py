@@ -1,3 +1,8 @@
-"""One rule a file, run by `engine`. A rule that lacks its evidence is skipped: none guesses."""
+"""How rules are asked: what one sees and returns (`contract`), in which order, and what for.
 
-__all__ = ["contract", "engine", "patience"]
+`blame` builds the finding that most rules make, `engine` asks them all and keeps what weighs most,
+`patience` says what a finding is called after so much silence. The rules themselves are in
+``causes``. One that lacks its evidence is skipped, and `engine` says so: none guesses.
+"""
+
+__all__ = ["blame", "contract", "engine", "patience"]

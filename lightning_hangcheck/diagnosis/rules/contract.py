@@ -17,12 +17,11 @@ from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.kernel_targets import endless
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lightning_hangcheck.reading.rank_activity import Activity
 
 Certainty = Literal["proven", "idle", "busy", "circling", "other", "moving"]
-Need = Literal["stacks", "departures", "kernel"]
+Need = Literal["stacks", "process_exits", "kernel"]
+"""Evidence of any rank: Python stacks, a rank without a process, the kernel's view."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -116,78 +115,15 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True):
-    """A rule and the evidence that it cannot do without."""
+    """A rule, and the evidence without which it is skipped: no rule guesses."""
 
     cause: Cause
     needs: tuple[Need, ...]
     find: Callable[[Situation], Finding | None]
 
 
-class Measure(Struct, frozen=True, kw_only=True):
-    """How long, and how well, culprits were seen to stand still."""
+class Skipped(Struct, frozen=True):
+    """A rule that could not be asked, and the evidence that it lacked."""
 
-    silence_s: float
-    pace: Pace | None
-    samples: int
-    span_s: float
-
-
-def measure(culprits: Sequence[RankReading]) -> Measure:
-    """Measure culprits together: the longest silence, the least evidence, the slowest pace.
-
-    Args:
-        culprits: At least one.
-    """
-    paces = [one.view.pace for one in culprits if one.view.pace is not None]
-    known = len(paces) == len(culprits) and all(pace.known for pace in paces)
-    return Measure(
-        silence_s=max(one.silence_s for one in culprits),
-        pace=max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
-        samples=min(one.doing.observed.samples for one in culprits),
-        span_s=min(one.doing.observed.span_s for one in culprits),
-    )
-
-
-def _goes_on_after_s(culprit: RankReading) -> float:
-    sections = culprit.view.beat.sections if culprit.view.beat is not None else ()
-    return max((section.goes_on_after_s or 0.0 for section in sections), default=0.0)
-
-
-def blame(
-    culprits: Sequence[RankReading],
-    cause: Cause,
-    certainty: Certainty,
-    confidence: float,
-    sentence: str,
-    *,
-    waited_for: bool,
-) -> Finding:
-    """Build the finding that most rules make; the first culprit gives place and phase.
-
-    Args:
-        culprits: At least one.
-        cause: Slug.
-        certainty: As in `Finding`.
-        confidence: As in `Finding`.
-        sentence: As in `Finding`.
-        waited_for: As in `Finding`.
-    """
-    measured = measure(culprits)
-    if certainty == "busy" and any(one.doing.circling for one in culprits):
-        certainty = "circling"
-    return Finding(
-        cause=cause,
-        culprits=tuple(one.rank for one in culprits),
-        certainty=certainty,
-        confidence=confidence,
-        sentence=sentence,
-        waited_for=waited_for,
-        gone=any(not one.alive for one in culprits),
-        place=culprits[0].place,
-        phase=culprits[0].phase,
-        silence_s=measured.silence_s,
-        pace=measured.pace,
-        goes_on_after_s=max(map(_goes_on_after_s, culprits)),
-        samples=measured.samples,
-        span_s=measured.span_s,
-    )
+    cause: Cause
+    lacks: tuple[Need, ...]

@@ -19,15 +19,15 @@ from lightning_hangcheck.diagnosis.causes import (
 )
 from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
 from lightning_hangcheck.diagnosis.divergence.attribution import lone_rank
-from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
+from lightning_hangcheck.diagnosis.divergence.divergence import Divergence, find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import JobReading, RankReading, read_job
-from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation, Skipped
 from lightning_hangcheck.diagnosis.rules.patience import decide
-from lightning_hangcheck.model.slugs import VerdictKind
+from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.diagnosis.rules.contract import Need
+    from lightning_hangcheck.diagnosis.rules.contract import Need, Rule
     from lightning_hangcheck.model.case import Case
 
 RULES = (
@@ -53,44 +53,57 @@ RULES = (
     fallback.SLOW_PROGRESS,
 )
 """Of two findings that weigh the same, the earlier rule's counts."""
-WEIGHT: dict[VerdictKind, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
-    """What the engine came to: the kind of verdict and the finding behind it, if there is one."""
+    """What the engine came to: the kind of verdict and the finding behind it, if there is one.
+
+    Attributes:
+        divergence: Where the ranks' ways part, if they do.
+        skipped: Rules that lacked their evidence; none where the job is over, and none is asked.
+    """
 
     kind: VerdictKind
     job: JobReading
     graph: WaitGraph
+    divergence: Divergence | None = None
     finding: Finding | None = None
+    skipped: tuple[Skipped, ...] = ()
 
 
 def conclude(case: Case) -> Conclusion:
     """Read a case, draw its graph, and find out what is wrong, if anything is."""
     job = read_job(case)
+    divergence = find_divergence(job)
     if is_over(job):
         crash = find_crash(job)
-        kind: VerdictKind = "finished" if crash is None else "crashed"
-        return Conclusion(kind=kind, job=job, graph=WaitGraph(), finding=crash)
-    graph = build_graph(job)
-    situation = _situate(job, graph)
-    found: list[tuple[VerdictKind, Finding]] = []
-    for rule in RULES:
-        if all(_is_there(need, job) for need in rule.needs):
-            finding = rule.find(situation)
-            if finding is not None:
-                found.append((decide(finding, case.limits), finding))
-    alarms = [pair for pair in found if pair[0] != "healthy"]
-    if not alarms:
-        return Conclusion(kind="healthy", job=job, graph=graph)
-    kind, finding = max(alarms, key=lambda pair: WEIGHT[pair[0]])
-    return Conclusion(kind=kind, job=job, graph=graph, finding=finding)
+        return Conclusion(
+            kind="finished" if crash is None else "crashed",
+            job=job,
+            graph=WaitGraph(),
+            divergence=divergence,
+            finding=crash,
+        )
+    graph = build_graph(job, divergence)
+    situation = _situate(job, graph, divergence)
+    lacking = [(rule, _lacking(rule, job)) for rule in RULES]
+    findings = [rule.find(situation) for rule, lacks in lacking if not lacks]
+    judged = [(decide(found, case.limits), found) for found in findings if found is not None]
+    alarms = [pair for pair in judged if pair[0] in SEVERITY]
+    gravest = max(alarms, key=lambda pair: SEVERITY[pair[0]], default=None)
+    return Conclusion(
+        kind=gravest[0] if gravest is not None else "healthy",
+        job=job,
+        graph=graph,
+        divergence=divergence,
+        finding=gravest[1] if gravest is not None else None,
+        skipped=tuple(Skipped(rule.cause, lacks) for rule, lacks in lacking if lacks),
+    )
 
 
-def _situate(job: JobReading, graph: WaitGraph) -> Situation:
+def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -> Situation:
     if graph.between_ranks:
         ends = tuple(job.ranks[rank] for rank in graph.ends)
-        divergence = find_divergence(job)
         return Situation(
             job=job, graph=graph, suspects=ends, waited_for=True, divergence=divergence
         )
@@ -114,6 +127,10 @@ def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
     ]
     lone = lone_rank(silent) if len(silent) == len(job.alive) else None
     return tuple(silent) if lone is None else (lone,)
+
+
+def _lacking(rule: Rule, job: JobReading) -> tuple[Need, ...]:
+    return tuple(need for need in rule.needs if not _is_there(need, job))
 
 
 def _is_there(need: Need, job: JobReading) -> bool:

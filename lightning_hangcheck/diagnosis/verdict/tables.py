@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PendingCollective,
     pending_collectives,
@@ -19,6 +18,7 @@ from lightning_hangcheck.text.rank_ranges import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
     from lightning_hangcheck.model.beat import Beat, OpenSection
     from lightning_hangcheck.model.verdict import State
@@ -83,10 +83,9 @@ def _sections(beat: Beat) -> list[OpenSection]:
 MOST_GROUPS = 64
 
 
-def collectives(job: JobReading) -> tuple[CollectiveState, ...]:
+def collectives(job: JobReading, divergence: Divergence | None) -> tuple[CollectiveState, ...]:
     """Return the group in which the ranks' ways part, then each in which a rank waits."""
     rows: dict[tuple[str, int], CollectiveState] = {}
-    divergence = find_divergence(job)
     if divergence is not None and divergence.group is not None:
         seq = (divergence.last_agreed or 0) + 1
         told = {rank: str(one) for rank, one in divergence.operations.items()}

@@ -1,0 +1,95 @@
+"""Builds the finding that most rules make: how long and how well the culprits were seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.diagnosis.rules.contract import Finding
+from lightning_hangcheck.model.case import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rules.contract import Certainty
+    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.verdict import EvidenceItem
+
+
+def blame(
+    culprits: Sequence[RankReading],
+    *,
+    cause: Cause,
+    certainty: Certainty,
+    confidence: float,
+    sentence: str,
+    waited_for: bool,
+    aspect: str | None = None,
+    evidence: Sequence[EvidenceItem] = (),
+) -> Finding:
+    """Blame ranks; the first of them gives place and phase, all together the silence.
+
+    Args:
+        culprits: At least one.
+        cause: Slug.
+        certainty: As in `Finding`; ``circling`` where it is ``busy`` and one of them only goes
+            round in a loop.
+        confidence: As in `Finding`.
+        sentence: As in `Finding`.
+        waited_for: As in `Finding`.
+        aspect: As in `Finding`.
+        evidence: As in `Finding`.
+    """
+    measured = _measure(culprits)
+    if certainty == "busy" and any(one.doing.circling for one in culprits):
+        certainty = "circling"
+    return Finding(
+        cause=cause,
+        culprits=tuple(one.rank for one in culprits),
+        certainty=certainty,
+        confidence=confidence,
+        sentence=sentence,
+        waited_for=waited_for,
+        gone=any(not one.alive for one in culprits),
+        place=culprits[0].place,
+        phase=culprits[0].phase,
+        silence_s=measured.silence_s,
+        pace=measured.pace,
+        goes_on_after_s=max(map(_goes_on_after_s, culprits)),
+        samples=measured.samples,
+        span_s=measured.span_s,
+        aspect=aspect,
+        evidence=tuple(evidence),
+    )
+
+
+class _Measure(Struct, frozen=True, kw_only=True):
+    """How long, and how well, culprits were seen to stand still."""
+
+    silence_s: float
+    pace: Pace | None
+    samples: int
+    span_s: float
+
+
+def _measure(culprits: Sequence[RankReading]) -> _Measure:
+    """Measure culprits together: the longest silence, the least evidence, the slowest pace.
+
+    Args:
+        culprits: At least one.
+    """
+    paces = [one.view.pace for one in culprits if one.view.pace is not None]
+    known = len(paces) == len(culprits) and all(pace.known for pace in paces)
+    return _Measure(
+        silence_s=max(one.silence_s for one in culprits),
+        pace=max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
+        samples=min(one.doing.observed.samples for one in culprits),
+        span_s=min(one.doing.observed.span_s for one in culprits),
+    )
+
+
+def _goes_on_after_s(culprit: RankReading) -> float:
+    sections = culprit.view.beat.sections if culprit.view.beat is not None else ()
+    return max((section.goes_on_after_s or 0.0 for section in sections), default=0.0)
