@@ -53,7 +53,7 @@ IN_WANDB = (
     Frame("init", f"{SITE}/wandb/sdk/wandb_init.py", 1536),
     Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
 )
-IN_MEETING = (
+IN_GUARD = (
     MAIN,
     Frame("wait", f"{SITE}/lightning_hangcheck/hooks/rendezvous/rendezvous.py", 133),
 )

@@ -17,7 +17,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, CodeNote, Limits, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord
-from lightning_hangcheck.reading.rank_activity import doing
+from lightning_hangcheck.reading.rank_activity import read_rank_activity
 from lightning_hangcheck.reading.torch_waits import COLLECTIVE
 from lightning_hangcheck.text.moments import before
 
@@ -101,7 +101,7 @@ def undecided(case: Case) -> bool:
     a moment ago goes on meanwhile.
     """
     alive = [view for view in case.ranks if view.pid is not None and view.process_exit is None]
-    activities = {doing(view).activity for view in alive}
+    activities = {read_rank_activity(view).activity for view in alive}
     longest_s = max((view.silent_for_s for view in alive), default=0.0)
     still = "waiting" in activities and not activities & {"moving", "busy"}
     return still and longest_s < STRANGE_PLACE_S
@@ -179,5 +179,5 @@ def _with_absent(case: Case, age_s: float) -> Case:
 
 def _have_met(views: Iterable[RankView]) -> bool:
     """Whether a rank stands in a collective: then the process group had formed, of all ranks."""
-    waits = (doing(view).wait for view in views)
+    waits = (read_rank_activity(view).wait for view in views)
     return any(wait is not None and wait.kind in COLLECTIVE for wait in waits)

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.patience import STRANGE_PLACE_S
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.reading.rank_activity import doing
+from lightning_hangcheck.reading.rank_activity import read_rank_activity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,7 +105,7 @@ def _as_known(view: RankView, note: RankNote | None, now_ns: int) -> RankView:
         return _silent(view, _since_beat_s(view, now_ns) or 0.0, 0.0)
     return replace(
         _silent(view, note.silent_for_s, note.idle_for_s),
-        circling_for_s=round(note.circling_for_s, 3),
+        nothing_new_for_s=round(note.circling_for_s, 3),
         pace=note.pace,
     )
 
@@ -116,13 +116,13 @@ def _still_s(view: RankView) -> float:
 
 
 def _waits(view: RankView) -> bool:
-    return doing(view).activity == "waiting"
+    return read_rank_activity(view).activity == "waiting"
 
 
 def _with_silence(
     view: RankView, watched_s: float, awaited_s: float, limits: Limits, *, paced: bool
 ) -> RankView:
-    activity = doing(view).activity
+    activity = read_rank_activity(view).activity
     own_s = max(watched_s, _still_s(view))
     silent_s = max(own_s, view.silent_for_s)
     if activity == "waiting":
@@ -145,7 +145,7 @@ def _since_its_beat(view: RankView, now_ns: int) -> RankView:
         return view
     return replace(
         _silent(view, min(view.silent_for_s, since_s), min(view.idle_for_s, since_s)),
-        circling_for_s=round(min(view.circling_for_s, since_s), 3),
+        nothing_new_for_s=round(min(view.nothing_new_for_s, since_s), 3),
     )
 
 

@@ -70,7 +70,7 @@ def _by_signal(view: RankView) -> str:
 
 
 def _by_handler(view: RankView) -> str:
-    own = next((look for look in view.processes if look.role == "rank"), None)
+    own = view.own_process
     frames = latest_frames(own) if own is not None and view.process_exit is None else ()
     rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
     return next((rule.handles for rule in rules if rule.handles), "")

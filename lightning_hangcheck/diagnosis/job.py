@@ -14,7 +14,12 @@ from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarg
 from lightning_hangcheck.reading.kernel_targets import steady_targets, works
 from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.rank_activity import ProcessActivity, RankActivity, doing, observe
+from lightning_hangcheck.reading.rank_activity import (
+    ProcessActivity,
+    RankActivity,
+    read_process_activity,
+    read_rank_activity,
+)
 from lightning_hangcheck.reading.torch_waits import Wait, find_wait, of_own_process
 
 if TYPE_CHECKING:
@@ -33,10 +38,15 @@ class WorkerReading(Struct, frozen=True, kw_only=True):
     """A process that a rank started with multiprocessing; ``targets`` as in `RankReading`."""
 
     look: ProcessLook
-    observed: ProcessActivity
+    process_activity: ProcessActivity
     place: Frame | None
     wait: Wait | None
     targets: tuple[WaitTarget, ...] = ()
+
+    @property
+    def activity(self) -> Activity:
+        """What it does."""
+        return self.process_activity.activity
 
     @property
     def wants_work(self) -> bool:
@@ -51,12 +61,12 @@ class RankReading(Struct, frozen=True, kw_only=True):
         place: Innermost frame of the user's own code.
         life: Where in its life it is, and what tells so.
         silence_s: Seconds since its last progress; for an idle rank since it was last active, for
-            one that moves in circles since it last did anything new.
+            one in a livelock since it last did anything new.
         targets: What the kernel shows an idle rank's main thread to wait for, sample after sample.
     """
 
     view: RankView
-    doing: RankActivity
+    rank_activity: RankActivity
     place: Frame | None = None
     life: PhaseOfLife | None = None
     silence_s: float = 0.0
@@ -85,13 +95,33 @@ class RankReading(Struct, frozen=True, kw_only=True):
 
     @property
     def activity(self) -> Activity:
-        """What it does."""
-        return self.doing.activity
+        """What it does, all its processes considered."""
+        return self.rank_activity.activity
+
+    @property
+    def process_activity(self) -> ProcessActivity:
+        """What its own process does by itself."""
+        return self.rank_activity.process_activity
+
+    @property
+    def livelocked(self) -> bool:
+        """Whether it moves, but only round in a loop."""
+        return self.rank_activity.livelocked
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Newest frames of its main thread, outermost first."""
+        return self.rank_activity.frames
+
+    @property
+    def wait(self) -> Wait | None:
+        """The known wait in which its main thread stands, if any."""
+        return self.rank_activity.wait
 
     @property
     def wait_kind(self) -> WaitKind | None:
         """Kind of the known wait in which it stands."""
-        return self.doing.wait.kind if self.doing.wait is not None else None
+        return self.wait.kind if self.wait is not None else None
 
     @property
     def node(self) -> str:
@@ -173,17 +203,17 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
         view: The rank.
         known: Processes of the job: whether these work, their own samples tell.
     """
-    found, targets = doing(view), _targets_of_rank(view)
+    found, targets = read_rank_activity(view), _targets_of_rank(view)
     if found.activity == "idle" and _works_outside(view, targets, known):
         found = replace(found, activity="moving")
     return RankReading(
         view=view,
-        doing=found,
+        rank_activity=found,
         place=users_place(found.frames),
         life=phase_of_life(view, found.frames),
         silence_s=min(max(0.0, _silence_s(view, found)), LONGEST_SILENCE_S),
         workers=tuple(
-            _read_worker(look, circling=found.circling)
+            _read_worker(look, of_livelocked=found.livelocked)
             for look in view.processes
             if look.role == "worker"
         ),
@@ -192,34 +222,34 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
 
 
 def _silence_s(view: RankView, found: RankActivity) -> float:
-    if found.circling:
-        return view.circling_for_s
+    if found.livelocked:
+        return view.nothing_new_for_s
     return view.idle_for_s if found.activity == "idle" else view.silent_for_s
 
 
 def _targets_of_rank(view: RankView) -> tuple[WaitTarget, ...]:
-    own = next((look for look in view.processes if look.role == "rank"), None)
+    own = view.own_process
     return steady_targets(own) if own is not None else ()
 
 
 def _works_outside(view: RankView, targets: Iterable[WaitTarget], known: Collection[int]) -> bool:
-    own = next((look for look in view.processes if look.role == "rank"), None)
+    own = view.own_process
     outside = (one for target in targets for one in target.holders if one.pid not in known)
     return own is not None and any(works(own, holder) for holder in outside)
 
 
-def _read_worker(look: ProcessLook, *, circling: bool) -> WorkerReading:
-    """Read a worker; one that moves is busy, no more, where its rank moves in circles by it."""
+def _read_worker(look: ProcessLook, *, of_livelocked: bool) -> WorkerReading:
+    """Read a worker; one that moves is busy, no more, where its rank is in a livelock by it."""
     frames = of_own_process(latest_frames(look))
-    observed = observe(look)
-    if circling and observed.activity == "moving":
-        observed = replace(observed, activity="busy")
+    activity = read_process_activity(look)
+    if of_livelocked and activity.activity == "moving":
+        activity = replace(activity, activity="busy")
     return WorkerReading(
         look=look,
-        observed=observed,
+        process_activity=activity,
         place=users_place(frames),
         wait=find_wait(frames),
-        targets=steady_targets(look) if observed.activity == "idle" else (),
+        targets=steady_targets(look) if activity.activity == "idle" else (),
     )
 
 

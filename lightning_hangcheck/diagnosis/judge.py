@@ -121,7 +121,7 @@ def _unseen(job: JobReading) -> list[Gap]:
         Gap(
             f"activity of rank {reading.rank}",
             reading.rank,
-            f"{reading.doing.observed.samples} usable samples of its stack and kernel state; "
+            f"{reading.process_activity.samples} usable samples of its stack and kernel state; "
             "two are needed",
         )
         for reading in unseen[:MOST_UNSEEN]

@@ -161,7 +161,7 @@ class RankView(Struct, frozen=True, kw_only=True):
             it has none.
         idle_for_s: Seconds since it last used the processor or moved bytes, never more than
             ``silent_for_s``; the silence that counts for an idle rank.
-        circling_for_s: Seconds since it last did anything new: beat, moved bytes, or was in a
+        nothing_new_for_s: Seconds since it last did anything new: beat, moved bytes, or was in a
             function where it had not been seen. It may move through its code all the while.
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
             the kernel's scheduler; None where nobody asked, or it does not tell.
@@ -178,13 +178,18 @@ class RankView(Struct, frozen=True, kw_only=True):
     beat: Beat | None = None
     silent_for_s: float = 0.0
     idle_for_s: float = 0.0
-    circling_for_s: float = 0.0
+    nothing_new_for_s: float = field(default=0.0, name="circling_for_s")
     slept_for_s: float | None = None
     pace: Pace | None = None
     processes: tuple[ProcessLook, ...] = ()
     process_exit: ProcessExit | None = field(default=None, name="departure")
     spent: Spent | None = None
     flight: FlightRecord | None = None
+
+    @property
+    def own_process(self) -> ProcessLook | None:
+        """Its training process, None where it was not seen."""
+        return next((look for look in self.processes if look.role == "rank"), None)
 
 
 class Case(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Sample
 
 Function = tuple[str, str]
-LARGEST_CIRCLE = 10
+LARGEST_LOOP = 10
 """Functions between which a loop that never ends goes to and fro, at most: it tries again and again
 with the help of a few. A model that is evaluated, which also repeats itself, is in dozens."""
 
@@ -51,7 +51,7 @@ class FunctionsMet:
         if seen and not of_child:
             self._of_rank |= seen
             self._always = seen if self._always is None else self._always & seen
-            new = new or len(self._of_rank - self._always) > LARGEST_CIRCLE
+            new = new or len(self._of_rank - self._always) > LARGEST_LOOP
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
         return new

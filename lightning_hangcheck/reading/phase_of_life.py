@@ -56,7 +56,7 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     Returns:
         None where neither is known of a rank that has no process.
     """
-    own = next((look for look in view.processes if look.role == "rank"), None)
+    own = view.own_process
     if own is not None and is_exiting(latest_frames(own)):
         return PhaseOfLife("teardown", "calls")
     overriding, innermost = _phases_of_calls(frames)

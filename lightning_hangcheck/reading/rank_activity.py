@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.evidence import Frame
@@ -29,8 +30,8 @@ WINDOW = 3
 """Newest samples that count: older ones may be from before the rank got stuck."""
 JUST_NOW_S = 1.0
 """A rank whose page showed progress within this time advances, whatever the samples caught."""
-CIRCLING_S = 6.0
-"""Time after which moving through functions that were all seen before is taken for a circle. The
+LIVELOCK_AFTER_S = 6.0
+"""Time after which moving through functions that were all seen before is taken for a livelock. The
 looks at 2, 3 and 4 s of silence meet most functions of a loop, so that at 10 s it is known."""
 
 
@@ -59,57 +60,53 @@ class RankActivity(Struct, frozen=True, kw_only=True):
     """What a rank does, all its processes considered.
 
     Attributes:
-        carried: One of its processes moved bytes.
+        carried: One of its processes moved bytes while it moved.
         for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
-        circling: It moves, but for long only through functions in which it was before: ``busy``.
+        livelocked: It moves, but for long only through functions in which it was before: ``busy``.
         frames: Newest frames of its main thread, outermost first.
         wait: The known wait in which that thread stands, if any.
     """
 
     activity: Activity
-    observed: ProcessActivity
+    process_activity: ProcessActivity
     frames: tuple[Frame, ...] = ()
     wait: Wait | None = None
     carried: bool = False
-    circling: bool = False
+    livelocked: bool = False
     for_gpu: bool = False
 
 
-def doing(view: RankView) -> RankActivity:
+def read_rank_activity(view: RankView) -> RankActivity:
     """Tell what a rank does.
 
     A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins.
     One that is idle while its children work, works.
     """
-    own = next((look for look in view.processes if look.role == "rank"), None)
-    observed = observe(own) if own is not None else ProcessActivity(activity="unseen")
+    own = view.own_process
+    process = read_process_activity(own) if own is not None else ProcessActivity(activity="unseen")
     frames = of_own_process(latest_frames(own)) if own is not None else ()
+    found = RankActivity(activity=process.activity, process_activity=process, frames=frames)
     if view.process_exit is not None:
-        return RankActivity(activity="gone", observed=observed, frames=frames)
+        return replace(found, activity="gone")
     if view.pid is None:
-        return RankActivity(activity="missing", observed=observed)
-    if observed.activity in ("gone", "stopped"):
-        return RankActivity(activity=observed.activity, observed=observed, frames=frames)
-    wait = _effective(find_wait(frames), observed, view)
-    activity = _of_alive(view, observed, wait)
+        return replace(found, activity="missing", frames=())
+    if process.activity in ("gone", "stopped"):
+        return found
+    wait = _effective(find_wait(frames), process, view)
+    activity = _of_alive(view, process, wait)
     if activity == "idle" and own is not None and gpu_works(own):
-        return RankActivity(
-            activity="busy", observed=observed, frames=frames, wait=wait, for_gpu=True
-        )
+        return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity != "moving":
-        return RankActivity(activity=activity, observed=observed, frames=frames, wait=wait)
-    carried, circling = _way_made(view)
-    return RankActivity(
-        activity="busy" if circling else activity,
-        observed=observed,
-        frames=frames,
-        wait=wait,
-        carried=carried,
-        circling=circling,
-    )
+        return replace(found, activity=activity, wait=wait)
+    seen = [read_process_activity(look) for look in view.processes]
+    if any(one.carried for one in seen):
+        return replace(found, activity=activity, wait=wait, carried=True)
+    livelocked = _livelocked(view, seen)
+    activity = "busy" if livelocked else activity
+    return replace(found, activity=activity, wait=wait, livelocked=livelocked)
 
 
-def observe(look: ProcessLook) -> ProcessActivity:
+def read_process_activity(look: ProcessLook) -> ProcessActivity:
     """Tell what one process does by itself.
 
     Returns:
@@ -134,35 +131,33 @@ def observe(look: ProcessLook) -> ProcessActivity:
     )
 
 
-def _effective(wait: Wait | None, observed: ProcessActivity, view: RankView) -> Wait | None:
+def _effective(wait: Wait | None, process: ProcessActivity, view: RankView) -> Wait | None:
     """Drop a wait that the frames alone cannot prove: backward computes, unless it is idle."""
     if wait is None or wait.kind != "backward":
         return wait
     alone = view.beat is not None and view.beat.world_size == 1
-    return wait if observed.activity == "idle" and not alone else None
+    return wait if process.activity == "idle" and not alone else None
 
 
-def _of_alive(view: RankView, observed: ProcessActivity, wait: Wait | None) -> Activity:
+def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Activity:
     if wait is not None and wait.kind in FOR_RANKS:
         return "waiting"
-    own = observed.activity
+    own = process.activity
     beats = view.beat is not None and view.beat.beats > 0
     if own in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
         return "moving"
     return (_helped(view) or own) if own == "idle" else own
 
 
-def _way_made(view: RankView) -> tuple[bool, bool]:
-    """Tell whether a rank that moves carried anything, and whether it moves in circles.
+def _livelocked(view: RankView, seen: Sequence[ProcessActivity]) -> bool:
+    """Whether a rank that moves only goes round: for long it did nothing that it had not done.
 
     A child without Python stacks that works, or a GPU, may do new things all the time: nobody sees
     them.
     """
-    seen = [observe(look) for look in view.processes]
-    carried = any(one.carried for one in seen)
     hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
     hidden = hidden or any(gpu_works(look) for look in view.processes)
-    return carried, view.circling_for_s >= CIRCLING_S and not carried and not hidden
+    return view.nothing_new_for_s >= LIVELOCK_AFTER_S and not hidden
 
 
 def _helped(view: RankView) -> Activity | None:
@@ -170,7 +165,7 @@ def _helped(view: RankView) -> Activity | None:
 
     A child without Python stacks that uses the processor may be anything, so it counts as moving.
     """
-    seen = [observe(look) for look in view.processes if look.role != "rank"]
+    seen = [read_process_activity(look) for look in view.processes if look.role != "rank"]
     kinds = {
         "moving" if one.activity == "busy" and not one.stacks else one.activity for one in seen
     }

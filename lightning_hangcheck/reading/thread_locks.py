@@ -42,7 +42,7 @@ def read_locks(view: RankView) -> LockedThreads | None:
         None where the main thread is in no lock and waits for no thread that is, where one thread
         waits and another may release its lock, or where the samples don't show it twice.
     """
-    own = next((look for look in view.processes if look.role == "rank"), None)
+    own = view.own_process
     samples = [
         sample
         for sample in (own.samples if own is not None else ())

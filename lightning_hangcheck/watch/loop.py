@@ -223,10 +223,10 @@ class Watcher:
     def _judge(self, now_ns: int) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
         from lightning_hangcheck.diagnosis import judge
-        from lightning_hangcheck.reading.rank_activity import doing
+        from lightning_hangcheck.reading.rank_activity import read_rank_activity
 
         for rank in self.roster.alive:
-            seen = doing(rank.view("", now_ns))
+            seen = read_rank_activity(rank.view("", now_ns))
             if seen.carried:
                 rank.progress.saw_new(now_ns)
             if seen.activity == "moving":

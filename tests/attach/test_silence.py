@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnosis.cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
+from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.case import undecided

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from diagnosis.cases import IN_BARRIER, IN_LOAD, job, rank
+from cases import IN_BARRIER, IN_LOAD, job, rank
 
 from lightning_hangcheck.attach.visit import keep
 from lightning_hangcheck.cli.main import invoke

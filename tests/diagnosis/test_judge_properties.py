@@ -12,10 +12,10 @@ from diagnosis.cases import (
     IN_BARRIER,
     IN_CONNECT,
     IN_GETITEM,
+    IN_GUARD,
     IN_INIT,
     IN_LOAD,
     IN_LOADER,
-    IN_MEETING,
     IN_WANDB,
     NOW_NS,
     SECOND,
@@ -40,7 +40,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
 )
 from lightning_hangcheck.model.slugs import PHASES
-from lightning_hangcheck.reading.rank_activity import doing
+from lightning_hangcheck.reading.rank_activity import read_rank_activity
 
 SCHEMA = jsonschema.Draft202012Validator(verdict_schema())
 KNOWN = [
@@ -52,7 +52,7 @@ KNOWN = [
     IN_INIT,
     IN_LOAD,
     IN_LOADER,
-    IN_MEETING,
+    IN_GUARD,
     IN_WANDB,
     WANTS_WORK,
 ]
@@ -156,7 +156,7 @@ def test_any_case_is_judged_by_the_contract(case: Case) -> None:
     if verdict.verdict in ("hang", "suspect"):
         blamed = [view for view in case.ranks if view.rank in verdict.culprits]
         first = {view.rank: view for view in reversed(blamed)}
-        assert "moving" not in {doing(view).activity for view in first.values()}
+        assert "moving" not in {read_rank_activity(view).activity for view in first.values()}
     if verdict.cause is not None:
         assert verdict.remedies
         assert verdict.summary

@@ -11,9 +11,9 @@ from diagnosis.cases import (
     IN_BACKWARD,
     IN_BARRIER,
     IN_GETITEM,
+    IN_GUARD,
     IN_LOAD,
     IN_LOADER,
-    IN_MEETING,
     IN_WANDB,
     MAIN,
     gone,
@@ -118,7 +118,7 @@ def test_the_first_of_several_dead_ranks_is_named_first() -> None:
         rank(0, IN_LOAD, beat=Beat(pid=100, sections=(OpenSection("WandbLogger constructor", 0),))),
     ],
 )
-@pytest.mark.parametrize("waiting", [IN_BARRIER, IN_MEETING])
+@pytest.mark.parametrize("waiting", [IN_BARRIER, IN_GUARD])
 def test_creating_the_logger_is_named_before_standing_still(
     creating: RankView, waiting: tuple[Any, ...]
 ) -> None:

@@ -9,10 +9,10 @@ from diagnosis.cases import (
     IN_BARRIER,
     IN_CONNECT,
     IN_GETITEM,
+    IN_GUARD,
     IN_INIT,
     IN_LOAD,
     IN_LOADER,
-    IN_MEETING,
     WANTS_WORK,
     gone,
     job,
@@ -94,12 +94,12 @@ def test_a_rank_that_waits_only_for_its_worker_keeps_no_rank_waiting() -> None:
 
 
 def test_a_guard_waits_for_the_ranks_that_have_not_come() -> None:
-    graph = _graph(rank(0, IN_LOAD), rank(1, IN_MEETING), rank(2, IN_MEETING))
+    graph = _graph(rank(0, IN_LOAD), rank(1, IN_GUARD), rank(2, IN_GUARD))
     assert _arrows(graph) == {("rank:1", "rank:0"), ("rank:2", "rank:0")}
 
 
 def test_a_guard_against_a_collective_is_a_cycle() -> None:
-    assert _graph(rank(0, IN_MEETING), rank(1, IN_ALL_REDUCE)).ends == (0, 1)
+    assert _graph(rank(0, IN_GUARD), rank(1, IN_ALL_REDUCE)).ends == (0, 1)
 
 
 def test_a_large_graph_keeps_its_ends_with_few_edges() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnosis.cases import IN_BARRIER, IN_LOAD, SECOND, job, rank
+from cases import IN_BARRIER, IN_LOAD, SECOND, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge

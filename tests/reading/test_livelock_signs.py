@@ -20,7 +20,7 @@ from diagnosis.cases import (
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Pace, RankView
-from lightning_hangcheck.reading.rank_activity import doing
+from lightning_hangcheck.reading.rank_activity import read_rank_activity
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessLook
@@ -31,11 +31,11 @@ WAITS = rank(0, IN_BARRIER)
 KNOWN = Pace(longest_pause_s=0.2, pauses=9)
 
 
-def circling(seconds: float, *children: ProcessLook, **fields: Any) -> RankView:
+def without_news(seconds: float, *children: ProcessLook, **fields: Any) -> RankView:
     """A rank that moves, and has shown nothing new for so long: its worker, or it itself."""
     stacks = (IN_LOADER,) if children else (IN_LOAD, DEEPER, IN_LOAD)
     view = rank(1, *stacks, children=children, cpu=0.0 if children else 1.0, **fields)
-    return msgspec.structs.replace(view, circling_for_s=seconds)
+    return msgspec.structs.replace(view, nothing_new_for_s=seconds)
 
 
 def cropping(**fields: Any) -> ProcessLook:
@@ -45,24 +45,24 @@ def cropping(**fields: Any) -> ProcessLook:
 @pytest.mark.parametrize(
     ("view", "activity"),
     [
-        (circling(5.9), "moving"),
-        (circling(6.0), "busy"),
-        (circling(5.9, cropping()), "moving"),
-        (circling(6.0, cropping()), "busy"),
-        (circling(99.0, bytes_s=100_000), "moving"),
-        (circling(99.0, cropping(bytes_s=100_000)), "moving"),
+        (without_news(5.9), "moving"),
+        (without_news(6.0), "busy"),
+        (without_news(5.9, cropping()), "moving"),
+        (without_news(6.0, cropping()), "busy"),
+        (without_news(99.0, bytes_s=100_000), "moving"),
+        (without_news(99.0, cropping(bytes_s=100_000)), "moving"),
     ],
 )
 def test_a_circle_takes_some_time_to_know_and_moves_no_bytes(view: RankView, activity: str) -> None:
-    assert doing(view).activity == activity
+    assert read_rank_activity(view).activity == activity
 
 
 def test_what_a_child_without_python_stacks_does_may_be_no_circle() -> None:
     program = look(IN_LOAD, pid=900, role="child", cpu=1.0)
     blind = tuple(msgspec.structs.replace(one, stack=None) for one in program.samples)
-    assert doing(circling(99.0, msgspec.structs.replace(program, samples=blind))).activity == (
-        "moving"
-    )
+    assert read_rank_activity(
+        without_news(99.0, msgspec.structs.replace(program, samples=blind))
+    ).activity == ("moving")
 
 
 @pytest.mark.parametrize(
@@ -73,22 +73,22 @@ def test_what_a_child_without_python_stacks_does_may_be_no_circle() -> None:
 def test_a_circle_is_called_a_hang_after_the_stall_timeout_however_fast_the_pace(
     seconds: float, told: str, children: tuple[ProcessLook, ...]
 ) -> None:
-    assert judge(job(WAITS, circling(seconds, *children, pace=KNOWN))).verdict == told
+    assert judge(job(WAITS, without_news(seconds, *children, pace=KNOWN))).verdict == told
 
 
 def test_the_worker_that_goes_round_is_named_with_its_line() -> None:
-    verdict = judge(job(WAITS, circling(300.0, cropping())))
+    verdict = judge(job(WAITS, without_news(300.0, cropping())))
     assert (verdict.culprits, verdict.cause) == ((1,), "dataloader_worker")
     assert "has waited 5 min for its next batch" in verdict.summary
     assert "worker 0 (pid 500) burns CPU in Samples.__getitem__" in verdict.summary
 
 
 def test_a_rank_that_goes_round_spins() -> None:
-    verdict = judge(job(WAITS, circling(300.0)))
+    verdict = judge(job(WAITS, without_news(300.0)))
     assert (verdict.culprits, verdict.cause) == ((1,), "spinning")
     told = [item.text for item in verdict.evidence]
     assert "it moved, but for 5 min only among functions in which it had been before" in told
 
 
 def test_where_nobody_waits_a_long_computation_is_nobodys_fault() -> None:
-    assert judge(job(circling(4000.0))).verdict == "healthy"
+    assert judge(job(without_news(4000.0))).verdict == "healthy"

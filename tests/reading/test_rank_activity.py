@@ -11,9 +11,9 @@ from diagnosis.cases import (
     IN_BACKWARD,
     IN_CONNECT,
     IN_GETITEM,
+    IN_GUARD,
     IN_LOAD,
     IN_LOADER,
-    IN_MEETING,
     MAIN,
     NOW_NS,
     SECOND,
@@ -35,7 +35,11 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from lightning_hangcheck.reading.rank_activity import Activity, doing, observe
+from lightning_hangcheck.reading.rank_activity import (
+    Activity,
+    read_process_activity,
+    read_rank_activity,
+)
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -43,7 +47,11 @@ if TYPE_CHECKING:
 
 def activity_of(view: RankView) -> Activity:
     """What a rank does, in one word."""
-    return doing(view).activity
+    return read_rank_activity(view).activity
+
+
+def _of_process(process: ProcessLook) -> Activity:
+    return read_process_activity(process).activity
 
 
 ELSEWHERE = (MAIN, user("save", 70))
@@ -79,23 +87,26 @@ READ = 0
     ],
 )
 def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> None:
-    assert observe(seen).activity == activity
+    assert _of_process(seen) == activity
 
 
 @pytest.mark.parametrize("part", ["kernel", "stack"])
 def test_half_a_sample_is_no_sample(part: str) -> None:
     whole = look(IN_LOAD)
     halves = tuple(msgspec.structs.replace(one, **{part: None}) for one in whole.samples)
-    assert observe(msgspec.structs.replace(whole, samples=halves)).activity == "unseen"
+    assert _of_process(msgspec.structs.replace(whole, samples=halves)) == "unseen"
 
 
 def test_two_samples_of_the_same_moment_show_nothing() -> None:
     one = look(IN_LOAD, samples=1).samples[0]
-    assert observe(ProcessLook(pid=1, role="rank", samples=(one, one))).activity == "unseen"
+    assert (
+        read_process_activity(ProcessLook(pid=1, role="rank", samples=(one, one))).activity
+        == "unseen"
+    )
 
 
 def test_movement_before_the_last_three_samples_is_forgotten() -> None:
-    assert observe(look(ELSEWHERE, IN_LOAD, IN_LOAD, IN_LOAD)).activity == "idle"
+    assert _of_process(look(ELSEWHERE, IN_LOAD, IN_LOAD, IN_LOAD)) == "idle"
 
 
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float) -> ProcessLook:
@@ -123,17 +134,23 @@ def _add_helper(one: Sample, frames: tuple[Frame, ...], cpu_s: float) -> Sample:
 
 
 def test_a_helper_thread_that_works_moves_the_rank() -> None:
-    assert observe(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)).activity == "moving"
+    assert (
+        read_process_activity(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)).activity
+        == "moving"
+    )
 
 
 def test_a_helper_thread_that_hardly_works_leaves_the_rank_idle() -> None:
-    assert observe(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.05)).activity == "idle"
+    assert (
+        read_process_activity(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.05)).activity
+        == "idle"
+    )
 
 
 def test_a_thread_of_this_package_is_no_activity() -> None:
     ours = (Frame("run", f"{SITE}/lightning_hangcheck/recorder/background.py", 1),)
     also_ours = (*ours, Frame("wait", f"{STDLIB}/threading.py", 1))
-    assert observe(_with_helper(ours, also_ours, ours, cpu=0.9)).activity == "busy"
+    assert _of_process(_with_helper(ours, also_ours, ours, cpu=0.9)) == "busy"
 
 
 def test_frames_of_this_package_in_the_main_thread_are_no_movement() -> None:
@@ -141,10 +158,10 @@ def test_frames_of_this_package_in_the_main_thread_are_no_movement() -> None:
         "on_train_batch_end", f"{SITE}/lightning_hangcheck/hooks/callbacks/lightning_callback.py", 1
     )
     inside = (*IN_LOAD, hook, Frame("acquire", f"{STDLIB}/threading.py", 1))
-    assert observe(look(IN_LOAD, inside, IN_LOAD, cpu=1.0)).activity == "busy"
+    assert _of_process(look(IN_LOAD, inside, IN_LOAD, cpu=1.0)) == "busy"
 
 
-@pytest.mark.parametrize("frames", [IN_ALL_REDUCE, IN_CONNECT, IN_MEETING])
+@pytest.mark.parametrize("frames", [IN_ALL_REDUCE, IN_CONNECT, IN_GUARD])
 @pytest.mark.parametrize("cpu", [0.0, 1.0])
 def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
     frames: tuple[Frame, ...], cpu: float
@@ -226,7 +243,7 @@ def test_ranks_without_a_process_are_gone_or_missing() -> None:
 def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
     turns_s: int | None, states: str, cpu: float, activity: str
 ) -> None:
-    assert observe(_with_turns(turns_s, states, cpu)).activity == activity
+    assert _of_process(_with_turns(turns_s, states, cpu)) == activity
 
 
 def _with_turns(turns_s: int | None, states: str, cpu: float) -> ProcessLook:

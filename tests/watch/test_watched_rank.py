@@ -65,7 +65,7 @@ def test_a_rank_and_its_workers_circle_from_the_last_look_that_met_a_new_functio
     loads = Target(rank=0, pid=2, role="worker")
     for at_s, function in ((2, "fetch"), (3, "crop"), (4, "fetch")):
         rank.add_samples([(own, found_in("wait", at_s)), (loads, found_in(function, at_s, 2))])
-    assert rank.view("", 9 * SECOND).circling_for_s == 6.0
+    assert rank.view("", 9 * SECOND).nothing_new_for_s == 6.0
     rank.read_flight(flight(7, entered=1))
     rank.read_flight(flight(8, entered=2))
-    assert rank.view("", 9 * SECOND).circling_for_s == 1.0
+    assert rank.view("", 9 * SECOND).nothing_new_for_s == 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnosis.cases import IN_ALL_REDUCE, IN_LOAD, gone, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, gone, rank
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.text.moments import NANOSECONDS

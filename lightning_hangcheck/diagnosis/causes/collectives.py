@@ -54,7 +54,7 @@ def parted(situation: Situation, cause: Cause) -> Finding | None:
     job, divergence = situation.job, situation.divergence
     if divergence is None or nature_of(job, divergence) != cause:
         return None
-    culprits = [job.ranks[rank] for rank in divergence.departed]
+    culprits = [job.ranks[rank] for rank in divergence.diverged]
     known = divergence.basis != "nothing"
     confidence = (0.95 if known else 0.6) if divergence.proven else (0.6 if known else 0.4)
     finding = blame(
@@ -82,20 +82,18 @@ def nature_of(job: JobReading, divergence: Divergence) -> Cause:
     operations, shapes or groups.
     """
     code = job.case.code
-    culprits = set(divergence.departed)
-    departed = {
-        one.reading.doing.frames for one in divergence.pending_collectives if one.rank in culprits
+    culprits = set(divergence.diverged)
+    diverged = {
+        one.reading.frames for one in divergence.pending_collectives if one.rank in culprits
     }
     rest = {
-        one.reading.doing.frames
-        for one in divergence.pending_collectives
-        if one.rank not in culprits
+        one.reading.frames for one in divergence.pending_collectives if one.rank not in culprits
     }
-    if any(rank_conditions(code, stack) for stack in departed):
+    if any(rank_conditions(code, stack) for stack in diverged):
         return "rank_diverged"
     if divergence.same_way:
         return "collective_mismatch"
-    if rest and all(left_loop(code, stack, other) for stack, other in product(departed, rest)):
+    if rest and all(left_loop(code, stack, other) for stack, other in product(diverged, rest)):
         return "uneven_work"
     return "rank_diverged"
 
@@ -127,24 +125,22 @@ def _sentence(job: JobReading, divergence: Divergence, culprits: list[RankReadin
             f"rank {first.rank} {deed}, rank {other.rank}",
             _does(job, divergence, other),
         )
-    tests = rank_conditions(job.case.code, first.reading.doing.frames)
+    tests = rank_conditions(job.case.code, first.reading.frames)
     under = f"under {tests[0][2]}" if tests else ""
     left = f"{name_ranks(who)} {verb(who, 'has', 'have')} left the common way, {agreed}".rstrip()
     return join(left if agreed else left.rstrip(",") + ":", _does(job, divergence, first), under)
 
 
-def _does(job: JobReading, divergence: Divergence, standing: PendingCollective) -> str:
-    reading = standing.reading
-    wait = reading.doing.wait
-    now = wait.name if wait is not None else standing.operation.name
-    parked = parked_in(reading.doing.frames)
+def _does(job: JobReading, divergence: Divergence, pending: PendingCollective) -> str:
+    reading = pending.reading
+    wait = reading.wait
+    now = wait.name if wait is not None else pending.operation.name
+    parked = parked_in(reading.frames)
     place = within(reading.place)
-    operation = divergence.operations[standing.rank]
-    instead = (
-        f"did {operation}, now waits" if operation.name != standing.operation.name else "waits"
-    )
-    if divergence.group is None and standing.group not in (None, DEFAULT_GROUP):
-        now = f"{now} of {group_name(job, str(standing.group))}"
+    operation = divergence.operations[pending.rank]
+    instead = f"did {operation}, now waits" if operation.name != pending.operation.name else "waits"
+    if divergence.group is None and pending.group not in (None, DEFAULT_GROUP):
+        now = f"{now} of {group_name(job, str(pending.group))}"
     what = f"{now} ({parked})" if parked else now
     return join(f"{instead} in {what}", f"called {place}" if place else "")
 
@@ -157,17 +153,17 @@ def _evidence(job: JobReading, divergence: Divergence) -> list[EvidenceItem]:
     number = f"#{divergence.last_agreed + 1}" if divergence.last_agreed is not None else "now"
     where = group_name(job, divergence.group) if divergence.group is not None else "collectives"
     items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
-    who = name_ranks(divergence.departed)
+    who = name_ranks(divergence.diverged)
     items.append(EvidenceItem("departed", None, f"{who}: {TOLD_BY[divergence.basis]}"))
     for one in divergence.pending_collectives[:MOST_SHOWN]:
-        for file, line, test in rank_conditions(job.case.code, one.reading.doing.frames)[:1]:
+        for file, line, test in rank_conditions(job.case.code, one.reading.frames)[:1]:
             where = f"{file}:{line}" if line else file
             items.append(EvidenceItem("code", one.rank, f"stands under {test} ({where})"))
     return items
 
 
 def collective_mismatch(situation: Situation) -> Finding | None:
-    """Blame the ranks that departed, if this is why."""
+    """Blame the ranks that diverged, if this is why."""
     return parted(situation, "collective_mismatch")
 
 
@@ -175,7 +171,7 @@ COLLECTIVE_MISMATCH = Rule(cause="collective_mismatch", needs=("stacks",), find=
 
 
 def rank_diverged(situation: Situation) -> Finding | None:
-    """Blame the ranks that departed, if this is why."""
+    """Blame the ranks that diverged, if this is why."""
     return parted(situation, "rank_diverged")
 
 

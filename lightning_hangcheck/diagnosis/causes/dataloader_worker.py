@@ -57,7 +57,7 @@ def _stuck_worker(reading: RankReading) -> WorkerReading | None:
     worst = {"gone": 0, "stopped": 1, "idle": 2, "busy": 3}
     return min(
         owing_workers(reading),
-        key=lambda one: (worst.get(one.observed.activity, 4), one.place is None),
+        key=lambda one: (worst.get(one.activity, 4), one.place is None),
         default=None,
     )
 
@@ -66,13 +66,13 @@ def _what_the_worker_does(worker: WorkerReading | None) -> str:
     if worker is None:
         return "no worker process is left below it"
     name = f"worker {worker.look.index} (pid {worker.look.pid})"
-    if worker.observed.activity == "gone":
+    if worker.activity == "gone":
         return f"{name} is dead"
-    if worker.observed.activity == "stopped":
+    if worker.activity == "stopped":
         return f"{name} is stopped by a signal {within(worker.place)}".rstrip()
     if worker.place is None:
         return f"{name} makes none"
-    verb = "burns CPU" if worker.observed.activity == "busy" else "stands"
+    verb = "burns CPU" if worker.activity == "busy" else "stands"
     return f"{name} {verb} {within(worker.place)}"
 
 
@@ -89,7 +89,7 @@ def _describe(worker: WorkerReading) -> str:
     kernel = worker.look.samples[-1].kernel if worker.look.samples else None
     channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
     return (
-        f"worker {worker.look.index} (pid {worker.look.pid}) is {worker.observed.activity}{place}"
+        f"worker {worker.look.index} (pid {worker.look.pid}) is {worker.activity}{place}"
         f"{f', kernel waits in {channel}' if channel else ''}"
         f"{''.join(f', {in_words(target)}' for target in worker.targets[:1])}"
     )

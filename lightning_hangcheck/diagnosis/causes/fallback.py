@@ -35,7 +35,7 @@ def unknown(situation: Situation) -> Finding | None:
     waiting = job.waiting_in(FOR_RANKS)
     everybody = job.world_size > 1 and 0 < len(waiting) == len(job.ranks)
     if everybody:
-        moving = any(reading.doing.observed.activity == "moving" for reading in waiting)
+        moving = any(reading.process_activity.activity == "moving" for reading in waiting)
         return None if moving else _all_wait(situation, waiting)
     unseen = situation.suspects_that_are("unseen")
     if not unseen and all(one.activity == "waiting" for one in situation.suspects):
@@ -71,15 +71,15 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
 def _sentence(
     culprits: Sequence[RankReading], waiting: Sequence[RankReading], silence_s: float
 ) -> str:
-    first, wait = culprits[0], culprits[0].doing.wait
+    first, wait = culprits[0], culprits[0].wait
     where = join(f"in {wait.name}" if wait is not None else "", _called(first))
     since = duration(silence_s)
     if len(culprits) < len(waiting):
         return f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
-    other = next((one for one in waiting if one.doing.frames != first.doing.frames), None)
+    other = next((one for one in waiting if one.frames != first.frames), None)
     if other is None:
         return f"all {len(waiting)} ranks have waited {where} for {since}; nothing tells for whom"
-    there = f"in {other.doing.wait.name}" if other.doing.wait is not None else "elsewhere"
+    there = f"in {other.wait.name}" if other.wait is not None else "elsewhere"
     return (
         f"all ranks have waited for each other for {since}: rank {first.rank} {where}, "
         f"rank {other.rank} {join(there, _called(other))}"

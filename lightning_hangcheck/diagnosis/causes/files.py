@@ -84,7 +84,7 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
         return f"which {process_name(holder)}, a process outside the job, holds"
     if reading is waiter:
         return "which it holds itself"
-    wait = reading.doing.wait
+    wait = reading.wait
     doing = f"while it waits in {wait.name}" if wait is not None else ""
     return join(f"which rank {reading.rank} holds", doing, within(reading.place))
 

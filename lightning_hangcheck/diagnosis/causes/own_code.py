@@ -88,9 +88,9 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
 RANK_STALLED = Rule(cause="rank_stalled", needs=("stacks",), find=rank_stalled)
 
 
-def blame_standing(
+def _blame_in_place(
     situation: Situation,
-    standing: Sequence[RankReading],
+    culprits: Sequence[RankReading],
     cause: Cause,
     certainty: Certainty,
     *,
@@ -102,23 +102,23 @@ def blame_standing(
 
     Args:
         situation: At hand.
-        standing: At least one; the first gives the place.
+        culprits: At least one; the first gives the place.
         cause: Slug.
         certainty: As in `Finding`.
         doing: Behind "has" or "have".
         manner: What was missing all that time.
         confidence: As in `Finding`.
     """
-    who = [reading.rank for reading in standing]
+    who = [reading.rank for reading in culprits]
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
         doing,
-        within(standing[0].place),
-        f"for {duration(max(reading.silence_s for reading in standing))} {manner}",
+        within(culprits[0].place),
+        f"for {duration(max(reading.silence_s for reading in culprits))} {manner}",
     )
     return blame(
-        standing,
+        culprits,
         cause=cause,
         certainty=certainty,
         confidence=confidence,
@@ -132,8 +132,8 @@ def spinning(situation: Situation) -> Finding | None:
     busy = situation.suspects_that_are("busy")
     if not busy:
         return None
-    for_gpu = all(one.doing.for_gpu for one in busy)
-    finding = blame_standing(
+    for_gpu = all(one.rank_activity.for_gpu for one in busy)
+    finding = _blame_in_place(
         situation,
         busy,
         cause="spinning",
@@ -160,7 +160,7 @@ def logger_init(situation: Situation) -> Finding | None:
     ]
     if not creating:
         return None
-    return blame_standing(
+    return _blame_in_place(
         situation,
         creating,
         cause="logger_init",
@@ -185,7 +185,7 @@ def model_load(situation: Situation) -> Finding | None:
     loading = [one for one in situation.suspects_that_are("idle") if one.shows("model_load")]
     if not loading:
         return None
-    return blame_standing(
+    return _blame_in_place(
         situation,
         loading,
         cause="model_load",

@@ -148,7 +148,7 @@ def memory_pressure(situation: Situation) -> Finding | None:
 
 
 def _measure(reading: RankReading) -> _Thrashing | None:
-    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    own = reading.view.own_process
     samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
     if len(samples) < 2:
         return None

@@ -126,7 +126,7 @@ def _keeps_lock(reading: RankReading, taken_ns: int) -> bool:
 
 def _owners(reading: RankReading) -> list[int | None]:
     """The thread that owned the lock, in each sample with stacks; None where nobody did."""
-    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    own = reading.view.own_process
     stacks = [
         one.stack for one in (own.samples if own is not None else ()) if one.stack is not None
     ]

@@ -70,17 +70,17 @@ FEWEST_FOR_MAJORITY = 3
 """With two ranks there is no majority."""
 
 
-def standing_apart(readings: Sequence[RankReading]) -> list[list[RankReading]]:
+def _by_stack(readings: Sequence[RankReading]) -> list[list[RankReading]]:
     """Group ranks whose newest stacks are equal, in the order of their first rank."""
     groups: dict[tuple[Frame, ...], list[RankReading]] = {}
     for reading in readings:
-        groups.setdefault(reading.doing.frames, []).append(reading)
+        groups.setdefault(reading.frames, []).append(reading)
     return list(groups.values())
 
 
-def lone_rank(readings: Sequence[RankReading]) -> RankReading | None:
+def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
     """Return the one rank that stands elsewhere than all the others, None if it is not one."""
-    groups = standing_apart(readings)
+    groups = _by_stack(readings)
     if len(readings) < FEWEST_FOR_MAJORITY or len(groups) != 2:
         return None
     smaller = min(groups, key=len)
@@ -95,7 +95,7 @@ SURE_CONTEXT = 2
 def find_diverged(
     code: Sequence[CodeNote], keys: Mapping[PendingCollective, Key], ways: Ways
 ) -> tuple[tuple[int, ...], Basis]:
-    """Tell which ranks departed.
+    """Tell which ranks diverged.
 
     Args:
         code: Notes on the lines where ranks stand.
@@ -114,9 +114,9 @@ def find_diverged(
         return _ranks(group for group in groups if group is not largest), "majority"
     sides = [_side(group, ways) for group in groups]
     for basis, tells in _means(code, sides):
-        departed = [group for group, side in zip(groups, sides, strict=True) if tells(side)]
-        if departed and len(departed) < len(groups):
-            return _ranks(departed), basis
+        diverged = [group for group, side in zip(groups, sides, strict=True) if tells(side)]
+        if diverged and len(diverged) < len(groups):
+            return _ranks(diverged), basis
     return _ranks(groups), "nothing"
 
 
@@ -128,7 +128,7 @@ class _Side(Struct, frozen=True, eq=False):
 
 
 def _side(group: Sequence[PendingCollective], ways: Ways) -> _Side:
-    stacks = frozenset(one.reading.doing.frames for one in group)
+    stacks = frozenset(one.reading.frames for one in group)
     return _Side(stacks, ways.get(group[0]))
 
 

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in different collectives: since when, in which, and who departed.
+"""Ranks that wait for each other in different collectives: since when, in which, and who diverged.
 
 Two ranks with different operations under one number of one group have parted for good, whatever any
 clock says; a rank that has not come yet, or that moves, has not.
@@ -40,14 +40,14 @@ class Divergence(Struct, frozen=True, kw_only=True):
         last_agreed: Number of the last operation of that group that all had in common; None where
             that is too long ago to be known.
         operations: What each rank does instead.
-        departed: Ranks that left the common way; all where nothing tells.
+        diverged: Ranks that left the common way; all where nothing tells.
         basis: Why these.
         proven: The flight record shows it; else only frames do.
     """
 
     pending_collectives: tuple[PendingCollective, ...]
     operations: dict[int, Operation]
-    departed: tuple[int, ...]
+    diverged: tuple[int, ...]
     basis: Basis
     group: str | None = None
     last_agreed: int | None = None
@@ -56,7 +56,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     @property
     def same_way(self) -> bool:
         """Whether all ranks came to their operation through the same lines of code."""
-        stacks = {one.reading.doing.frames for one in self.pending_collectives}
+        stacks = {one.reading.frames for one in self.pending_collectives}
         ways = {way_in(stack) for stack in stacks}
         return len(ways) == 1 and () not in ways
 
@@ -105,13 +105,13 @@ def _by_number(
 ) -> Divergence:
     longest = max(histories.values(), key=len)
     before = [longest[number] for number in sorted(longest) if number < seq]
-    departed, basis = find_diverged(
+    diverged, basis = find_diverged(
         job.case.code, here, {one: (before, operation) for one, operation in here.items()}
     )
     return Divergence(
         pending_collectives=tuple(here),
         operations={one.rank: operation for one, operation in here.items()},
-        departed=departed,
+        diverged=diverged,
         basis=basis,
         group=group,
         last_agreed=seq - 1 if before or seq == 1 else None,
@@ -124,7 +124,7 @@ def _all_of_one_kind(waiting: Sequence[PendingCollective]) -> Divergence:
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},
-        departed=tuple(one.rank for one in waiting),
+        diverged=tuple(one.rank for one in waiting),
         basis="nothing",
     )
 
@@ -141,11 +141,11 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
     ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None
     if ahead or len(set(keys.values())) == 1 or min(together) > 1:
         return None
-    departed, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
+    diverged, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},
-        departed=departed,
+        diverged=diverged,
         basis=basis,
         proven=not any(one.operation.name in PAIRED for one in waiting),
     )
@@ -153,15 +153,15 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
 
 def _parted_by_frames(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
     keys: dict[PendingCollective, Key] = {
-        one: (_name(one), way_in(one.reading.doing.frames)) for one in waiting
+        one: (_name(one), way_in(one.reading.frames)) for one in waiting
     }
     if len(set(keys.values())) == 1:
         return None
-    departed, basis = find_diverged(job.case.code, keys, {})
+    diverged, basis = find_diverged(job.case.code, keys, {})
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: Operation(_name(one)) for one in waiting},
-        departed=departed,
+        diverged=diverged,
         basis=basis,
     )
 
@@ -173,13 +173,13 @@ def _own_ways(
     return {one: (_done(one), _in_group(one.group, one.operation)) for one in waiting}
 
 
-def _done(standing: PendingCollective) -> list[Operation]:
+def _done(pending: PendingCollective) -> list[Operation]:
     entries = sorted(
         (
             (record.group, entry)
-            for record in records(standing.reading)
+            for record in records(pending.reading)
             for entry in record.entries
-            if (record.group, entry.seq) != (standing.group, standing.seq)
+            if (record.group, entry.seq) != (pending.group, pending.seq)
         ),
         key=lambda pair: pair[1].created_ns,
     )
@@ -192,6 +192,6 @@ def _in_group(group: str | None, operation: Operation) -> Operation:
     return replace(operation, name=f"{group}:{operation.name}")
 
 
-def _name(standing: PendingCollective) -> str:
-    wait = standing.reading.doing.wait
-    return wait.name if wait is not None else standing.operation.name
+def _name(pending: PendingCollective) -> str:
+    wait = pending.reading.wait
+    return wait.name if wait is not None else pending.operation.name

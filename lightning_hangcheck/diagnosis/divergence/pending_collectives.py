@@ -68,10 +68,10 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
 def pending_collectives(job: JobReading) -> tuple[PendingCollective, ...]:
     """Return the ranks that wait in a collective and don't move."""
     return tuple(
-        standing
+        pending
         for reading in job.alive
-        if reading.doing.observed.activity != "moving" and reading.activity != "moving"
-        if (standing := standing_of(reading)) is not None
+        if reading.process_activity.activity != "moving" and reading.activity != "moving"
+        if (pending := pending_collective(reading)) is not None
     )
 
 
@@ -105,13 +105,13 @@ def _is_collective_code(file: str) -> bool:
     return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)
 
 
-def standing_of(reading: RankReading) -> PendingCollective | None:
+def pending_collective(reading: RankReading) -> PendingCollective | None:
     """Return where a rank stands; None where it waits in no collective.
 
     A wait that shows is the rank's; an open operation counts only where no other wait shows.
     """
     waits = reading.wait_kind in COLLECTIVE and reading.activity == "waiting"
-    if reading.doing.wait is not None and not waits:
+    if reading.wait is not None and not waits:
         return None
     open_entry = min(_open(reading), key=lambda pair: pair[1].created_ns, default=None)
     if open_entry is not None:
@@ -122,9 +122,9 @@ def standing_of(reading: RankReading) -> PendingCollective | None:
             group=record.group,
             seq=entry.seq,
         )
-    if not waits or reading.doing.wait is None:
+    if not waits or reading.wait is None:
         return None
-    return PendingCollective(reading=reading, operation=Operation(reading.doing.wait.name))
+    return PendingCollective(reading=reading, operation=Operation(reading.wait.name))
 
 
 def _open(reading: RankReading) -> Iterator[tuple[CollectiveRecord, CollectiveEntry]]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.reading.kernel_targets import steady_targets
-from lightning_hangcheck.reading.rank_activity import observe
+from lightning_hangcheck.reading.rank_activity import read_process_activity
 from lightning_hangcheck.reading.thread_locks import read_locks
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _children(reading: RankReading, awaited: set[int]) -> Iterator[_Blocked]:
     idle = {
         look.pid: steady_targets(look)
         for look in reading.view.processes
-        if awaited and look.role == "child" and observe(look).activity == "idle"
+        if awaited and look.role == "child" and read_process_activity(look).activity == "idle"
     }
     pending = [pid for pid in idle if pid in awaited]
     for pid in pending:

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.divergence.pending_collectives import record_of, standing_of
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
+    pending_collective,
+    record_of,
+)
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.reading.torch_waits import COLLECTIVE
 
@@ -28,7 +31,7 @@ MOST_FULL = 4_096
 
 def through(reading: RankReading) -> str:
     """Say in what a rank waits, for the edge's label."""
-    wait = reading.doing.wait
+    wait = reading.wait
     return f"in {wait.name}" if wait is not None else ""
 
 
@@ -65,7 +68,7 @@ def groups_to_groups(groups: Sequence[Sequence[RankReading]]) -> Iterator[Edge]:
 def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator[Edge]:
     """Draw who waits in a collective for whom.
 
-    If all ranks stand in collectives and their ways parted, they wait for those that departed; for
+    If all ranks stand in collectives and their ways parted, they wait for those that diverged; for
     each other, where nothing tells who did.
     """
     waiting = job.waiting_in(COLLECTIVE)
@@ -77,10 +80,10 @@ def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator
         yield from each_to_each(members, awaited)
     if divergence is None or late:
         return
-    departed = [job.ranks[rank] for rank in divergence.departed]
-    rest = [job.ranks[rank] for rank in sorted(parted) if rank not in divergence.departed]
+    diverged = [job.ranks[rank] for rank in divergence.diverged]
+    rest = [job.ranks[rank] for rank in sorted(parted) if rank not in divergence.diverged]
     if rest:
-        yield from each_to_each(rest, departed)
+        yield from each_to_each(rest, diverged)
     else:
         yield from groups_to_groups(_sides(job, divergence))
 
@@ -94,8 +97,8 @@ def _by_operation(
     """
     together: dict[tuple[str, int] | None, list[RankReading]] = {}
     for reading in waiting:
-        standing = standing_of(reading)
-        key = standing.numbered if standing is not None else None
+        pending = pending_collective(reading)
+        key = pending.numbered if pending is not None else None
         together.setdefault(key, []).append(reading)
     for operation, readings in together.items():
         awaited = [one for one in late if operation is None or _owes(one, *operation, readings[0])]
@@ -113,7 +116,7 @@ def _owes(reading: RankReading, group: str, seq: int, waiter: RankReading) -> bo
 def _sides(job: JobReading, divergence: Divergence) -> list[list[RankReading]]:
     sides: dict[object, list[RankReading]] = {}
     for one in divergence.pending_collectives:
-        side = (one.group, str(divergence.operations[one.rank]), one.reading.doing.frames)
+        side = (one.group, str(divergence.operations[one.rank]), one.reading.frames)
         sides.setdefault(side, []).append(job.ranks[one.rank])
     if len(sides) == 1:
         return [[reading] for side in sides.values() for reading in side]
@@ -149,7 +152,7 @@ def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
 
 def guard_edges(job: JobReading) -> Iterator[Edge]:
     """Draw who waits in a meeting for whom."""
-    waiting = job.waiting_in({"meeting"})
+    waiting = job.waiting_in({"guard"})
     inside = {reading.rank for reading in waiting}
     outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
     yield from each_to_each(waiting, outside)

@@ -34,7 +34,7 @@ def blame(
     Args:
         culprits: At least one.
         cause: Slug.
-        certainty: As in `Finding`; ``circling`` where it is ``busy`` and one of them only goes
+        certainty: As in `Finding`; ``livelock`` where it is ``busy`` and one of them only goes
             round in a loop.
         confidence: As in `Finding`.
         sentence: As in `Finding`.
@@ -43,8 +43,8 @@ def blame(
         evidence: As in `Finding`.
     """
     measured = _measure(culprits)
-    if certainty == "busy" and any(one.doing.circling for one in culprits):
-        certainty = "circling"
+    if certainty == "busy" and any(one.livelocked for one in culprits):
+        certainty = "livelock"
     return Finding(
         cause=cause,
         culprits=tuple(one.rank for one in culprits),
@@ -85,8 +85,8 @@ def _measure(culprits: Sequence[RankReading]) -> _Measure:
     return _Measure(
         silence_s=max(one.silence_s for one in culprits),
         pace=max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
-        samples=min(one.doing.observed.samples for one in culprits),
-        span_s=min(one.doing.observed.span_s for one in culprits),
+        samples=min(one.process_activity.samples for one in culprits),
+        span_s=min(one.process_activity.span_s for one in culprits),
     )
 
 

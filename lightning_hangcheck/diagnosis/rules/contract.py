@@ -19,7 +19,7 @@ from lightning_hangcheck.reading.kernel_targets import endless
 if TYPE_CHECKING:
     from lightning_hangcheck.reading.rank_activity import Activity
 
-Certainty = Literal["proven", "idle", "busy", "circling", "other", "moving"]
+Certainty = Literal["proven", "idle", "busy", "livelock", "other", "moving"]
 Need = Literal["stacks", "process_exits", "kernel"]
 """Evidence of any rank: Python stacks, a rank without a process, the kernel's view."""
 
@@ -55,7 +55,7 @@ class Situation(Struct, frozen=True, kw_only=True):
         """
         members = self.cycle(reading)
         still = all(
-            (one.activity == "waiting" and one.doing.observed.activity != "moving")
+            (one.activity == "waiting" and one.process_activity.activity != "moving")
             or (one.activity == "idle" and endless(one.targets))
             for one in members
         )

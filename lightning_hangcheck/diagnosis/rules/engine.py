@@ -18,7 +18,7 @@ from lightning_hangcheck.diagnosis.causes import (
     threads,
 )
 from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
-from lightning_hangcheck.diagnosis.divergence.attribution import lone_rank
+from lightning_hangcheck.diagnosis.divergence.attribution import minority_of_one
 from lightning_hangcheck.diagnosis.divergence.divergence import Divergence, find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import JobReading, RankReading, read_job
@@ -116,16 +116,16 @@ def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
     One that moves in circles is not asked: all ranks may prepare their data for long.
 
     One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
-    code that no frame tells (a copy from the GPU), it is the one that departed.
+    code that no frame tells (a copy from the GPU), it is the one that diverged.
     """
     silent = [
         reading
         for reading in job.alive
         if reading.activity in ("idle", "busy", "unseen")
-        and not reading.doing.circling
+        and not reading.livelocked
         and reading.silence_s >= job.case.limits.stall_timeout
     ]
-    lone = lone_rank(silent) if len(silent) == len(job.alive) else None
+    lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
     return tuple(silent) if lone is None else (lone,)
 
 
@@ -136,7 +136,7 @@ def _lacking(rule: Rule, job: JobReading) -> tuple[Need, ...]:
 def _is_there(need: Need, job: JobReading) -> bool:
     """Whether any rank has evidence of a kind."""
     if need == "stacks":
-        return any(reading.doing.frames for reading in job.ranks.values())
+        return any(reading.frames for reading in job.ranks.values())
     if need == "kernel":
         return any(_kernel_seen(reading) for reading in job.ranks.values())
     return any(not reading.alive for reading in job.ranks.values())

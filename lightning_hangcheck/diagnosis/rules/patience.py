@@ -67,8 +67,8 @@ def _suspicious(finding: Finding) -> bool:
     if finding.certainty == "idle":
         seen = finding.samples >= IDLE_SAMPLES and finding.span_s >= IDLE_SPAN_S
         return seen and finding.silence_s > IDLE_SURPRISE * pause
-    if finding.certainty not in ("busy", "circling"):
+    if finding.certainty not in ("busy", "livelock"):
         return False
     seen = finding.samples >= BUSY_SAMPLES and finding.span_s >= BUSY_SPAN_S
     strange = finding.silence_s >= max(STRANGE_BUSY_S, BUSY_SURPRISE * pause)
-    return strange and (seen or finding.certainty == "circling")
+    return strange and (seen or finding.certainty == "livelock")

@@ -75,7 +75,7 @@ def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     together: dict[tuple[str, str], list[int]] = {}
     for rank in graph.waiters:
         reading = job.ranks[rank]
-        wait = reading.doing.wait
+        wait = reading.wait
         if wait is not None:
             place = f", called in {reading.place}" if reading.place is not None else ""
             together.setdefault((wait.name, place), []).append(rank)
@@ -86,7 +86,7 @@ def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
 
 
 def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
-    rank, frames, observed = reading.rank, reading.doing.frames, reading.doing.observed
+    rank, frames, observed = reading.rank, reading.frames, reading.process_activity
     if reading.view.process_exit is not None:
         ended, killed = how_it_ended(reading.view), killed_for_memory(reading.view)
         yield EvidenceItem("departure", rank, f"rank {rank} {ended}")
@@ -97,7 +97,7 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
         yield EvidenceItem("stack", rank, f"stands in {reading.place}, inside it {inside}")
     elif frames:
         yield EvidenceItem("stack", rank, f"stands in {frames[-1]}")
-    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    own = reading.view.own_process
     if own is not None:
         yield from (EvidenceItem("variables", rank, text) for text in variables_of(own))
     if observed.span_s > 0:
@@ -107,8 +107,8 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
             f"{observed.samples} samples over {observed.span_s:.1f} s: {reading.activity}, "
             f"{observed.cpu_share:.2f} of a core, {observed.bytes} bytes read and written",
         )
-    if reading.doing.circling:
-        since = duration(reading.view.circling_for_s)
+    if reading.livelocked:
+        since = duration(reading.view.nothing_new_for_s)
         text = f"it moved, but for {since} only among functions in which it had been before"
         yield EvidenceItem("activity", rank, text)
     if reading.view.slept_for_s is not None:
@@ -134,7 +134,7 @@ def _torchs_waits(reading: RankReading) -> Iterator[EvidenceItem]:
 
 
 def _machine(reading: RankReading) -> Iterator[EvidenceItem]:
-    own = next((look for look in reading.view.processes if look.role == "rank"), None)
+    own = reading.view.own_process
     if own is not None:
         yield from (EvidenceItem("gpu", reading.rank, text) for text in describe_gpus(own))
     state = next(

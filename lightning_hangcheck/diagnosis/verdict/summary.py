@@ -93,7 +93,7 @@ def _who_waits(conclusion: Conclusion) -> str:
     groups: dict[str, list[int]] = {}
     for rank in waiters:
         reading = job.ranks[rank]
-        wait, place = reading.doing.wait, reading.place
+        wait, place = reading.wait, reading.place
         where = join(
             f"in {wait.name}" if wait is not None else "",
             f"({short_place(place)})" if place is not None else "",

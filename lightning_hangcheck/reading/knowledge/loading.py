@@ -15,7 +15,7 @@ WaitKind = Literal[
     "backward",
     "rendezvous_connect",
     "rendezvous_peers",
-    "meeting",
+    "guard",
     "dataloader",
     "index_queue",
     "logger",

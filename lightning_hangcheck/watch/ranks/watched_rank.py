@@ -101,7 +101,7 @@ class WatchedRank:
             beat=self.beat,
             silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
-            circling_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
+            nothing_new_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
             pace=self.progress.pace(),
             processes=tuple(
                 ProcessLook(
