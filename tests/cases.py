@@ -225,10 +225,10 @@ def gone(
     number: int, exit_code: int | None, order: int = 0, words: str = "", silent: float = 31.0
 ) -> RankView:
     """A rank whose process has ended."""
-    departure = ProcessExit(
+    seen = ProcessExit(
         order=order, at="2026-11-20T10:24:00Z", exit_code=exit_code, last_words=words
     )
-    return msgspec.structs.replace(rank(number, silent=silent), process_exit=departure)
+    return msgspec.structs.replace(rank(number, silent=silent), process_exit=seen)
 
 
 def missing(number: int, silent: float = 31.0) -> RankView:

@@ -1,6 +1,6 @@
 """Case in, verdict out: the whole judgement as one pure function.
 
-The job is over, and a hang had been proven: did it end well after all, or how else?
+And of a job that is over: did it end well, and what became of a hang that had been proven?
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class RankView(Struct, frozen=True, kw_only=True):
 
     @property
     def own_process(self) -> ProcessLook | None:
-        """Its training process, None where it was not seen."""
+        """The training process itself, None where it was not seen."""
         return next((look for look in self.processes if look.role == "rank"), None)
 
 

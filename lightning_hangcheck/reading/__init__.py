@@ -1,4 +1,10 @@
-"""TODO."""
+"""Reads evidence: what a process does, where it stands, and what it waits for.
+
+From samples of one process (`process_activity`, `kernel_targets`, `thread_locks`), from frames and
+what is known of other people's code (`knowledge`, `torch_waits`, `place`, `source`,
+`phase_of_life`), to what a rank does (`rank_activity`). `wording` says it. Nothing here compares
+ranks or blames one: that is ``diagnosis``.
+"""
 
 __all__ = [
     "kernel_targets",

@@ -1,4 +1,4 @@
-"""Which functions a rank was seen in since it last did anything else new."""
+"""Does a rank that moves get on, or is it in a livelock? By the functions in which it was seen."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ with the help of a few. A model that is evaluated, which also repeats itself, is
 
 
 class FunctionsMet:
-    """Tells a program that gets on from one that goes round in a circle.
+    """Tells a program that gets on from one that goes round in a loop.
 
-    A circle's functions have all been met after a few looks; a long computation that gets on calls
+    A loop's functions have all been met after a few looks; a long computation that gets on calls
     others later. All processes and threads of a rank count together.
     """
 
@@ -38,7 +38,7 @@ class FunctionsMet:
             last_new_ns: When the rank last did anything new, by whatever sign. If that was none of
                 ours, it advanced since: what it was in before says nothing of where it is now.
             of_child: It is a child's: a worker owes one batch, whatever it does for that. The rank
-                itself may do the same to many batches, and shows that by the size of its circle.
+                itself may do the same to many batches, and shows that by the size of its loop.
         """
         if last_new_ns > self._as_of_ns:
             self._known.clear()

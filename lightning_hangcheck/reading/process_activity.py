@@ -1,6 +1,6 @@
-"""Two samples of one process, compared: what did it do between them?
+"""Two samples of one process, compared: what did it do between them, and did its GPU work?
 
-Does a rank's GPU work for it? What is idle on the CPU but waits for a busy GPU is not idle.
+What is idle on the CPU but waits for a busy GPU is not idle.
 """
 
 from __future__ import annotations

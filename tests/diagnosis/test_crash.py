@@ -92,10 +92,8 @@ def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
 
 def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
     assert view.process_exit is not None
-    departure = msgspec.structs.replace(
-        view.process_exit, memory_kills=kills, memory_kills_scope=scope
-    )
-    return msgspec.structs.replace(view, process_exit=departure)
+    seen = msgspec.structs.replace(view.process_exit, memory_kills=kills, memory_kills_scope=scope)
+    return msgspec.structs.replace(view, process_exit=seen)
 
 
 def test_the_kernels_count_of_ends_for_want_of_memory_is_told_with_the_killed_rank() -> None:

@@ -1,4 +1,4 @@
-"""Where ranks' ways part, who departed, and why: from flight records, frames and source."""
+"""Where ranks' ways part, who diverged, and why: from flight records, frames and source."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_what_a_gather_takes_may_differ_in_size() -> None:
     assert judge(case).cause != "collective_mismatch"
 
 
-def test_one_against_a_majority_departed() -> None:
+def test_one_against_a_majority_diverged() -> None:
     ways = [("all_reduce 4", IN_LOOP)] * 3
     ways.insert(1, ("barrier", AFTER_LOOP))
     verdict = judge(job(*(flying(rank(n, way), op) for n, (op, way) in enumerate(ways))))
@@ -128,7 +128,7 @@ def _note(line: int, **fields: object) -> CodeNote:
     return CodeNote(file=TRAIN, line=line, **fields)  # type: ignore[arg-type]
 
 
-def test_code_under_a_test_of_the_rank_departed() -> None:
+def test_code_under_a_test_of_the_rank_diverged() -> None:
     note = _note(44, condition="self.trainer.is_global_zero", condition_line=43)
     case = job(
         flying(rank(0, IN_HOOK), "barrier"), flying(rank(1, PARKED), "broadcast 1"), code=(note,)
@@ -140,7 +140,7 @@ def test_code_under_a_test_of_the_rank_departed() -> None:
 
 
 def test_a_test_of_the_rank_tells_before_the_sequence() -> None:
-    """An evaluation on rank 0 broadcasts buffers as each step does; it is rank 0 that departed."""
+    """An evaluation on rank 0 broadcasts buffers as each step does; it is rank 0 that diverged."""
     steps = ("broadcast 8", "all_reduce 28") * 4
     note = _note(44, condition="rank == 0", condition_line=43)
     case = job(
@@ -161,7 +161,7 @@ def test_both_branches_of_one_test_tell_nothing() -> None:
     assert judge(case).culprits == (0, 1)
 
 
-def test_what_runs_under_rank_zero_only_departed() -> None:
+def test_what_runs_under_rank_zero_only_diverged() -> None:
     hook = (*FIT, RANK_ZERO_ONLY, user("Model.on_train_epoch_end", 44), torch("barrier"))
     verdict = judge(job(flying(rank(0, hook), "barrier"), flying(rank(1, PARKED), "broadcast 1")))
     assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
@@ -217,7 +217,7 @@ def test_a_rank_that_ended_well_after_fewer_steps_ran_out_of_work() -> None:
     assert judge(job(waits, same_step)).cause == "process_dead"
 
 
-def test_a_collective_that_no_step_had_departed() -> None:
+def test_a_collective_that_no_step_had_diverged() -> None:
     case = job(
         flying(rank(0, IN_BARRIER), "all_reduce 4", "all_reduce 4", "barrier"),
         flying(rank(1, IN_ALL_REDUCE), "all_reduce 4", "all_reduce 4", "all_reduce 4"),

@@ -39,7 +39,7 @@ def told(case: Case) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("call", ["flock", "fcntl", "filelock"])
-def test_a_lock_whose_holder_waits_for_the_waiter_is_a_proven_circle(call: str) -> None:
+def test_a_lock_whose_holder_waits_for_the_waiter_is_a_proven_cycle(call: str) -> None:
     wants = rank(1, IN_LOAD, silent=11.0, **waiting_for("lock", call, "/data/hub.lock", 100))
     verdict = judge(job(rank(0, IN_BARRIER, silent=11.0), wants))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "file_lock")
@@ -52,20 +52,20 @@ def test_a_lock_whose_holder_waits_for_the_waiter_is_a_proven_circle(call: str) 
     assert verdict.remedies[0].text.startswith("demo/train.py:41: let go of the lock")
 
 
-def test_a_circle_through_a_lock_that_is_only_supposed_has_the_patience_of_idleness() -> None:
+def test_a_cycle_through_a_lock_that_is_only_supposed_has_the_patience_of_idleness() -> None:
     sleeps = waiting_for("lock", "sleep", "/data/index.sqlite", 100)
     early = job(rank(0, IN_BARRIER, silent=11.0), rank(1, IN_LOAD, silent=11.0, **sleeps))
     assert told(early)[0] == "suspect"
     assert told(job(WAITS, rank(1, IN_LOAD, **sleeps))) == ("hang", (0, 1), (), "file_lock")
 
 
-def test_a_circle_is_not_proven_before_its_time() -> None:
+def test_a_cycle_is_not_proven_before_its_time() -> None:
     wants = rank(1, IN_LOAD, silent=9.0, **waiting_for("lock", "flock", "/l", 100))
     assert told(job(rank(0, IN_BARRIER, silent=9.0), wants))[0] == "suspect"
     assert told(job(rank(0, IN_BARRIER, silent=300.0), wants))[0] == "suspect"
 
 
-def test_a_rank_that_waited_long_before_the_circle_closed_is_still_told_by_its_lock() -> None:
+def test_a_rank_that_waited_long_before_the_cycle_closed_is_still_told_by_its_lock() -> None:
     wants = rank(1, IN_LOAD, silent=31.0, **waiting_for("lock", "flock", "/l", 100))
     case = job(rank(0, IN_BARRIER, silent=3.0), wants)
     assert told(case) == ("hang", (0, 1), (), "file_lock")

@@ -105,7 +105,7 @@ beats = some.builds(
     ending=some.sampled_from(["running", "finished", "raised"]),
     last_words=texts,
 )
-departures = some.builds(
+process_exits = some.builds(
     ProcessExit, order=small, at=texts, exit_code=some.integers(-70, 260) | some.none()
 )
 ranks = some.builds(
@@ -117,7 +117,7 @@ ranks = some.builds(
     idle_for_s=seconds,
     pace=some.builds(Pace, longest_pause_s=seconds, pauses=small) | some.none(),
     processes=some.lists(looks, max_size=3).map(tuple),
-    process_exit=some.none() | departures,
+    process_exit=some.none() | process_exits,
 )
 cases = some.builds(
     Case,

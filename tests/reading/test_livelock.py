@@ -1,4 +1,4 @@
-"""A circle's functions are all met after a few looks; work that gets on calls others later."""
+"""A loop's functions are all met after a few looks; work that gets on calls others later."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_a_worker_that_repeats_much_still_owes_one_batch() -> None:
     assert not met.meet(evaluating(24), 11 * SECOND, of_child=True)
 
 
-def test_other_processes_and_failed_looks_make_no_circle_larger() -> None:
+def test_other_processes_and_failed_looks_make_no_loop_larger() -> None:
     met = FunctionsMet()
-    circle = [f"function_{number}" for number in range(12)]
-    met.meet(at(2, *circle), 0, of_child=False)
+    loop = [f"function_{number}" for number in range(12)]
+    met.meet(at(2, *loop), 0, of_child=False)
     met.meet(at(2, "child"), 2 * SECOND, of_child=True)
     met.meet(Sample(taken_ns=3 * SECOND), 2 * SECOND, of_child=False)
-    assert not met.meet(at(4, *circle), 2 * SECOND, of_child=False)
+    assert not met.meet(at(4, *loop), 2 * SECOND, of_child=False)

@@ -53,11 +53,13 @@ def cropping(**fields: Any) -> ProcessLook:
         (without_news(99.0, cropping(bytes_s=100_000)), "moving"),
     ],
 )
-def test_a_circle_takes_some_time_to_know_and_moves_no_bytes(view: RankView, activity: str) -> None:
+def test_a_livelock_takes_some_time_to_know_and_moves_no_bytes(
+    view: RankView, activity: str
+) -> None:
     assert read_rank_activity(view).activity == activity
 
 
-def test_what_a_child_without_python_stacks_does_may_be_no_circle() -> None:
+def test_what_a_child_without_python_stacks_does_may_be_no_livelock() -> None:
     program = look(IN_LOAD, pid=900, role="child", cpu=1.0)
     blind = tuple(msgspec.structs.replace(one, stack=None) for one in program.samples)
     assert read_rank_activity(
@@ -70,7 +72,7 @@ def test_what_a_child_without_python_stacks_does_may_be_no_circle() -> None:
     [(5.9, "slow"), (6.0, "suspect"), (299.0, "suspect"), (300.0, "hang")],
 )
 @pytest.mark.parametrize("children", [(), (cropping(),)])
-def test_a_circle_is_called_a_hang_after_the_stall_timeout_however_fast_the_pace(
+def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pace(
     seconds: float, told: str, children: tuple[ProcessLook, ...]
 ) -> None:
     assert judge(job(WAITS, without_news(seconds, *children, pace=KNOWN))).verdict == told

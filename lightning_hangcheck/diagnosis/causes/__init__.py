@@ -1,4 +1,8 @@
-"""TODO."""
+"""The rules, a file for each family of causes. Each ends with the `Rule` that `engine` asks.
+
+A rule looks at the suspects of a `Situation` and returns a `Finding` or nothing. `crash` is asked
+apart: only when the job is over.
+"""
 
 __all__ = [
     "collectives",

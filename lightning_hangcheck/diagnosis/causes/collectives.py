@@ -1,10 +1,8 @@
-"""What the three causes of parted ways have in common: one finding, told by its nature.
+"""collective_mismatch, rank_diverged, uneven_work: the ranks' ways part in a collective.
 
-collective_mismatch: ranks walk the same code, yet meet with other operations or shapes.
-
-rank_diverged: a rank makes a collective that the others don't make there, or skips one.
-
-uneven_work: a rank ran out of work and left the loop that the others are in.
+One finding, told by its nature: ranks walk the same code, yet meet with other operations or shapes;
+a rank makes a collective that the others don't make there, or skips one; a rank ran out of work and
+left the loop that the others are in.
 """
 
 from __future__ import annotations
@@ -211,8 +209,8 @@ def _went_home(situation: Situation) -> Finding | None:
 
 
 def _ended_well(reading: RankReading) -> bool:
-    departure, beat = reading.view.process_exit, reading.view.beat
-    well = departure is not None and departure.exit_code == 0
+    seen, beat = reading.view.process_exit, reading.view.beat
+    well = seen is not None and seen.exit_code == 0
     return well and beat is not None and beat.ending == "finished"
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def is_over(job: JobReading) -> bool:
     """Whether the launched command has ended, or no rank has a process any more."""
-    departed = [reading.view.process_exit is not None for reading in job.ranks.values()]
-    return job.case.ended or (bool(departed) and all(departed))
+    ended = [reading.view.process_exit is not None for reading in job.ranks.values()]
+    return job.case.ended or (bool(ended) and all(ended))
 
 
 def find_crash(job: JobReading) -> Finding | None:
@@ -122,5 +122,5 @@ def _was_restarted(job: JobReading) -> bool:
 
 def _forgiven(job: JobReading, first: RankReading) -> bool:
     """An exception that the rank itself caught: nobody saw its exit code, and the job's is 0."""
-    departure = first.view.process_exit
-    return job.case.exit_code == 0 and (departure is None or departure.exit_code is None)
+    seen = first.view.process_exit
+    return job.case.exit_code == 0 and (seen is None or seen.exit_code is None)

@@ -1,6 +1,7 @@
-"""unknown: somebody does not advance, and what was seen does not tell who holds whom up, or why.
+"""unknown, slow_progress: nothing more is known, or nothing is wrong but the pace.
 
-slow_progress: the others wait for a rank that moves; it is slow, never stuck.
+Somebody does not advance, and what was seen does not tell who holds whom up, or why; or the others
+wait for a rank that moves: it is slow, never stuck.
 """
 
 from __future__ import annotations

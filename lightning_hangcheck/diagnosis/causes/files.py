@@ -1,11 +1,4 @@
-"""file_lock: a rank waits for a lock on a file, and whoever holds it does not let go.
-
-What `filesystem_wait` and `checkpoint_io` share: ranks blocked in file input or output.
-
-filesystem_wait: a rank is blocked in file input or output.
-
-checkpoint_io: a rank saves a checkpoint, and the file system does not let it go on.
-"""
+"""file_lock, filesystem_wait, checkpoint_io: a rank waits for a file, or for the lock on one."""
 
 from __future__ import annotations
 
@@ -33,7 +26,7 @@ NOBODY = (
 
 
 def file_lock(situation: Situation) -> Finding | None:
-    """Blame the ranks of the circle that a lock closes; without one, the rank that waits for it."""
+    """Blame the ranks of the cycle that a lock closes; without one, the rank that waits for it."""
     for reading in situation.suspects_that_are("idle"):
         for target in reading.targets:
             if target.kind == "lock":
@@ -43,7 +36,7 @@ def file_lock(situation: Situation) -> Finding | None:
 
 def _blame(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Finding:
     proven = situation.deadlocked(waiter)
-    circle = proven or situation.cycle(waiter)
+    cycle = proven or situation.cycle(waiter)
     sentence = join(
         name_ranks([waiter.rank]),
         f"has waited {duration(waiter.silence_s)}",
@@ -52,7 +45,7 @@ def _blame(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Findi
         _who_holds(situation, waiter, lock),
     )
     finding = blame(
-        circle or [waiter],
+        cycle or [waiter],
         cause="file_lock",
         certainty="proven" if proven else situation.certainty("idle"),
         confidence=0.95 if proven else 0.8 if situation.waited_for else 0.5,
@@ -69,7 +62,7 @@ def _blame(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Findi
 
 
 def _silence(situation: Situation, waiter: RankReading, proven: Sequence[RankReading]) -> float:
-    """A proof is as old as the last step into the circle, unless mere idleness is long enough."""
+    """A proof is as old as the last step into the cycle, unless mere idleness is long enough."""
     if proven and waiter.silence_s < situation.job.case.limits.idle_after:
         return min(one.silence_s for one in proven)
     return waiter.silence_s

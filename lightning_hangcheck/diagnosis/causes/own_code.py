@@ -1,12 +1,8 @@
-"""rank_stalled: a rank stands still in its own code, and nothing more specific is known.
+"""rank_stalled, spinning, logger_init, model_load: a rank does not get on in its own code.
 
-What rules say alike of ranks that do not get on: who, doing what, where, how long, and how.
-
-spinning: a rank burns CPU in the same functions, sample after sample, or its GPU never ends.
-
-logger_init: a rank creates the experiment logger and does not come back.
-
-model_load: a rank stands still while it loads the model, and nothing shows why.
+They are what is left where nothing more specific is known: it stands still, it burns CPU in the
+same functions or waits for a GPU that never ends, it creates the experiment logger, or it loads the
+model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""process_dead: a rank's process is gone while others still need it.
+"""process_dead, process_stopped, memory_pressure: a rank's process cannot go on.
 
-process_stopped: the kernel holds a rank's process; nothing it does can go on.
-
-memory_pressure: memory is full, and a rank waits for its own pages to come back from disk.
+It is gone while others still need it, the kernel holds it, or memory is full and it waits for its
+own pages to come back from disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""thread_deadlock: threads of one process wait for locks that only they could release.
+"""thread_deadlock, gil_held: no thread of a process can go on.
 
-gil_held: a C call keeps the interpreter lock, so no other thread of the process can run.
+Its threads wait for locks that only they could release, or a C call keeps the interpreter lock.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""Of ranks that parted, which left the common way?
+"""Of ranks whose ways parted, which left the common way?
 
 The majority tells; without one, in this order: code under a test of the rank, the sequence of
 operations that earlier steps followed, a loop that the others are still in, an operation that was
 never seen before, and where Lightning parks a rank that does nothing special. The test comes first:
-an evaluation on one rank begins with what any step begins with, so the others seem to depart.
-
-Which of several operations do the earlier steps lead to?
-
-Which ranks stand at the same place, and which one stands alone.
+an evaluation on one rank begins with what any step begins with, so the others seem to diverge.
 """
 
 from __future__ import annotations

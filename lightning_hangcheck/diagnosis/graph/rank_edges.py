@@ -1,10 +1,8 @@
-"""A rank in a collective waits for every rank that is not in the same one.
+"""Which ranks wait for which: in a collective, in the rendezvous, in one of our guards.
 
-Ranks that form a process group wait for those that have not come, or for the store.
-
-A rank in one of this package's guards waits for every rank that has not come to it.
-
-Drawing many edges with few lines: every rank keeps its place in the graph, at any world size.
+A rank in a collective waits for every rank that is not in the same one. Ranks that form a process
+group wait for those that have not come, or for the store. A rank in a guard waits for every rank
+that has not come to it. At any world size few edges are drawn: each rank keeps its place.
 """
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ class Situation(Struct, frozen=True, kw_only=True):
         return tuple(one for one in self.suspects if one.activity in activities)
 
     def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
-        """Return the ranks of the circle that a suspect is in, if none of them can leave it.
+        """Return the ranks of the cycle that a suspect is in, if none of them can leave it.
 
-        Suspects stand where the graph ends: a circle there leads to nobody else, so it is proven
+        Suspects stand where the graph ends: a cycle there leads to nobody else, so it is proven
         that nobody ends it where each member waits without a time limit, and none moves meanwhile.
 
         Returns:
-            None where there is no such circle.
+            None where there is no such cycle.
         """
         members = self.cycle(reading)
         still = all(
@@ -62,7 +62,7 @@ class Situation(Struct, frozen=True, kw_only=True):
         return members if still and self.waited_for else ()
 
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
-        """Return the ranks that wait for each other with this one; see `WaitGraph.circle`."""
+        """Return the ranks that wait for each other with this one; see `WaitGraph.cycle`."""
         return tuple(self.job.ranks[rank] for rank in self.graph.cycle(reading.rank))
 
     def certainty(self, activity: Activity) -> Certainty:

@@ -113,7 +113,7 @@ def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -
 def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
     """Ranks to ask about where nobody is seen to wait: silent for the whole stall timeout.
 
-    One that moves in circles is not asked: all ranks may prepare their data for long.
+    One in a livelock is not asked: all ranks may prepare their data for long.
 
     One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
     code that no frame tells (a copy from the GPU), it is the one that diverged.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 IDLE_SAMPLES, IDLE_SPAN_S = 2, 0.8
 BUSY_SAMPLES, BUSY_SPAN_S = 3, 2.0
 """Least evidence for a suspicion. Two samples a second apart tell a loop from a wait; three in two
-seconds tell a loop from a computation that happened to be caught twice in one function. A circle
+seconds tell a loop from a computation that happened to be caught twice in one function. A livelock
 was seen by all looks since it began, however few of their samples are kept."""
 STRANGE_PLACE_S = 4.0
 """Silence that is allowed where no pace is known: a tracker's run, a download or a first connection

@@ -1,3 +1,3 @@
-"""TODO."""
+"""A conclusion in words: the summary, the facts that it rests on, what to do, and the tables."""
 
 __all__ = ["facts", "remedies", "summary", "tables"]

@@ -1,9 +1,4 @@
-"""The facts that a verdict rests on, as sentences.
-
-Local variables beside the line of the user's own code on which a rank stands.
-
-What a rank waits in below Python, in words.
-"""
+"""The facts that a verdict rests on, as sentences: what was seen of the culprits and who waits."""
 
 from __future__ import annotations
 

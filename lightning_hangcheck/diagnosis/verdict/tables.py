@@ -1,7 +1,4 @@
-"""The verdict's table of ranks.
-
-The verdict's table of process groups on which ranks disagree or wait.
-"""
+"""The verdict's tables: of ranks, and of process groups on which ranks disagree or wait."""
 
 from __future__ import annotations
 
