@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
         ThreadState,
     )
 
-
-from lightning_hangcheck.text.moments import NANOSECONDS
-
 BUSY_SHARE = 0.20
 IDLE_SHARE = 0.02
 """Shares of one core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread
@@ -38,16 +36,17 @@ TRANSFER_RATE = 4096
 TRANSFER_CALLS = frozenset({0, 1, 17, 18, 19, 20, 40, 63, 64, 65, 66, 67, 68, 71})
 """read, write, pread64, pwrite64, readv, writev, sendfile on x86-64, then on arm64. A number of the
 one that means another call on the other (uname, semget, shmdt) is none that a thread stays in."""
-
-
 DOWNLOAD_RATE = 1024
 """Bytes a second that count for a thread that waits at a connection: a gigabyte in 12 days. What
 services in the process exchange meanwhile stays below."""
-
-
 STORAGE_ANSWERS = 20
 """Times a second that a thread which waits for storage is woken above which it gets on. A call that
 hangs is woken never, or once in many seconds to try again."""
+BUSY_PERCENT = 5
+"""A GPU without work shows 0, one that draws somebody's screen up to 3."""
+NEARLY_FULL = 0.95
+GIB = 1 << 30
+NEWEST = 3
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -95,6 +94,32 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
         or _main_moved(earlier, later, main_share)
         or _helper_moved(earlier, later, threads, cpu_share),
     )
+
+
+def gpu_works(look: ProcessLook) -> bool:
+    """Whether a GPU worked for the process in one of the newest samples.
+
+    Where the driver does not tell processes apart, any work on a GPU that it uses counts.
+    """
+    return any(_works(gpu) for sample in look.samples[-NEWEST:] for gpu in sample.gpus)
+
+
+def describe_gpus(look: ProcessLook) -> Iterator[str]:
+    """Describe the GPUs of the newest sample that shows any, one sentence each."""
+    newest: Sequence[GpuState] = next(
+        (sample.gpus for sample in reversed(look.samples) if sample.gpus), ()
+    )
+    return (", ".join(_facts(gpu)) for gpu in newest)
+
+
+def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Drop this package's frames, and what only the interpreter's library does on their behalf."""
+    last = max((i for i, frame in enumerate(frames) if is_ours(frame.file)), default=None)
+    if last is None:
+        return tuple(frames)
+    inside = frames[last + 1 :]
+    kept = () if all(is_standard(frame.file) for frame in inside) else inside
+    return (*(frame for frame in frames[:last] if not is_ours(frame.file)), *kept)
 
 
 def _flowed(before: ProcessState, after: ProcessState) -> int:
@@ -173,16 +198,6 @@ def _key(thread: ThreadStack) -> tuple[int | None, str]:
     return (thread.tid, "" if thread.tid is not None else thread.name)
 
 
-def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Drop this package's frames, and what only the interpreter's library does on their behalf."""
-    last = max((i for i, frame in enumerate(frames) if is_ours(frame.file)), default=None)
-    if last is None:
-        return tuple(frames)
-    inside = frames[last + 1 :]
-    kept = () if all(is_standard(frame.file) for frame in inside) else inside
-    return (*(frame for frame in frames[:last] if not is_ours(frame.file)), *kept)
-
-
 def _users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Return the frames down to the innermost of the user's own; all where none is."""
     positions = (i for i, frame in enumerate(frames) if is_users(frame.file))
@@ -217,29 +232,6 @@ def _helpers(sample: Sample) -> Iterator[ThreadStack]:
     for thread in threads[1:]:
         if not any(is_ours(frame.file) for frame in thread.frames):
             yield thread
-
-
-BUSY_PERCENT = 5
-"""A GPU without work shows 0, one that draws somebody's screen up to 3."""
-NEARLY_FULL = 0.95
-GIB = 1 << 30
-NEWEST = 3
-
-
-def gpu_works(look: ProcessLook) -> bool:
-    """Whether a GPU worked for the process in one of the newest samples.
-
-    Where the driver does not tell processes apart, any work on a GPU that it uses counts.
-    """
-    return any(_works(gpu) for sample in look.samples[-NEWEST:] for gpu in sample.gpus)
-
-
-def describe_gpus(look: ProcessLook) -> Iterator[str]:
-    """Describe the GPUs of the newest sample that shows any, one sentence each."""
-    newest: Sequence[GpuState] = next(
-        (sample.gpus for sample in reversed(look.samples) if sample.gpus), ()
-    )
-    return (", ".join(_facts(gpu)) for gpu in newest)
 
 
 def _works(gpu: GpuState) -> bool:

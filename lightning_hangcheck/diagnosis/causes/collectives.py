@@ -7,6 +7,7 @@ left the loop that the others are in.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
     from lightning_hangcheck.model.slugs import Cause
 
-
 NO_RECORD = Gap(
     what=FLIGHT_RECORD,
     rank=None,
@@ -47,10 +47,15 @@ TOLD_BY: dict[Basis, str] = {
 }
 
 
-def parted(situation: Situation, cause: Cause) -> Finding | None:
+def uneven_work(situation: Situation) -> Finding | None:
+    """Blame ranks that left the loop, or the job, before the others that still work in it."""
+    return _parted(situation, "uneven_work") or _went_home(situation)
+
+
+def _parted(situation: Situation, cause: Cause) -> Finding | None:
     """Return the finding if the ranks' ways part, and by this cause."""
     job, divergence = situation.job, situation.divergence
-    if divergence is None or nature_of(job, divergence) != cause:
+    if divergence is None or _nature_of(job, divergence) != cause:
         return None
     culprits = [job.ranks[rank] for rank in divergence.diverged]
     known = divergence.basis != "nothing"
@@ -72,7 +77,22 @@ def parted(situation: Situation, cause: Cause) -> Finding | None:
     )
 
 
-def nature_of(job: JobReading, divergence: Divergence) -> Cause:
+COLLECTIVE_MISMATCH = Rule(
+    cause="collective_mismatch",
+    needs=("stacks",),
+    find=partial(_parted, cause="collective_mismatch"),
+)
+
+
+RANK_DIVERGED = Rule(
+    cause="rank_diverged", needs=("stacks",), find=partial(_parted, cause="rank_diverged")
+)
+
+
+UNEVEN_WORK = Rule(cause="uneven_work", needs=("stacks",), find=uneven_work)
+
+
+def _nature_of(job: JobReading, divergence: Divergence) -> Cause:
     """Tell the three causes apart.
 
     A rank under a test of its rank diverged, wherever it stands. One that has left the loop that
@@ -94,91 +114,6 @@ def nature_of(job: JobReading, divergence: Divergence) -> Cause:
     if rest and all(left_loop(code, stack, other) for stack, other in product(diverged, rest)):
         return "uneven_work"
     return "rank_diverged"
-
-
-def group_name(job: JobReading, group: str) -> str:
-    """Return what people call a process group."""
-    if group == DEFAULT_GROUP:
-        return "the default group"
-    for reading in job.ranks.values():
-        flight = reading.view.flight
-        for record in flight.groups if flight is not None else ():
-            if record.group == group and record.description not in ("", "undefined"):
-                return f"group {record.description}"
-    return f"group {group}"
-
-
-def _sentence(job: JobReading, divergence: Divergence, culprits: list[RankReading]) -> str:
-    first = next(one for one in divergence.pending_collectives if one.rank == culprits[0].rank)
-    who = [reading.rank for reading in culprits]
-    agreed = ""
-    if divergence.group is not None and divergence.last_agreed:
-        agreed = f"last agreed #{divergence.last_agreed} of {group_name(job, divergence.group)}:"
-    if len(who) == len(divergence.pending_collectives):
-        others = [one for one in divergence.pending_collectives if one.rank != first.rank]
-        deed = _does(job, divergence, first)
-        other = next((one for one in others if _does(job, divergence, one) != deed), others[0])
-        return join(
-            f"ranks wait for each other, {agreed or 'nothing tells which departed:'}",
-            f"rank {first.rank} {deed}, rank {other.rank}",
-            _does(job, divergence, other),
-        )
-    tests = rank_conditions(job.case.code, first.reading.frames)
-    under = f"under {tests[0][2]}" if tests else ""
-    left = f"{name_ranks(who)} {verb(who, 'has', 'have')} left the common way, {agreed}".rstrip()
-    return join(left if agreed else left.rstrip(",") + ":", _does(job, divergence, first), under)
-
-
-def _does(job: JobReading, divergence: Divergence, pending: PendingCollective) -> str:
-    reading = pending.reading
-    wait = reading.wait
-    now = wait.name if wait is not None else pending.operation.name
-    parked = parked_in(reading.frames)
-    place = within(reading.place)
-    operation = divergence.operations[pending.rank]
-    instead = f"did {operation}, now waits" if operation.name != pending.operation.name else "waits"
-    if divergence.group is None and pending.group not in (None, DEFAULT_GROUP):
-        now = f"{now} of {group_name(job, str(pending.group))}"
-    what = f"{now} ({parked})" if parked else now
-    return join(f"{instead} in {what}", f"called {place}" if place else "")
-
-
-def _evidence(job: JobReading, divergence: Divergence) -> list[EvidenceItem]:
-    together: dict[str, list[int]] = {}
-    for rank, operation in divergence.operations.items():
-        together.setdefault(str(operation), []).append(rank)
-    told = ", ".join(f"{name_ranks(ranks)} {name}" for name, ranks in together.items())
-    number = f"#{divergence.last_agreed + 1}" if divergence.last_agreed is not None else "now"
-    where = group_name(job, divergence.group) if divergence.group is not None else "collectives"
-    items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
-    who = name_ranks(divergence.diverged)
-    items.append(EvidenceItem("departed", None, f"{who}: {TOLD_BY[divergence.basis]}"))
-    for one in divergence.pending_collectives[:MOST_SHOWN]:
-        for file, line, test in rank_conditions(job.case.code, one.reading.frames)[:1]:
-            where = f"{file}:{line}" if line else file
-            items.append(EvidenceItem("code", one.rank, f"stands under {test} ({where})"))
-    return items
-
-
-def collective_mismatch(situation: Situation) -> Finding | None:
-    """Blame the ranks that diverged, if this is why."""
-    return parted(situation, "collective_mismatch")
-
-
-COLLECTIVE_MISMATCH = Rule(cause="collective_mismatch", needs=("stacks",), find=collective_mismatch)
-
-
-def rank_diverged(situation: Situation) -> Finding | None:
-    """Blame the ranks that diverged, if this is why."""
-    return parted(situation, "rank_diverged")
-
-
-RANK_DIVERGED = Rule(cause="rank_diverged", needs=("stacks",), find=rank_diverged)
-
-
-def uneven_work(situation: Situation) -> Finding | None:
-    """Blame ranks that left the loop, or the job, before the others that still work in it."""
-    return parted(situation, "uneven_work") or _went_home(situation)
 
 
 def _went_home(situation: Situation) -> Finding | None:
@@ -214,4 +149,65 @@ def _ended_well(reading: RankReading) -> bool:
     return well and beat is not None and beat.ending == "finished"
 
 
-UNEVEN_WORK = Rule(cause="uneven_work", needs=("stacks",), find=uneven_work)
+def _group_name(job: JobReading, group: str) -> str:
+    """Return what people call a process group."""
+    if group == DEFAULT_GROUP:
+        return "the default group"
+    for reading in job.ranks.values():
+        flight = reading.view.flight
+        for record in flight.groups if flight is not None else ():
+            if record.group == group and record.description not in ("", "undefined"):
+                return f"group {record.description}"
+    return f"group {group}"
+
+
+def _sentence(job: JobReading, divergence: Divergence, culprits: list[RankReading]) -> str:
+    first = next(one for one in divergence.pending_collectives if one.rank == culprits[0].rank)
+    who = [reading.rank for reading in culprits]
+    agreed = ""
+    if divergence.group is not None and divergence.last_agreed:
+        agreed = f"last agreed #{divergence.last_agreed} of {_group_name(job, divergence.group)}:"
+    if len(who) == len(divergence.pending_collectives):
+        others = [one for one in divergence.pending_collectives if one.rank != first.rank]
+        deed = _does(job, divergence, first)
+        other = next((one for one in others if _does(job, divergence, one) != deed), others[0])
+        return join(
+            f"ranks wait for each other, {agreed or 'nothing tells which departed:'}",
+            f"rank {first.rank} {deed}, rank {other.rank}",
+            _does(job, divergence, other),
+        )
+    tests = rank_conditions(job.case.code, first.reading.frames)
+    under = f"under {tests[0][2]}" if tests else ""
+    left = f"{name_ranks(who)} {verb(who, 'has', 'have')} left the common way, {agreed}".rstrip()
+    return join(left if agreed else left.rstrip(",") + ":", _does(job, divergence, first), under)
+
+
+def _does(job: JobReading, divergence: Divergence, pending: PendingCollective) -> str:
+    reading = pending.reading
+    wait = reading.wait
+    now = wait.name if wait is not None else pending.operation.name
+    parked = parked_in(reading.frames)
+    place = within(reading.place)
+    operation = divergence.operations[pending.rank]
+    instead = f"did {operation}, now waits" if operation.name != pending.operation.name else "waits"
+    if divergence.group is None and pending.group not in (None, DEFAULT_GROUP):
+        now = f"{now} of {_group_name(job, str(pending.group))}"
+    what = f"{now} ({parked})" if parked else now
+    return join(f"{instead} in {what}", f"called {place}" if place else "")
+
+
+def _evidence(job: JobReading, divergence: Divergence) -> list[EvidenceItem]:
+    together: dict[str, list[int]] = {}
+    for rank, operation in divergence.operations.items():
+        together.setdefault(str(operation), []).append(rank)
+    told = ", ".join(f"{name_ranks(ranks)} {name}" for name, ranks in together.items())
+    number = f"#{divergence.last_agreed + 1}" if divergence.last_agreed is not None else "now"
+    where = _group_name(job, divergence.group) if divergence.group is not None else "collectives"
+    items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
+    who = name_ranks(divergence.diverged)
+    items.append(EvidenceItem("departed", None, f"{who}: {TOLD_BY[divergence.basis]}"))
+    for one in divergence.pending_collectives[:MOST_SHOWN]:
+        for file, line, test in rank_conditions(job.case.code, one.reading.frames)[:1]:
+            where = f"{file}:{line}" if line else file
+            items.append(EvidenceItem("code", one.rank, f"stands under {test} ({where})"))
+    return items

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.job import RankReading
 
-
 NO_RECORD = Gap(
     what=FLIGHT_RECORD,
     rank=None,
@@ -42,6 +41,38 @@ def unknown(situation: Situation) -> Finding | None:
     if not unseen and all(one.activity == "waiting" for one in situation.suspects):
         unseen = situation.suspects
     return _unseen(situation, unseen) if unseen else None
+
+
+UNKNOWN = Rule(cause="unknown", needs=(), find=unknown)
+
+
+def slow_progress(situation: Situation) -> Finding | None:
+    """Name the suspects that move, where others wait for them."""
+    moving = situation.suspects_that_are("moving")
+    if not moving:
+        return None
+    who = [reading.rank for reading in moving]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "moves", "move"),
+        within(moving[0].place),
+        "but" if moving[0].place is None else "and",
+        verb(who, "has", "have"),
+        "shown no progress for",
+        duration(max(reading.silence_s for reading in moving)),
+    )
+    waited_for = situation.waited_for
+    return blame(
+        moving,
+        cause="slow_progress",
+        certainty="moving",
+        confidence=0.7,
+        sentence=sentence,
+        waited_for=waited_for,
+    )
+
+
+SLOW_PROGRESS = Rule(cause="slow_progress", needs=("stacks",), find=slow_progress)
 
 
 def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
@@ -110,35 +141,3 @@ def _unseen(situation: Situation, unseen: Sequence[RankReading]) -> Finding:
         sentence=sentence,
         waited_for=waited_for,
     )
-
-
-UNKNOWN = Rule(cause="unknown", needs=(), find=unknown)
-
-
-def slow_progress(situation: Situation) -> Finding | None:
-    """Name the suspects that move, where others wait for them."""
-    moving = situation.suspects_that_are("moving")
-    if not moving:
-        return None
-    who = [reading.rank for reading in moving]
-    sentence = join(
-        name_ranks(who),
-        verb(who, "moves", "move"),
-        within(moving[0].place),
-        "but" if moving[0].place is None else "and",
-        verb(who, "has", "have"),
-        "shown no progress for",
-        duration(max(reading.silence_s for reading in moving)),
-    )
-    waited_for = situation.waited_for
-    return blame(
-        moving,
-        cause="slow_progress",
-        certainty="moving",
-        confidence=0.7,
-        sentence=sentence,
-        waited_for=waited_for,
-    )
-
-
-SLOW_PROGRESS = Rule(cause="slow_progress", needs=("stacks",), find=slow_progress)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import WaitTarget
     from lightning_hangcheck.model.slugs import Cause
 
-
 NOBODY = (
     "which no process on this machine is seen to hold: a stale lock file, or a lock of another host"
 )
@@ -30,11 +29,39 @@ def file_lock(situation: Situation) -> Finding | None:
     for reading in situation.suspects_that_are("idle"):
         for target in reading.targets:
             if target.kind == "lock":
-                return _blame(situation, reading, target)
+                return _blame_for_lock(situation, reading, target)
     return None
 
 
-def _blame(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Finding:
+FILE_LOCK = Rule(cause="file_lock", needs=("kernel",), find=file_lock)
+
+
+def filesystem_wait(situation: Situation) -> Finding | None:
+    """Blame the suspects whose system call waits for a file."""
+    waiting = _blocked(situation)
+    return _blame_for_file(situation, waiting, "filesystem_wait", "") if waiting else None
+
+
+FILESYSTEM_WAIT = Rule(cause="filesystem_wait", needs=("kernel",), find=filesystem_wait)
+
+
+def checkpoint_io(situation: Situation) -> Finding | None:
+    """Blame the suspects that save a checkpoint and are blocked in a file."""
+    saving = [one for one in _blocked(situation) if one.phase == "checkpoint_save"]
+    if not saving:
+        return None
+    return _blame_for_file(situation, saving, "checkpoint_io", "while saving a checkpoint")
+
+
+CHECKPOINT_IO = Rule(cause="checkpoint_io", needs=("kernel",), find=checkpoint_io)
+
+
+def file_of(reading: RankReading) -> WaitTarget | None:
+    """Return the file that a rank waits for."""
+    return next((one for one in reading.targets if one.kind in ("file", "fifo")), None)
+
+
+def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Finding:
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
     sentence = join(
@@ -90,27 +117,19 @@ def _evidence(waiter: RankReading, lock: WaitTarget) -> tuple[EvidenceItem, ...]
     return (EvidenceItem("kernel", waiter.rank, text),)
 
 
-FILE_LOCK = Rule(cause="file_lock", needs=("kernel",), find=file_lock)
-
-
-def waiting_for_files(situation: Situation) -> list[RankReading]:
+def _blocked(situation: Situation) -> list[RankReading]:
     """Return suspects that are blocked in a file's input or output."""
     return [one for one in situation.suspects_that_are("idle") if file_of(one) is not None]
 
 
-def file_of(reading: RankReading) -> WaitTarget | None:
-    """Return the file that a rank waits for."""
-    return next((one for one in reading.targets if one.kind in ("file", "fifo")), None)
-
-
-def blame_for_file(
+def _blame_for_file(
     situation: Situation, waiting: Sequence[RankReading], cause: Cause, doing: str
 ) -> Finding:
     """Blame ranks that are blocked in files.
 
     Args:
         situation: At hand.
-        waiting: At least one, of `waiting_for_files`.
+        waiting: At least one, of `_blocked`.
         cause: Slug.
         doing: What for, or nothing.
     """
@@ -119,7 +138,7 @@ def blame_for_file(
     sentence = join(
         name_ranks(one.rank for one in waiting),
         f"{'has' if len(waiting) == 1 else 'have'} been blocked {duration(first.silence_s)}",
-        _in_words(file) if file is not None else "",
+        _file_in_words(file) if file is not None else "",
         doing,
         within(first.place),
     )
@@ -135,7 +154,7 @@ def blame_for_file(
     )
 
 
-def _in_words(file: WaitTarget) -> str:
+def _file_in_words(file: WaitTarget) -> str:
     if file.call == PAGE_FAULT:
         return "reading a page of a file that is mapped into its memory"
     name = file.name or "a file"
@@ -146,25 +165,5 @@ def _in_words(file: WaitTarget) -> str:
 
 def _waiting_evidence(reading: RankReading) -> EvidenceItem:
     file = file_of(reading)
-    what = f"main thread is blocked {_in_words(file)}" if file is not None else ""
+    what = f"main thread is blocked {_file_in_words(file)}" if file is not None else ""
     return EvidenceItem("kernel", reading.rank, what)
-
-
-def filesystem_wait(situation: Situation) -> Finding | None:
-    """Blame the suspects whose system call waits for a file."""
-    waiting = waiting_for_files(situation)
-    return blame_for_file(situation, waiting, "filesystem_wait", "") if waiting else None
-
-
-FILESYSTEM_WAIT = Rule(cause="filesystem_wait", needs=("kernel",), find=filesystem_wait)
-
-
-def checkpoint_io(situation: Situation) -> Finding | None:
-    """Blame the suspects that save a checkpoint and are blocked in a file."""
-    saving = [one for one in waiting_for_files(situation) if one.phase == "checkpoint_save"]
-    if not saving:
-        return None
-    return blame_for_file(situation, saving, "checkpoint_io", "while saving a checkpoint")
-
-
-CHECKPOINT_IO = Rule(cause="checkpoint_io", needs=("kernel",), find=checkpoint_io)

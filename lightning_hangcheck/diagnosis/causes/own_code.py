@@ -67,60 +67,7 @@ def rank_stalled(situation: Situation) -> Finding | None:
     )
 
 
-def _waits(reading: RankReading) -> tuple[str | None, str]:
-    """Return what the rank waits for: an aspect of the cause, and words."""
-    for target in reading.targets:
-        if target.kind == "process":
-            child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
-            return "child", f", waiting for the end of its child {child}"
-        if target.kind == "terminal" or (target.kind == "pipe" and target.call == "read"):
-            others = [one for one in target.holders if one.pid != reading.view.pid]
-            if others:
-                return "child", f", reading what {process_name(others[0])} does not write"
-            return "input", f", reading input from {target.name} that nobody gives it"
-    return None, ""
-
-
 RANK_STALLED = Rule(cause="rank_stalled", needs=("stacks",), find=rank_stalled)
-
-
-def _blame_in_place(
-    situation: Situation,
-    culprits: Sequence[RankReading],
-    cause: Cause,
-    certainty: Certainty,
-    *,
-    doing: str,
-    manner: str,
-    confidence: float,
-) -> Finding:
-    """Blame ranks in one sentence: ``rank 1 has DOING in load (train.py:41) for 31 s MANNER``.
-
-    Args:
-        situation: At hand.
-        culprits: At least one; the first gives the place.
-        cause: Slug.
-        certainty: As in `Finding`.
-        doing: Behind "has" or "have".
-        manner: What was missing all that time.
-        confidence: As in `Finding`.
-    """
-    who = [reading.rank for reading in culprits]
-    sentence = join(
-        name_ranks(who),
-        verb(who, "has", "have"),
-        doing,
-        within(culprits[0].place),
-        f"for {duration(max(reading.silence_s for reading in culprits))} {manner}",
-    )
-    return blame(
-        culprits,
-        cause=cause,
-        certainty=certainty,
-        confidence=confidence,
-        sentence=sentence,
-        waited_for=situation.waited_for,
-    )
 
 
 def spinning(situation: Situation) -> Finding | None:
@@ -167,12 +114,6 @@ def logger_init(situation: Situation) -> Finding | None:
     )
 
 
-def _confidence(situation: Situation, first: RankReading) -> float:
-    if first.activity == "unseen" or not situation.waited_for:
-        return 0.6 if first.seen_by_calls else 0.5
-    return 0.9 if first.seen_by_calls else 0.75
-
-
 LOGGER_INIT = Rule(cause="logger_init", needs=(), find=logger_init)
 
 
@@ -193,3 +134,62 @@ def model_load(situation: Situation) -> Finding | None:
 
 
 MODEL_LOAD = Rule(cause="model_load", needs=("stacks",), find=model_load)
+
+
+def _waits(reading: RankReading) -> tuple[str | None, str]:
+    """Return what the rank waits for: an aspect of the cause, and words."""
+    for target in reading.targets:
+        if target.kind == "process":
+            child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
+            return "child", f", waiting for the end of its child {child}"
+        if target.kind == "terminal" or (target.kind == "pipe" and target.call == "read"):
+            others = [one for one in target.holders if one.pid != reading.view.pid]
+            if others:
+                return "child", f", reading what {process_name(others[0])} does not write"
+            return "input", f", reading input from {target.name} that nobody gives it"
+    return None, ""
+
+
+def _blame_in_place(
+    situation: Situation,
+    culprits: Sequence[RankReading],
+    cause: Cause,
+    certainty: Certainty,
+    *,
+    doing: str,
+    manner: str,
+    confidence: float,
+) -> Finding:
+    """Blame ranks in one sentence: ``rank 1 has DOING in load (train.py:41) for 31 s MANNER``.
+
+    Args:
+        situation: At hand.
+        culprits: At least one; the first gives the place.
+        cause: Slug.
+        certainty: As in `Finding`.
+        doing: Behind "has" or "have".
+        manner: What was missing all that time.
+        confidence: As in `Finding`.
+    """
+    who = [reading.rank for reading in culprits]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        doing,
+        within(culprits[0].place),
+        f"for {duration(max(reading.silence_s for reading in culprits))} {manner}",
+    )
+    return blame(
+        culprits,
+        cause=cause,
+        certainty=certainty,
+        confidence=confidence,
+        sentence=sentence,
+        waited_for=situation.waited_for,
+    )
+
+
+def _confidence(situation: Situation, first: RankReading) -> float:
+    if first.activity == "unseen" or not situation.waited_for:
+        return 0.6 if first.seen_by_calls else 0.5
+    return 0.9 if first.seen_by_calls else 0.75

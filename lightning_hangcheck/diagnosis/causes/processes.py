@@ -28,6 +28,13 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+GIB = 1 << 30
+FULL = 0.95
+"""Share of the limit from which the kernel takes pages away from the processes themselves."""
+FAULTS_A_SECOND = 50
+"""Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
+memory needs none."""
+
 
 def process_dead(situation: Situation) -> Finding | None:
     """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
@@ -53,11 +60,6 @@ def process_dead(situation: Situation) -> Finding | None:
         waited_for=situation.waited_for,
         aspect=aspect_of(first.view),
     )
-
-
-def _failed(situation: Situation) -> Sequence[RankReading]:
-    ranks = situation.job.ranks.values()
-    return [one for one in ranks if one.activity == "gone" and failed(one.view)]
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
@@ -92,31 +94,6 @@ def process_stopped(situation: Situation) -> Finding | None:
 PROCESS_STOPPED = Rule(cause="process_stopped", needs=(), find=process_stopped)
 
 
-GIB = 1 << 30
-FULL = 0.95
-"""Share of the limit from which the kernel takes pages away from the processes themselves."""
-FAULTS_A_SECOND = 50
-"""Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
-memory needs none."""
-
-
-class _Thrashing(Struct, frozen=True):
-    """A rank whose pages come back from disk."""
-
-    reading: RankReading
-    faults_a_second: float
-    memory: MemoryUse
-
-    @property
-    def words(self) -> str:
-        """What was measured."""
-        share = 100 * self.memory.used_bytes / max(1, self.memory.limit_bytes)
-        return (
-            f"{share:.0f} % of the {self.memory.scope}'s {self.memory.limit_bytes / GIB:.1f} GiB "
-            f"are in use, and {self.faults_a_second:.0f} pages a second come back from disk"
-        )
-
-
 def memory_pressure(situation: Situation) -> Finding | None:
     """Blame the suspects that read pages back while memory is full."""
     found = [
@@ -146,6 +123,31 @@ def memory_pressure(situation: Situation) -> Finding | None:
     )
 
 
+MEMORY_PRESSURE = Rule(cause="memory_pressure", needs=("kernel",), find=memory_pressure)
+
+
+def _failed(situation: Situation) -> Sequence[RankReading]:
+    ranks = situation.job.ranks.values()
+    return [one for one in ranks if one.activity == "gone" and failed(one.view)]
+
+
+class _Thrashing(Struct, frozen=True):
+    """A rank whose pages come back from disk."""
+
+    reading: RankReading
+    faults_a_second: float
+    memory: MemoryUse
+
+    @property
+    def words(self) -> str:
+        """What was measured."""
+        share = 100 * self.memory.used_bytes / max(1, self.memory.limit_bytes)
+        return (
+            f"{share:.0f} % of the {self.memory.scope}'s {self.memory.limit_bytes / GIB:.1f} GiB "
+            f"are in use, and {self.faults_a_second:.0f} pages a second come back from disk"
+        )
+
+
 def _measure(reading: RankReading) -> _Thrashing | None:
     own = reading.view.own_process
     samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
@@ -159,6 +161,3 @@ def _measure(reading: RankReading) -> _Thrashing | None:
     memory = after.kernel.memory
     full = memory.used_bytes >= FULL * memory.limit_bytes
     return _Thrashing(reading, rate, memory) if full and rate >= FAULTS_A_SECOND else None
-
-
-MEMORY_PRESSURE = Rule(cause="memory_pressure", needs=("kernel",), find=memory_pressure)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.reading.thread_locks import LockedThreads
 
-
 MOST_SHOWN = 8
+STALE_S = 2.0
+"""The pulse thread runs every 0.5 s; four times that shows that it cannot."""
 
 
 def thread_deadlock(situation: Situation) -> Finding | None:
@@ -36,6 +37,40 @@ def thread_deadlock(situation: Situation) -> Finding | None:
         if locked is not None:
             return _blame(situation, reading, locked)
     return None
+
+
+THREAD_DEADLOCK = Rule(cause="thread_deadlock", needs=("stacks", "kernel"), find=thread_deadlock)
+
+
+def gil_held(situation: Situation) -> Finding | None:
+    """Blame suspects whose pulse stands still, or that sleep with the interpreter lock in hand."""
+    taken_ns = situation.job.case.taken_ns
+    holding = [
+        reading
+        for reading in situation.suspects_that_are("idle", "busy")
+        if _keeps_lock(reading, taken_ns)
+    ]
+    if not holding:
+        return None
+    who, first = [reading.rank for reading in holding], holding[0]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"kept the interpreter lock for {duration(first.silence_s)}",
+        f"{within(first.place)}:",
+        "a C call that does not return, while no other thread of the process can run",
+    )
+    return blame(
+        holding,
+        cause="gil_held",
+        certainty=situation.certainty(first.activity),
+        confidence=0.9 if situation.waited_for else 0.6,
+        sentence=sentence,
+        waited_for=situation.waited_for,
+    )
+
+
+GIL_HELD = Rule(cause="gil_held", needs=("stacks",), find=gil_held)
 
 
 def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) -> Finding:
@@ -72,41 +107,6 @@ def _in_words(locked: LockedThreads) -> str:
     return f"with {count} threads for each other's locks: {places}"
 
 
-THREAD_DEADLOCK = Rule(cause="thread_deadlock", needs=("stacks", "kernel"), find=thread_deadlock)
-
-
-STALE_S = 2.0
-"""The pulse thread runs every 0.5 s; four times that shows that it cannot."""
-
-
-def gil_held(situation: Situation) -> Finding | None:
-    """Blame suspects whose pulse stands still, or that sleep with the interpreter lock in hand."""
-    taken_ns = situation.job.case.taken_ns
-    holding = [
-        reading
-        for reading in situation.suspects_that_are("idle", "busy")
-        if _keeps_lock(reading, taken_ns)
-    ]
-    if not holding:
-        return None
-    who, first = [reading.rank for reading in holding], holding[0]
-    sentence = join(
-        name_ranks(who),
-        verb(who, "has", "have"),
-        f"kept the interpreter lock for {duration(first.silence_s)}",
-        f"{within(first.place)}:",
-        "a C call that does not return, while no other thread of the process can run",
-    )
-    return blame(
-        holding,
-        cause="gil_held",
-        certainty=situation.certainty(first.activity),
-        confidence=0.9 if situation.waited_for else 0.6,
-        sentence=sentence,
-        waited_for=situation.waited_for,
-    )
-
-
 def _keeps_lock(reading: RankReading, taken_ns: int) -> bool:
     """A thread in Python code gives the lock up when another asks; one in a C call may not.
 
@@ -133,6 +133,3 @@ def _owners(reading: RankReading) -> list[int | None]:
     return [
         next((thread.tid for thread in stack.threads if thread.owns_gil), None) for stack in stacks
     ]
-
-
-GIL_HELD = Rule(cause="gil_held", needs=("stacks",), find=gil_held)

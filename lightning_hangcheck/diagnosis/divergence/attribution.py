@@ -29,60 +29,11 @@ if TYPE_CHECKING:
 
     Key = TypeVar("Key", bound=Hashable)
 
-
 LONGEST_CONTEXT = 16
 """Operations before the one in question that are compared with earlier ones."""
 Item = TypeVar("Item", bound=Hashable)
-
-
-def expected_next(
-    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
-) -> Item | None:
-    """Return the one candidate that followed before, where what came before was the same.
-
-    The longest context that any candidate ever followed decides; where several followed it, none
-    is expected more than the other.
-
-    Args:
-        history: What was done so far, oldest first.
-        candidates: What may come next.
-        shortest_context: How many equal operations before it are asked for at least; with 0, a
-            candidate that was ever seen at all is expected over those that never were.
-    """
-    for length in range(min(LONGEST_CONTEXT, len(history)), shortest_context - 1, -1):
-        context = history[len(history) - length :]
-        followers = {
-            history[end]
-            for end in range(length, len(history))
-            if history[end - length : end] == context
-        }
-        found = [candidate for candidate in dict.fromkeys(candidates) if candidate in followers]
-        if found:
-            return found[0] if len(found) == 1 else None
-    return None
-
-
 FEWEST_FOR_MAJORITY = 3
 """With two ranks there is no majority."""
-
-
-def _by_stack(readings: Sequence[RankReading]) -> list[list[RankReading]]:
-    """Group ranks whose newest stacks are equal, in the order of their first rank."""
-    groups: dict[tuple[Frame, ...], list[RankReading]] = {}
-    for reading in readings:
-        groups.setdefault(reading.frames, []).append(reading)
-    return list(groups.values())
-
-
-def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
-    """Return the one rank that stands elsewhere than all the others, None if it is not one."""
-    groups = _by_stack(readings)
-    if len(readings) < FEWEST_FOR_MAJORITY or len(groups) != 2:
-        return None
-    smaller = min(groups, key=len)
-    return smaller[0] if len(smaller) == 1 else None
-
-
 Basis = Literal["majority", "sequence", "condition", "loop", "novelty", "parked", "nothing"]
 SURE_CONTEXT = 2
 """Operations before it that must be the same for a sequence to count before anything else."""
@@ -114,6 +65,23 @@ def find_diverged(
         if diverged and len(diverged) < len(groups):
             return _ranks(diverged), basis
     return _ranks(groups), "nothing"
+
+
+def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
+    """Return the one rank that stands elsewhere than all the others, None if it is not one."""
+    groups = _by_stack(readings)
+    if len(readings) < FEWEST_FOR_MAJORITY or len(groups) != 2:
+        return None
+    smaller = min(groups, key=len)
+    return smaller[0] if len(smaller) == 1 else None
+
+
+def _by_stack(readings: Sequence[RankReading]) -> list[list[RankReading]]:
+    """Group ranks whose newest stacks are equal, in the order of their first rank."""
+    groups: dict[tuple[Frame, ...], list[RankReading]] = {}
+    for reading in readings:
+        groups.setdefault(reading.frames, []).append(reading)
+    return list(groups.values())
 
 
 class _Side(Struct, frozen=True, eq=False):
@@ -162,6 +130,33 @@ def _unexpected(side: _Side, sides: Sequence[_Side], shortest_context: int) -> b
     candidates = [other.way[1] for other in sides if other.way is not None]
     expected = expected_next(before, candidates, shortest_context)
     return expected is not None and expected != now
+
+
+def expected_next(
+    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
+) -> Item | None:
+    """Return the one candidate that followed before, where what came before was the same.
+
+    The longest context that any candidate ever followed decides; where several followed it, none
+    is expected more than the other.
+
+    Args:
+        history: What was done so far, oldest first.
+        candidates: What may come next.
+        shortest_context: How many equal operations before it are asked for at least; with 0, a
+            candidate that was ever seen at all is expected over those that never were.
+    """
+    for length in range(min(LONGEST_CONTEXT, len(history)), shortest_context - 1, -1):
+        context = history[len(history) - length :]
+        followers = {
+            history[end]
+            for end in range(length, len(history))
+            if history[end - length : end] == context
+        }
+        found = [candidate for candidate in dict.fromkeys(candidates) if candidate in followers]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def _ranks(groups: Iterable[Sequence[PendingCollective]]) -> tuple[int, ...]:

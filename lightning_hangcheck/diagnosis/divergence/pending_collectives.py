@@ -75,6 +75,28 @@ def pending_collectives(job: JobReading) -> tuple[PendingCollective, ...]:
     )
 
 
+def pending_collective(reading: RankReading) -> PendingCollective | None:
+    """Return where a rank stands; None where it waits in no collective.
+
+    A wait that shows is the rank's; an open operation counts only where no other wait shows.
+    """
+    waits = reading.wait_kind in COLLECTIVE and reading.activity == "waiting"
+    if reading.wait is not None and not waits:
+        return None
+    open_entry = min(_open(reading), key=lambda pair: pair[1].created_ns, default=None)
+    if open_entry is not None:
+        record, entry = open_entry
+        return PendingCollective(
+            reading=reading,
+            operation=Operation(entry.op, entry.sizes, entry.dtypes),
+            group=record.group,
+            seq=entry.seq,
+        )
+    if not waits or reading.wait is None:
+        return None
+    return PendingCollective(reading=reading, operation=Operation(reading.wait.name))
+
+
 def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
     """Return a rank's process groups, as far as recorded."""
     return reading.view.flight.groups if reading.view.flight is not None else ()
@@ -103,28 +125,6 @@ def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 @lru_cache(maxsize=DISTINCT_FRAMES)
 def _is_collective_code(file: str) -> bool:
     return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)
-
-
-def pending_collective(reading: RankReading) -> PendingCollective | None:
-    """Return where a rank stands; None where it waits in no collective.
-
-    A wait that shows is the rank's; an open operation counts only where no other wait shows.
-    """
-    waits = reading.wait_kind in COLLECTIVE and reading.activity == "waiting"
-    if reading.wait is not None and not waits:
-        return None
-    open_entry = min(_open(reading), key=lambda pair: pair[1].created_ns, default=None)
-    if open_entry is not None:
-        record, entry = open_entry
-        return PendingCollective(
-            reading=reading,
-            operation=Operation(entry.op, entry.sizes, entry.dtypes),
-            group=record.group,
-            seq=entry.seq,
-        )
-    if not waits or reading.wait is None:
-        return None
-    return PendingCollective(reading=reading, operation=Operation(reading.wait.name))
 
 
 def _open(reading: RankReading) -> Iterator[tuple[CollectiveRecord, CollectiveEntry]]:

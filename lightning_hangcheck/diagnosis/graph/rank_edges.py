@@ -22,45 +22,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
 
-
 MOST_FULL = 4_096
 """Edges between two sets of ranks that are all drawn: 64 times 64."""
-
-
-def through(reading: RankReading) -> str:
-    """Say in what a rank waits, for the edge's label."""
-    wait = reading.wait
-    return f"in {wait.name}" if wait is not None else ""
-
-
-def each_to_each(waiters: Sequence[RankReading], awaited: Sequence[RankReading]) -> Iterator[Edge]:
-    """Draw that every one of the first waits for every one of the second.
-
-    Above `MOST_FULL` edges, each waiter keeps one edge and so does each awaited rank, which leaves
-    the graph's ends as they are: 512 ranks that wait for 512 would be 262,144 edges.
-    """
-    if not waiters or not awaited:
-        return
-    if len(waiters) * len(awaited) <= MOST_FULL:
-        pairs = [(waiter, target) for waiter in waiters for target in awaited]
-    else:
-        pairs = [(waiter, awaited[0]) for waiter in waiters]
-        pairs += [(waiters[0], target) for target in awaited[1:]]
-    for waiter, target in pairs:
-        yield Edge(waiter.node, target.node, through(waiter))
-
-
-def groups_to_groups(groups: Sequence[Sequence[RankReading]]) -> Iterator[Edge]:
-    """Draw that the ranks of every group wait for those of all others: one cycle through all.
-
-    Args:
-        groups: At least two, none empty.
-    """
-    for group, following in zip(groups, (*groups[1:], groups[0]), strict=True):
-        for waiter in group:
-            yield Edge(waiter.node, following[0].node, through(waiter))
-        for target in following[1:]:
-            yield Edge(group[0].node, target.node, through(group[0]))
+STORE = "host:store"
+"""A rank that finds no store sleeps between its attempts: no socket shows the address then."""
 
 
 def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator[Edge]:
@@ -84,6 +49,37 @@ def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator
         yield from each_to_each(rest, diverged)
     else:
         yield from groups_to_groups(_sides(job, divergence))
+
+
+def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits in the rendezvous for whom.
+
+    Rank 0 keeps the store unless the launcher does, so a rank that finds no store waits for rank 0
+    while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
+    others have come: while one of them is still on its way, that is whom it waits for.
+    """
+    waiting = job.waiting_in({"rendezvous_peers"})
+    arrived = {reading.rank for reading in waiting}
+    absent = [reading for reading in job.ranks.values() if reading.rank not in arrived]
+    yield from each_to_each(waiting, absent)
+    connecting = job.waiting_in({"rendezvous_connect"})
+    keeper = job.ranks.get(0)
+    comes_late = keeper is not None and keeper.activity != "waiting"
+    coming = [one for one in job.ranks.values() if one.activity != "waiting"]
+    for reading in connecting:
+        if reading.rank == 0 and coming:
+            yield from each_to_each([reading], coming)
+            continue
+        target = keeper.node if comes_late and keeper is not None else STORE
+        yield Edge(reading.node, target, through(reading))
+
+
+def guard_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits in a meeting for whom."""
+    waiting = job.waiting_in({"guard"})
+    inside = {reading.rank for reading in waiting}
+    outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
+    yield from each_to_each(waiting, outside)
 
 
 def _by_operation(
@@ -121,36 +117,37 @@ def _sides(job: JobReading, divergence: Divergence) -> list[list[RankReading]]:
     return list(sides.values())
 
 
-STORE = "host:store"
-"""A rank that finds no store sleeps between its attempts: no socket shows the address then."""
+def through(reading: RankReading) -> str:
+    """Say in what a rank waits, for the edge's label."""
+    wait = reading.wait
+    return f"in {wait.name}" if wait is not None else ""
 
 
-def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
-    """Draw who waits in the rendezvous for whom.
+def each_to_each(waiters: Sequence[RankReading], awaited: Sequence[RankReading]) -> Iterator[Edge]:
+    """Draw that every one of the first waits for every one of the second.
 
-    Rank 0 keeps the store unless the launcher does, so a rank that finds no store waits for rank 0
-    while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
-    others have come: while one of them is still on its way, that is whom it waits for.
+    Above `MOST_FULL` edges, each waiter keeps one edge and so does each awaited rank, which leaves
+    the graph's ends as they are: 512 ranks that wait for 512 would be 262,144 edges.
     """
-    waiting = job.waiting_in({"rendezvous_peers"})
-    arrived = {reading.rank for reading in waiting}
-    absent = [reading for reading in job.ranks.values() if reading.rank not in arrived]
-    yield from each_to_each(waiting, absent)
-    connecting = job.waiting_in({"rendezvous_connect"})
-    keeper = job.ranks.get(0)
-    comes_late = keeper is not None and keeper.activity != "waiting"
-    coming = [one for one in job.ranks.values() if one.activity != "waiting"]
-    for reading in connecting:
-        if reading.rank == 0 and coming:
-            yield from each_to_each([reading], coming)
-            continue
-        target = keeper.node if comes_late and keeper is not None else STORE
-        yield Edge(reading.node, target, through(reading))
+    if not waiters or not awaited:
+        return
+    if len(waiters) * len(awaited) <= MOST_FULL:
+        pairs = [(waiter, target) for waiter in waiters for target in awaited]
+    else:
+        pairs = [(waiter, awaited[0]) for waiter in waiters]
+        pairs += [(waiters[0], target) for target in awaited[1:]]
+    for waiter, target in pairs:
+        yield Edge(waiter.node, target.node, through(waiter))
 
 
-def guard_edges(job: JobReading) -> Iterator[Edge]:
-    """Draw who waits in a meeting for whom."""
-    waiting = job.waiting_in({"guard"})
-    inside = {reading.rank for reading in waiting}
-    outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
-    yield from each_to_each(waiting, outside)
+def groups_to_groups(groups: Sequence[Sequence[RankReading]]) -> Iterator[Edge]:
+    """Draw that the ranks of every group wait for those of all others: one cycle through all.
+
+    Args:
+        groups: At least two, none empty.
+    """
+    for group, following in zip(groups, (*groups[1:], groups[0]), strict=True):
+        for waiter in group:
+            yield Edge(waiter.node, following[0].node, through(waiter))
+        for target in following[1:]:
+            yield Edge(group[0].node, target.node, through(group[0]))

@@ -18,42 +18,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
     from lightning_hangcheck.model.evidence import ProcessLook
 
-
-def variables_of(look: ProcessLook) -> Iterator[str]:
-    """Write the newest variables that were read of a process: one sentence, none if none were.
-
-    Args:
-        look: Its samples; they hold variables only where somebody asked for them.
-    """
-    samples = reversed(look.samples)
-    values = next((one.local_values for one in samples if one.local_values), ())
-    place = users_place([one.frame for one in values])
-    for one in values:
-        if one.frame == place:
-            shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
-            yield f"variables in {one.frame.function} ({short_place(one.frame)}): {shown}"
-
-
 FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 """Calls of CUDA's runtime and driver that return when the GPU has done its work."""
 MOST_SHOWN = 6
-
-
-def native_calls_of(look: ProcessLook) -> Iterator[str]:
-    """Write the newest native calls that a closer look saw of a process: one sentence, or none.
-
-    Args:
-        look: Its samples.
-    """
-    samples = reversed(look.samples)
-    calls = next((one.native_calls for one in samples if one.native_calls), ())
-    if not calls:
-        return
-    waits = next((call for call in calls if FOR_GPU.match(call)), None)
-    what = f"waits for its GPU in {waits}, " if waits is not None else ""
-    yield f"{what}in native code: {' > '.join(calls[-MOST_SHOWN:])}"
-
-
 MOST_CULPRITS = 4
 MOST_WAITS = 4
 """Culprits and kinds of waiting that are described; the rank table has them all."""
@@ -78,6 +45,36 @@ def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     for (name, place), ranks in ordered[:MOST_WAITS]:
         text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {name}{place}"
         yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
+
+
+def variables_of(look: ProcessLook) -> Iterator[str]:
+    """Write the newest variables that were read of a process: one sentence, none if none were.
+
+    Args:
+        look: Its samples; they hold variables only where somebody asked for them.
+    """
+    samples = reversed(look.samples)
+    values = next((one.local_values for one in samples if one.local_values), ())
+    place = users_place([one.frame for one in values])
+    for one in values:
+        if one.frame == place:
+            shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
+            yield f"variables in {one.frame.function} ({short_place(one.frame)}): {shown}"
+
+
+def native_calls_of(look: ProcessLook) -> Iterator[str]:
+    """Write the newest native calls that a closer look saw of a process: one sentence, or none.
+
+    Args:
+        look: Its samples.
+    """
+    samples = reversed(look.samples)
+    calls = next((one.native_calls for one in samples if one.native_calls), ())
+    if not calls:
+        return
+    waits = next((call for call in calls if FOR_GPU.match(call)), None)
+    what = f"waits for its GPU in {waits}, " if waits is not None else ""
+    yield f"{what}in native code: {' > '.join(calls[-MOST_SHOWN:])}"
 
 
 def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:

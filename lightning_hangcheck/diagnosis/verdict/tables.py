@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import State
     from lightning_hangcheck.reading.rank_activity import Activity
 
-
 MOST_ROWS = 1_024
 STATES: dict[Activity, State] = {
     "moving": "running",
@@ -33,6 +32,7 @@ STATES: dict[Activity, State] = {
     "missing": "missing",
     "unseen": "unseen",
 }
+MOST_GROUPS = 64
 
 
 def rank_table(
@@ -52,6 +52,21 @@ def rank_table(
         kept = blamed | set(examples.values())
         shown = [reading for reading in shown if reading.rank in kept]
     return tuple(_row(reading, blamed, groups.get(reading.rank)) for reading in shown)
+
+
+def collectives(job: JobReading, divergence: Divergence | None) -> tuple[CollectiveState, ...]:
+    """Return the group in which the ranks' ways part, then each in which a rank waits."""
+    rows: dict[tuple[str, int], CollectiveState] = {}
+    if divergence is not None and divergence.group is not None:
+        seq = (divergence.last_agreed or 0) + 1
+        told = {rank: str(one) for rank, one in divergence.operations.items()}
+        rows[divergence.group, seq] = _collective_row(job, divergence.group, seq, told)
+    waiting = pending_collectives(job)
+    for one in waiting:
+        key = one.numbered
+        if key is not None and key not in rows:
+            rows[key] = _collective_row(job, *key, _those_at(waiting, key))
+    return tuple(rows.values())[:MOST_GROUPS]
 
 
 def _row(reading: RankReading, blamed: Collection[int], group: int | None) -> RankState:
@@ -75,24 +90,6 @@ def _row(reading: RankReading, blamed: Collection[int], group: int | None) -> Ra
 def _sections(beat: Beat) -> list[OpenSection]:
     """Oldest first, those of the main thread last: that is where the rank is."""
     return sorted(beat.sections, key=lambda section: section.in_main_thread)
-
-
-MOST_GROUPS = 64
-
-
-def collectives(job: JobReading, divergence: Divergence | None) -> tuple[CollectiveState, ...]:
-    """Return the group in which the ranks' ways part, then each in which a rank waits."""
-    rows: dict[tuple[str, int], CollectiveState] = {}
-    if divergence is not None and divergence.group is not None:
-        seq = (divergence.last_agreed or 0) + 1
-        told = {rank: str(one) for rank, one in divergence.operations.items()}
-        rows[divergence.group, seq] = _collective_row(job, divergence.group, seq, told)
-    waiting = pending_collectives(job)
-    for one in waiting:
-        key = one.numbered
-        if key is not None and key not in rows:
-            rows[key] = _collective_row(job, *key, _those_at(waiting, key))
-    return tuple(rows.values())[:MOST_GROUPS]
 
 
 def _those_at(waiting: tuple[PendingCollective, ...], key: tuple[str, int]) -> dict[int, str]:
