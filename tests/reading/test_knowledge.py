@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+import lightning_hangcheck
 from lightning_hangcheck.diagnosis.rules.engine import RULES
 from lightning_hangcheck.diagnosis.verdict.remedies import PLACEHOLDERS, placeholders
 from lightning_hangcheck.reading.knowledge.frames import meanings
@@ -23,6 +26,7 @@ REMEDIES = [
     for cause in CAUSES
     for number, remedy in enumerate(causes_file().cause[cause].remedies)
 ]
+OF_OURS = [one for one in frames_file().frame if one.file.startswith("lightning_hangcheck/")]
 OF_SEVERAL_RANKS = {"collective_mismatch", "rank_diverged", "uneven_work"}
 ASPECTS = {
     "rendezvous": {"peers", "store"},
@@ -68,6 +72,22 @@ def test_a_frame_rule_matches_what_it_names(rule: FrameRule) -> None:
     assert rule in meanings(f"Some.{functions.split('|')[0]}", path)
     assert rule not in meanings("no_such_function", path)
     assert rule not in meanings(functions.split("|")[0], f"/home/ada/my_{path[-9:]}")
+
+
+@pytest.mark.parametrize("rule", OF_OURS, ids=lambda rule: rule.file)
+def test_a_frame_rule_of_our_own_code_names_functions_that_are_there(rule: FrameRule) -> None:
+    """Whoever renames or moves one changes frames.toml with it, or the wait is no longer known."""
+    source = Path(lightning_hangcheck.__file__).parent.parent / rule.file
+    defined = {
+        node.name
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert set(rule.functions.split("|")) <= defined
+
+
+def test_some_frame_rule_names_our_own_code() -> None:
+    assert OF_OURS
 
 
 def test_every_alias_is_spelled_out() -> None:

@@ -75,7 +75,7 @@ def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
 
 
 def guard_edges(job: JobReading) -> Iterator[Edge]:
-    """Draw who waits in a meeting for whom."""
+    """Draw who waits in a guard for whom."""
     waiting = job.waiting_in({"guard"})
     inside = {reading.rank for reading in waiting}
     outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
