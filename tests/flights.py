@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnosis.cases import MAIN, SITE, torch, user
+from cases import MAIN, SITE, torch, user
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Frame

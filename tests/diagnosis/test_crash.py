@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from diagnosis.cases import IN_ALL_REDUCE, IN_LOAD, SITE, gone, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, SITE, gone, job, rank
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.asked_end import asked_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from diagnosis.cases import (
+from cases import (
     C10D,
     IN_ALL_REDUCE,
     IN_BACKWARD,
@@ -18,7 +18,7 @@ from diagnosis.cases import (
     torch,
     user,
 )
-from diagnosis.flights import (
+from flights import (
     AFTER_LOOP,
     EPOCH_END,
     EVALUATION,

@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 import pytest
-from diagnosis.cases import (
+from cases import (
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_BARRIER,

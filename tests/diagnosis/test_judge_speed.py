@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from diagnosis.cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, job, rank
+from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, job, rank
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.evidence import Frame

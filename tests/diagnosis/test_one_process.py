@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from diagnosis.cases import (
+from cases import (
     IN_GETITEM,
     IN_LOAD,
     IN_LOADER,

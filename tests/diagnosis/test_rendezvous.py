@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from diagnosis.cases import (
+from cases import (
     IN_CONNECT,
     IN_INIT,
     IN_LOAD,

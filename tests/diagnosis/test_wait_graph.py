@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnosis.cases import (
+from cases import (
     IN_ALL_REDUCE,
     IN_BARRIER,
     IN_CONNECT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from diagnosis.cases import IN_ALL_REDUCE, IN_LOAD, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge

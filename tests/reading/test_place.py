@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from diagnosis.cases import (
+from cases import (
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_CONNECT,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from diagnosis.cases import (
+from cases import (
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_CONNECT,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from diagnosis.cases import (
+from cases import (
     IN_ALL_REDUCE,
     IN_BARRIER,
     IN_LOAD,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnosis.cases import IN_ALL_REDUCE, IN_LOAD, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge

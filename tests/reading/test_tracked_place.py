@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from diagnosis.cases import IN_ALL_REDUCE, IN_LOAD, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.beat import Beat, OpenSection
