@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.peer_group import find_circle
+from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
 from lightning_hangcheck.session.job_key import start_key
@@ -97,7 +97,7 @@ def test_circle_follows_the_launcher(
 ) -> None:
     launch(monkeypatch, environment)
 
-    peers = find_circle(recorder)
+    peers = find_peer_group(recorder)
     assert peers is not None
     assert (peers.index, peers.size, peers.peers_exist) == expected
 
@@ -108,7 +108,7 @@ def test_plain_process_on_a_later_node_has_no_circle(
     """Lightning tells it its global rank only in fit, so it must not act as rank 0."""
     launch(monkeypatch, {"NODE_RANK": "1"})
 
-    assert find_circle(recorder) is None
+    assert find_peer_group(recorder) is None
     assert "nothing tells this process its global rank" in capfd.readouterr().err
 
 
@@ -119,9 +119,9 @@ def test_slurm_over_nodes_needs_a_folder_that_all_see(
     launch(monkeypatch, {**step, "SLURM_STEP_NUM_NODES": "2"})
 
     with pytest.raises(MeetingFailed, match="set HANGCHECK_RUN_DIR"):
-        find_circle(recorder)
+        find_peer_group(recorder)
     recorder.settings = Settings(run_dir=str(tmp_path / "shared"))
-    peers = find_circle(recorder)
+    peers = find_peer_group(recorder)
     assert peers is not None
     assert str(tmp_path / "shared") in peers.place.where
 
@@ -132,7 +132,7 @@ def test_ranks_of_one_node_meet_on_that_node(
     spread = {**torchrun(3), "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
     launch(monkeypatch, spread)
 
-    peers = find_circle(recorder, local=True)
+    peers = find_peer_group(recorder, local=True)
     assert peers is not None
     assert (peers.index, peers.size, peers.noun) == (1, 2, "local rank")
     assert isinstance(recorder.session, Session)

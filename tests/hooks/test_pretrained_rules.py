@@ -13,7 +13,7 @@ from processes import until
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.pretrained.generation.generated import LongRun
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import doubts_before
-from lightning_hangcheck.hooks.pretrained.generation.limits import Limits, beyond, capped
+from lightning_hangcheck.hooks.pretrained.generation.token_limits import Limits, beyond, capped
 from lightning_hangcheck.hooks.pretrained.generation_flags import (
     doubtful_flags,
     set_on_model,

@@ -23,7 +23,7 @@ def test_frozen_service_and_mute_server_are_left_in_time_and_nothing_logged_is_l
     """The server first answers slowly, which must not be cut short."""
     server = WandbServer("answers", delay=SLOW_S)
     try:
-        job = run_job(tmp_path, "hooks_ending.py", environment=server.environment)
+        job = run_job(tmp_path, "hooks_run_finish.py", environment=server.environment)
     finally:
         server.close()
 

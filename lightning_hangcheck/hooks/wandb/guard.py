@@ -12,11 +12,11 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_circle
-from lightning_hangcheck.hooks.guards.limits import check_limit
-from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
-from lightning_hangcheck.hooks.guards.limits import said_while_waiting
-from lightning_hangcheck.hooks.wandb.ending import Ending, wandb_patience
+from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_peer_group
+from lightning_hangcheck.hooks.wait_limit import check_limit
+from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
+from lightning_hangcheck.hooks.wait_limit import said_while_waiting
+from lightning_hangcheck.hooks.wandb.run_finish import RunFinish, wandb_patience
 from lightning_hangcheck.hooks.wandb.logger import Created, LoggerPlan, describe
 from lightning_hangcheck.hooks.wandb.service import abandon, services
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -34,7 +34,7 @@ LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on ever
 
 
 class _Wish(msgspec.Struct, frozen=True):
-    """One call of the guard."""
+    """One call of the guard: the logger that is wished for, and the limits."""
 
     plan: LoggerPlan
     peers: PeerGroup
@@ -87,7 +87,7 @@ def guarded_wandb_logger(
     _check_choice(on_failure)
     plan = LoggerPlan(arguments, named)
     recorder = current()
-    peers, settings = find_circle(recorder), recorder.settings
+    peers, settings = find_peer_group(recorder), recorder.settings
     if peers is None:
         return plan.plain()
     wish = _Wish(
@@ -110,7 +110,7 @@ def _check_choice(on_failure: str | None) -> None:
 def _lead(wish: _Wish) -> WandbLogger:
     run_id = wish.plan.new_run_id()
     try:
-        meet(BEFORE, wish.init_timeout, run_id.encode(), wish.peers)
+        join_rendezvous(BEFORE, wish.init_timeout, run_id.encode(), wish.peers)
     except MeetingFailed as error:
         _raise_if_wished(wish, error)
         return _make_substitute(wish, run_id)
@@ -119,10 +119,10 @@ def _lead(wish: _Wish) -> WandbLogger:
     except MeetingFailed as error:
         failed = Created(failure=str(error.args[0]), remedy=error.remedy)
         with suppress(MeetingFailed):  # the others gave up: what was wrong here says more
-            meet(AFTER, wish.init_timeout, msgspec.json.encode(failed), wish.peers)
+            join_rendezvous(AFTER, wish.init_timeout, msgspec.json.encode(failed), wish.peers)
         raise
     try:
-        meet(AFTER, wish.init_timeout, msgspec.json.encode(describe(logger)), wish.peers)
+        join_rendezvous(AFTER, wish.init_timeout, msgspec.json.encode(describe(logger)), wish.peers)
     except MeetingFailed as error:
         _raise_if_wished(wish, error)
     return logger
@@ -132,9 +132,9 @@ def _follow(wish: _Wish) -> WandbLogger:
     created = Created()
     patience = wish.init_timeout + (0.0 if wish.on_failure == "raise" else SUBSTITUTE_LIMIT)
     try:
-        run_id = meet(BEFORE, wish.init_timeout, b"", wish.peers)[0].decode()
+        run_id = join_rendezvous(BEFORE, wish.init_timeout, b"", wish.peers)[0].decode()
         created = Created(version=run_id)
-        told = meet(AFTER, patience, b"", wish.peers)[0]
+        told = join_rendezvous(AFTER, patience, b"", wish.peers)[0]
         created = msgspec.json.decode(told, type=Created)
     except MeetingFailed as error:
         _raise_if_wished(wish, error)
@@ -170,7 +170,7 @@ def _make(wish: _Wish, run_id: str) -> WandbLogger:
         failed = _failure(error, time.monotonic() - started)
         failed.__cause__ = error
     else:
-        Ending(logger.experiment, wish.finish_timeout, services())
+        RunFinish(logger.experiment, wish.finish_timeout, services())
         return logger
     abandon(before)
     _raise_if_wished(wish, failed)
@@ -190,7 +190,7 @@ def _make_substitute(wish: _Wish, run_id: str) -> WandbLogger:
     except Exception as error:
         raise _failure(error, time.monotonic() - started) from error
     if offline:
-        Ending(logger.experiment, wish.finish_timeout, services())
+        RunFinish(logger.experiment, wish.finish_timeout, services())
     return logger
 
 

@@ -16,14 +16,14 @@ from lightning_hangcheck.hooks.pretrained.generation.generated import (
     in_one_line,
 )
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import GenerationWatch
-from lightning_hangcheck.hooks.pretrained.generation.limits import (
+from lightning_hangcheck.hooks.pretrained.generation.prompts import Prompts, prepare
+from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
     Limits,
     beyond,
     capped,
     cut_in_words,
     limits_of,
 )
-from lightning_hangcheck.hooks.pretrained.generation.prompts import Prompts, prepare
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:

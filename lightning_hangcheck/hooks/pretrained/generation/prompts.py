@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-    from lightning_hangcheck.hooks.pretrained.generation.limits import Limits
+    from lightning_hangcheck.hooks.pretrained.generation.token_limits import Limits
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from lightning_hangcheck.hooks.pretrained.attempt import attempt, in_words, several
-from lightning_hangcheck.hooks.pretrained.loading.loading_seams import heard
+from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress, reading_rate
 from lightning_hangcheck.hooks.pretrained.loading.source import Source, find_source
 from lightning_hangcheck.hooks.pretrained.loading.traps import Wish, traps
@@ -104,7 +104,7 @@ def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> 
         return work()
     source = attempt("looking at the files", partial(_look, recorder, load)) or UNSEEN
     progress = ShardProgress(source, recorder.say, recorder.heart.beat)
-    with Section(recorder, f"{load.what} from_pretrained ({load.loader})"), heard(progress):
+    with Section(recorder, f"{load.what} from_pretrained ({load.loader})"), follow_loading(progress):
         return work()
 
 
