@@ -16,9 +16,52 @@ from lightning_hangcheck.settings import Settings, from_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 DEBUG_SETTINGS = "debug settings"
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+PYTHON_VERSION = "python version"
+OLDEST = (3, 10)
+NEWEST_READ = (3, 14)  # py-spy 0.4.2 and later, by its own list
+
+
+def debug_settings(environment: Mapping[str, str]) -> tuple[Check, ...]:
+    """Look for settings that hide hangs, cause them, or end a job before it can be diagnosed.
+
+    Args:
+        environment: That the ranks will have.
+
+    Returns:
+        A warning for each, or one check that says that there are none.
+    """
+    found = [
+        Check(
+            DEBUG_SETTINGS,
+            "warning",
+            f"{entry.variable}={entry.value} {entry.sentence}",
+            entry.remedy,
+        )
+        for entry in QUESTIONABLE
+        if environment.get(entry.variable, "").upper() == entry.value
+    ]
+    found += _own_settings(environment)
+    return tuple(found) or (Check(DEBUG_SETTINGS, "ok", "no setting is in the way"),)
+
+
+def python_version(version: tuple[int, int] | None = None) -> Check:
+    """Check the version of Python.
+
+    Args:
+        version: Major and minor; that of this Python where None.
+    """
+    found = version or sys.version_info[:2]
+    text = f"{found[0]}.{found[1]}"
+    if found < OLDEST:
+        return Check(
+            PYTHON_VERSION, "failed", f"Python {text} is too old", "use Python 3.10 or newer"
+        )
+    if found > NEWEST_READ:
+        sentence = f"Python {text} is newer than what py-spy is known to read (up to 3.14)"
+        return Check(PYTHON_VERSION, "warning", sentence, "pip install -U py-spy")
+    return Check(PYTHON_VERSION, "ok", f"Python {text}")
 
 
 class _Questionable(NamedTuple):
@@ -60,29 +103,6 @@ QUESTIONABLE = (
 )
 
 
-def debug_settings(environment: Mapping[str, str]) -> tuple[Check, ...]:
-    """Look for settings that hide hangs, cause them, or end a job before it can be diagnosed.
-
-    Args:
-        environment: That the ranks will have.
-
-    Returns:
-        A warning for each, or one check that says that there are none.
-    """
-    found = [
-        Check(
-            DEBUG_SETTINGS,
-            "warning",
-            f"{entry.variable}={entry.value} {entry.sentence}",
-            entry.remedy,
-        )
-        for entry in QUESTIONABLE
-        if environment.get(entry.variable, "").upper() == entry.value
-    ]
-    found += _own_settings(environment)
-    return tuple(found) or (Check(DEBUG_SETTINGS, "ok", "no setting is in the way"),)
-
-
 def _own_settings(environment: Mapping[str, str]) -> list[Check]:
     try:
         settings = from_environment(environment)
@@ -107,26 +127,3 @@ def _early_end(environment: Mapping[str, str], settings: Settings) -> list[Check
     )
     lower = max(1, int(text) // 2)
     return [Check(DEBUG_SETTINGS, "warning", sentence, f"export HANGCHECK_STALL_TIMEOUT={lower}")]
-
-
-PYTHON_VERSION = "python version"
-OLDEST = (3, 10)
-NEWEST_READ = (3, 14)  # py-spy 0.4.2 and later, by its own list
-
-
-def python_version(version: tuple[int, int] | None = None) -> Check:
-    """Check the version of Python.
-
-    Args:
-        version: Major and minor; that of this Python where None.
-    """
-    found = version or sys.version_info[:2]
-    text = f"{found[0]}.{found[1]}"
-    if found < OLDEST:
-        return Check(
-            PYTHON_VERSION, "failed", f"Python {text} is too old", "use Python 3.10 or newer"
-        )
-    if found > NEWEST_READ:
-        sentence = f"Python {text} is newer than what py-spy is known to read (up to 3.14)"
-        return Check(PYTHON_VERSION, "warning", sentence, "pip install -U py-spy")
-    return Check(PYTHON_VERSION, "ok", f"Python {text}")

@@ -21,6 +21,10 @@ RUN_FOLDER_WRITABLE = "run folder writable"
 TIME_LIMIT_S = 1.0
 # Journals of 8 ranks with a line a second are about 100 MB a day.
 LEAST_FREE_BYTES = 200 * 2**20
+SHARED_MEMORY_USABLE = "shared memory usable"
+SESSION_BYTES = 4 * 2**20  # pages of 1000 ranks on one node
+CONTAINER_DEFAULT_BYTES = 64 * 2**20  # docker run without --shm-size
+LARGER = "start the container with docker run --shm-size=8g (or --ipc=host)"
 
 
 def run_folder_writable(path: Path, time_limit_s: float = TIME_LIMIT_S) -> Check:
@@ -55,31 +59,6 @@ def run_folder_writable(path: Path, time_limit_s: float = TIME_LIMIT_S) -> Check
     )
 
 
-def _try_writing(folder: Path) -> int:
-    """Return the bytes that are free there.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    while not folder.exists():
-        folder = folder.parent
-    trial = name_beside(folder / "hangcheck-doctor")
-    descriptor = os.open(trial, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
-    try:
-        os.write(descriptor, b"may this be written?\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-        trial.unlink(missing_ok=True)
-    return shutil.disk_usage(folder).free
-
-
-SHARED_MEMORY_USABLE = "shared memory usable"
-SESSION_BYTES = 4 * 2**20  # pages of 1000 ranks on one node
-CONTAINER_DEFAULT_BYTES = 64 * 2**20  # docker run without --shm-size
-LARGER = "start the container with docker run --shm-size=8g (or --ipc=host)"
-
-
 def shared_memory_usable(folder: Path = SHARED_MEMORY) -> Check:
     """Map a page of shared memory as a rank does, and look at the room there.
 
@@ -102,6 +81,25 @@ def shared_memory_usable(folder: Path = SHARED_MEMORY) -> Check:
     return Check(
         SHARED_MEMORY_USABLE, "ok", f"{folder} can be used, {room.free / 2**30:.1f} GB free"
     )
+
+
+def _try_writing(folder: Path) -> int:
+    """Return the bytes that are free there.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    trial = name_beside(folder / "hangcheck-doctor")
+    descriptor = os.open(trial, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
+    try:
+        os.write(descriptor, b"may this be written?\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+        trial.unlink(missing_ok=True)
+    return shutil.disk_usage(folder).free
 
 
 def _try_mapping(folder: Path) -> None:

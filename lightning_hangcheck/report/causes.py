@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
     from lightning_hangcheck.reading.knowledge.loading import CauseKnowledge, RemedyKnowledge
 
-
-def explanation(cause: Cause, world_size: int) -> str:
-    """Return one sentence on a cause in a job of so many ranks, empty where none is known."""
-    from lightning_hangcheck.reading.knowledge.loading import causes_file
-
-    known = causes_file().cause.get(cause)
-    if known is None:
-        return ""
-    return known.alone if world_size <= 1 and known.alone else known.explanation
-
-
-def causes() -> Mapping[Cause, CauseKnowledge]:
-    """Return what is known of every cause that a rule gives, in the knowledge file's order."""
-    from lightning_hangcheck.reading.knowledge.loading import causes_file
-
-    return causes_file().cause
-
-
 MOST = 40
 WORDS = {"rank": "RANK", "pid": "PID", "place": "FILE:LINE", "function": "FUNCTION"}
 """What a verdict fills in: here a word that a reader replaces."""
@@ -83,6 +65,23 @@ def render_list() -> str:
 def render_docs() -> str:
     """Write the page of the documentation that has them all, in Markdown."""
     return "\n".join([INTRODUCTION, *(_section(*item) for item in causes().items())])
+
+
+def explanation(cause: Cause, world_size: int) -> str:
+    """Return one sentence on a cause in a job of so many ranks, empty where none is known."""
+    from lightning_hangcheck.reading.knowledge.loading import causes_file
+
+    known = causes_file().cause.get(cause)
+    if known is None:
+        return ""
+    return known.alone if world_size <= 1 and known.alone else known.explanation
+
+
+def causes() -> Mapping[Cause, CauseKnowledge]:
+    """Return what is known of every cause that a rule gives, in the knowledge file's order."""
+    from lightning_hangcheck.reading.knowledge.loading import causes_file
+
+    return causes_file().cause
 
 
 def _section(cause: Cause, known: CauseKnowledge) -> str:

@@ -29,35 +29,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 
-class ProcessGroup(NamedTuple):
-    """A process group of several ranks that this process is in.
-
-    Attributes:
-        store: Through which they found each other; None where this torch does not show it.
-    """
-
-    rank: int
-    size: int
-    store: Store | None
-
-
-def default_process_group() -> ProcessGroup | None:
-    """Return the default group's facts; None before `init_process_group`, and for a group of one.
-
-    No collective is called: one that timed out would leave the user's group unusable.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    size = distributed.get_world_size()
-    if size < 2:
-        return None
-    internals = sys.modules.get("torch.distributed.distributed_c10d")
-    find_store = getattr(internals, "_get_default_store", None)  # private, torch 1.x to 2.13
-    store = find_store() if find_store is not None else None
-    return ProcessGroup(distributed.get_rank(), size, store)
-
-
 class PeerGroup(Struct, frozen=True, kw_only=True):
     """The ranks that meet at one place.
 
@@ -116,6 +87,35 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         noun="local rank" if local else "rank",
         session=recorder.session or _inherited_session(),
     )
+
+
+class ProcessGroup(NamedTuple):
+    """A process group of several ranks that this process is in.
+
+    Attributes:
+        store: Through which they found each other; None where this torch does not show it.
+    """
+
+    rank: int
+    size: int
+    store: Store | None
+
+
+def default_process_group() -> ProcessGroup | None:
+    """Return the default group's facts; None before `init_process_group`, and for a group of one.
+
+    No collective is called: one that timed out would leave the user's group unusable.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    size = distributed.get_world_size()
+    if size < 2:
+        return None
+    internals = sys.modules.get("torch.distributed.distributed_c10d")
+    find_store = getattr(internals, "_get_default_store", None)  # private, torch 1.x to 2.13
+    store = find_store() if find_store is not None else None
+    return ProcessGroup(distributed.get_rank(), size, store)
 
 
 def _peers_of_process_group(

@@ -70,16 +70,16 @@ def capped(named: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     return {**rest, "max_new_tokens": limits.max_new_tokens}
 
 
-def _new_tokens(flags: Mapping[str, Any], prompt_length: int) -> int | None:
-    if flags.get("max_new_tokens") is not None:
-        return int(flags["max_new_tokens"])
-    total = flags.get("max_length")
-    return None if total is None else int(total) - prompt_length
-
-
 def cut_in_words(asked: int, limits: Limits) -> str:
     """Say that new tokens were capped."""
     return (
         f"generate: {asked} new tokens were asked for, {limits.max_new_tokens} will be made at "
         "most (limit of a debug run: Limits(max_new_tokens=...))"
     )
+
+
+def _new_tokens(flags: Mapping[str, Any], prompt_length: int) -> int | None:
+    if flags.get("max_new_tokens") is not None:
+        return int(flags["max_new_tokens"])
+    total = flags.get("max_length")
+    return None if total is None else int(total) - prompt_length

@@ -22,6 +22,34 @@ if TYPE_CHECKING:
 
     Function: TypeAlias = Callable[..., Any]
 
+_following: dict[int, ShardProgress] = {}
+_undo: list[Callable[[], None]] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def follow_loading(progress: ShardProgress) -> Iterator[None]:
+    """Tell this progress what transformers loads in this thread.
+
+    A load within a load is followed by the outer one. Loads in several threads are told apart;
+    files that a thread of transformers' own opens count for the load if it is the only one.
+    """
+    thread = threading.get_ident()
+    if thread in _following:
+        yield
+        return
+    with _lock:
+        if not _following:
+            attempt("the progress of loading", _install)
+        _following[thread] = progress
+    try:
+        yield
+    finally:
+        with _lock:
+            del _following[thread]
+            if not _following:
+                attempt("putting transformers back as it was", _remove)
+
 
 class ProgressBar(Protocol):
     """What is used of a progress bar."""
@@ -86,35 +114,6 @@ def _tell(listener: ShardProgress, item: object, names: tuple[str, ...] | None) 
             listener.loaded_file(path)
         case _:
             listener.loaded_weights(names or ())
-
-
-_following: dict[int, ShardProgress] = {}
-_undo: list[Callable[[], None]] = []
-_lock = threading.Lock()
-
-
-@contextmanager
-def follow_loading(progress: ShardProgress) -> Iterator[None]:
-    """Tell this progress what transformers loads in this thread.
-
-    A load within a load is followed by the outer one. Loads in several threads are told apart; files
-    that a thread of transformers' own opens count for the load if it is the only one.
-    """
-    thread = threading.get_ident()
-    if thread in _following:
-        yield
-        return
-    with _lock:
-        if not _following:
-            attempt("the progress of loading", _install)
-        _following[thread] = progress
-    try:
-        yield
-    finally:
-        with _lock:
-            del _following[thread]
-            if not _following:
-                attempt("putting transformers back as it was", _remove)
 
 
 def _listener() -> ShardProgress | None:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.hooks.pretrained.loading.source import Source, WeightFile
 
-
 SILENCE_S = 10.0  # a file that takes longer gets a line in between
+SAMPLES = 4
+SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
+SMALLEST_MODEL = 64 << 20  # bytes; below, loading takes no time worth an estimate
 
 
 class ShardProgress:
@@ -93,11 +95,6 @@ class ShardProgress:
     def _tell(self, text: str) -> None:
         self._spoke_at = self._clock()
         self._say(text)
-
-
-SAMPLES = 4
-SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
-SMALLEST_MODEL = 64 << 20  # bytes; below, loading takes no time worth an estimate
 
 
 def reading_rate(files: Sequence[WeightFile]) -> float | None:

@@ -23,6 +23,43 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
+Loaded = TypeVar("Loaded")
+LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
+UNSEEN = Source(name="", kind="folder", offline=True)
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One load, not begun yet.
+
+    Attributes:
+        name: A folder or a name of the hub.
+        loader: What is called, for people.
+        what: ``model`` or ``tokenizer``, which gives the phase.
+        named: The arguments of ``from_pretrained``.
+    """
+
+    name: str
+    loader: str
+    what: str
+    named: dict[str, Any]
+
+
+def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> Loaded:
+    """Announce a load, do it in a section of its own, and hear how far it is.
+
+    Raises:
+        Exception: Whatever the work raises.
+    """
+    if recorder.settings.disable:
+        return work()
+    source = attempt("looking at the files", partial(_look, recorder, load)) or UNSEEN
+    progress = ShardProgress(source, recorder.say, recorder.heart.beat)
+    with (
+        Section(recorder, f"{load.what} from_pretrained ({load.loader})"),
+        follow_loading(progress),
+    ):
+        return work()
+
 
 def announcement(loader: str, source: Source, named: Mapping[str, Any], is_model: bool) -> str:
     """One line about a load.
@@ -70,42 +107,6 @@ def _where(source: Source) -> str:
 def _dtype(named: Mapping[str, Any]) -> str:
     dtype = named.get("dtype", named.get("torch_dtype"))
     return "transformers' default" if dtype is None else str(dtype)
-
-
-Loaded = TypeVar("Loaded")
-
-LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
-UNSEEN = Source(name="", kind="folder", offline=True)
-
-
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One load, not begun yet.
-
-    Attributes:
-        name: A folder or a name of the hub.
-        loader: What is called, for people.
-        what: ``model`` or ``tokenizer``, which gives the phase.
-        named: The arguments of ``from_pretrained``.
-    """
-
-    name: str
-    loader: str
-    what: str
-    named: dict[str, Any]
-
-
-def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> Loaded:
-    """Announce a load, do it in a section of its own, and hear how far it is.
-
-    Raises:
-        Exception: Whatever the work raises.
-    """
-    if recorder.settings.disable:
-        return work()
-    source = attempt("looking at the files", partial(_look, recorder, load)) or UNSEEN
-    progress = ShardProgress(source, recorder.say, recorder.heart.beat)
-    with Section(recorder, f"{load.what} from_pretrained ({load.loader})"), follow_loading(progress):
-        return work()
 
 
 def _look(recorder: Recorder, load: Load) -> Source:

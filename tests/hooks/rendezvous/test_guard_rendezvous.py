@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from launching import json_lines, start_job
+from hooks.launching import json_lines, start_job
 from processes import end
 
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session

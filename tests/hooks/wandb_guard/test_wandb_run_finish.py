@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from launching import run_job
-from wandb_run_file import exit_code, logged
-from wandb_server import WandbServer
+from hooks.launching import run_job
+from hooks.wandb_guard.wandb_run_file import exit_code, logged
+from hooks.wandb_guard.wandb_server import WandbServer
 
 if TYPE_CHECKING:
     from pathlib import Path
