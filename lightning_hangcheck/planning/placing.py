@@ -3,9 +3,7 @@
 accelerate/utils/modeling.py, get_balanced_memory and infer_auto_device_map: each GPU but the last
 takes its even share plus a quarter more than the largest part; pieces are placed in order; the
 first GPU and the main memory keep room for the largest piece still to come, to which an offloaded
-one is brought when it runs.
-
-What each device holds besides weights, and how many weights it may take because of that.
+one is brought when it runs. How many weights a device may take follows from what it holds besides.
 """
 
 from __future__ import annotations

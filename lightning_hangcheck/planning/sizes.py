@@ -1,8 +1,7 @@
-"""The bytes of one model in one use: what placing works with.
+"""The bytes of one model in one use, with which placing works.
 
-How much memory the numbers in flight take while one layer runs.
-
-How much memory the keys and values of the tokens so far take: the KV cache.
+Beside the weights these are the activations, numbers in flight while one layer runs, and the KV
+cache, keys and values of the tokens so far.
 """
 
 from __future__ import annotations

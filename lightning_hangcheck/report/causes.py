@@ -1,9 +1,8 @@
 """The page of a cause: what it is, how it is recognised, what helps. As text, and for the docs.
 
-What the report asks of the knowledge files, which are read at the first question.
-
-Imports stand inside the functions: the sidecar imports the report from its start, but the judgement
-and its graph library (20 MB) only once it has something to judge.
+What it says is in the knowledge files. They are imported inside the functions: the sidecar imports
+the report from its start, but the judgement and its graph library (20 MB) only once it has
+something to judge.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The first thing that a tired person reads: kind, who, where, and what the stall costs.
 
-When each rank last advanced, or how it ended, in a few characters.
+With it, in a few characters, when each rank last advanced or how it ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Labelled, wrapped, bounded paragraphs: the shape of every text report.
-
-Rows of cells to aligned lines that fit the width.
-"""
+"""The shape of every text report: labelled, wrapped, bounded paragraphs, and aligned tables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One row for all ranks that are in the same situation, whatever the world size.
 
-From a stack to the line of the user's own code, in few columns.
+A row shows where they are: the line of the user's own code on their stack, in few columns.
 """
 
 from __future__ import annotations

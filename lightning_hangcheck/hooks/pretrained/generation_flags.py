@@ -1,6 +1,7 @@
-"""Generation flags that contradict each other: they are ignored, or make ``generate`` raise.
+"""What a model's own settings do to ``generate``: contradicting flags, and a missing pad token.
 
-The missing pad token: set from the end-of-sequence token, and said.
+Flags that contradict each other are ignored, or make ``generate`` raise. The pad token is set from
+the end-of-sequence token, and that is said.
 """
 
 from __future__ import annotations

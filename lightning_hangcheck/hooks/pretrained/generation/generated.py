@@ -1,6 +1,6 @@
 """What a watched generation returns: the texts, what the model gave, and the figures.
 
-A warning while something still runs, from a thread of its own.
+`LongRun` warns from a thread of its own while one still runs.
 """
 
 from __future__ import annotations

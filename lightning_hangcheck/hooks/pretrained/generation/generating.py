@@ -1,7 +1,4 @@
-"""`generate`: from prompts to texts, each step timed and counted.
-
-Which tokens a generation added.
-"""
+"""`generate`: from prompts to texts, each step timed, and the tokens counted that it added."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What goes around every call of ``model.generate``, from `generate` and from a pipeline alike.
 
-A beat for each generated token, from a stopping criterion that never stops anything.
-
-What may make a generation slow or fail, seen before it begins.
+Before it begins, what may make it slow or fail is said. A stopping criterion that never stops
+anything gives a beat for each token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits that keep a debug run finite: how much is read, and how much is written."""
+"""Limits on tokens that keep a debug run finite: how many are read, and how many are made."""
 
 from __future__ import annotations
 

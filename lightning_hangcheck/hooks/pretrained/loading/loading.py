@@ -1,7 +1,4 @@
-"""`load_pretrained`: from_pretrained with a view of what it does.
-
-What is looked at and set right after a load.
-"""
+"""`load_pretrained`: from_pretrained with a view of what it does, and a look at what it loaded."""
 
 from __future__ import annotations
 

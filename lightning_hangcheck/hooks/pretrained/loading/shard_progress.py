@@ -1,6 +1,6 @@
 """How far a load has come: a beat for each weight, a line for each file of weights.
 
-How fast the storage delivers a model's files: a few samples, read just before loading.
+How long it may take is told before, from a few samples of how fast the storage delivers the files.
 """
 
 from __future__ import annotations

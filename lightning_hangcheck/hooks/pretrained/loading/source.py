@@ -1,6 +1,6 @@
 """Where a model or tokenizer will come from: a folder, the cache of the hub, or the hub itself.
 
-The files that hold a model's weights, found as transformers finds them.
+With it the files that hold a model's weights, found as transformers finds them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What goes around a load, of `load_pretrained` and of a pipeline alike.
 
-What is said before a load begins: what, where from, where to, and how long it may take.
+It says before what is loaded, where from, where to, and how long that may take; then it is
+followed.
 """
 
 from __future__ import annotations
