@@ -89,7 +89,7 @@ def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int
 
     Measured by following each tensor of small models on CPU, for seven families, contexts of 64 to
     1,500 tokens and two formats, it is right within a factor of 1.5
-    (tests/planning/test_activations.py). ``attn_implementation="eager"`` needs far more, with the
+    (tests/planning/test_sizes.py). ``attn_implementation="eager"`` needs far more, with the
     square of the context.
 
     Args:

@@ -34,10 +34,10 @@ def session(tmp_path: Path) -> Session:
 
 
 def test_rank_without_a_process_is_said_not_to_be_here(session: Session) -> None:
-    standing = look_for_missing(session, [4711], local=False)
+    found = look_for_missing(session, [4711], local=False)
 
-    assert "no process of it is seen on this node" in standing[4711].lines
-    assert not standing[4711].seen
+    assert "no process of it is seen on this node" in found[4711].lines
+    assert not found[4711].seen
 
 
 def test_without_a_session_the_way_out_is_said() -> None:

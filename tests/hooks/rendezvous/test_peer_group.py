@@ -89,7 +89,7 @@ def test_slurm_restart_is_a_start_of_its_own() -> None:
         ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, False)),
     ],
 )
-def test_circle_follows_the_launcher(
+def test_peer_group_follows_the_launcher(
     environment: dict[str, str],
     expected: tuple[int, int | None, bool],
     recorder: Recorder,
@@ -102,7 +102,7 @@ def test_circle_follows_the_launcher(
     assert (peers.index, peers.size, peers.peers_exist) == expected
 
 
-def test_plain_process_on_a_later_node_has_no_circle(
+def test_plain_process_on_a_later_node_has_no_peer_group(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Lightning tells it its global rank only in fit, so it must not act as rank 0."""

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.attempt import attempt, several
+from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generated import LongRun
 from lightning_hangcheck.hooks.pretrained.generation_flags import doubtful_flags
 from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory, gpu_memory, in_one_line
 from lightning_hangcheck.hooks.pretrained.placement import first_device, offloaded_places
 from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

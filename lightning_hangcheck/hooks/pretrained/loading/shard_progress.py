@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.hooks.pretrained.attempt import in_words
+from lightning_hangcheck.text.amounts import bytes_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +66,7 @@ class ShardProgress:
             return
         self._loaded.add(name)
         now = self._clock()
-        size = in_words(self._files[name].size)
+        size = bytes_in_words(self._files[name].size)
         self._tell(f"loaded weight file {self._place(name)} ({size}, {now - self._loaded_at:.3f}s)")
         self._loaded_at = now
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.attempt import attempt, in_words, several
+from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress, reading_rate
 from lightning_hangcheck.hooks.pretrained.loading.source import Source, find_source
 from lightning_hangcheck.hooks.pretrained.loading.traps import Wish, traps
 from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.amounts import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def announcement(loader: str, source: Source, named: Mapping[str, Any], is_model
     parts = [f"{loader}.from_pretrained will read {_where(source)}"]
     if is_model and source.weight_files:
         files = several(len(source.weight_files), "weight file")
-        parts.append(f"{files}, {in_words(source.size)}")
+        parts.append(f"{files}, {bytes_in_words(source.size)}")
     if is_model:
         parts.append(f"device_map={named.get('device_map')!r}")
         parts.append(f"dtype={_dtype(named)}")
@@ -92,8 +93,9 @@ def expectation(source: Source, rate: float | None) -> str | None:
     if not rate or not source.size:
         return None
     return (
-        f"reading may take about {source.size / rate:.0f} s (an estimate: {in_words(source.size)} "
-        f"at {in_words(rate)}/s, measured just now on a sample of the files)"
+        f"reading may take about {source.size / rate:.0f} s (an estimate: "
+        f"{bytes_in_words(source.size)} at {bytes_in_words(rate)}/s, measured just now "
+        "on a sample of the files)"
     )
 
 
