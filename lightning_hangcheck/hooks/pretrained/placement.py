@@ -90,8 +90,8 @@ def meta_warning(model: PreTrainedModel) -> str | None:
     offloaded = bytes_by_device(model)["meta"]
     if offloaded:
         return (
-            f"{bytes_in_words(offloaded)} of parameters are offloaded and shown on the meta device: "
-            "each forward pass brings them again, and training, DDP, FSDP or model.to() fail on "
+            f"{bytes_in_words(offloaded)} of parameters are offloaded and shown on the meta device"
+            ": each forward pass brings them again, and training, DDP, FSDP or model.to() fail on "
             "them; give a max_memory map that holds the whole model, or load in 8 bits"
         )
     return None
