@@ -37,7 +37,7 @@ GRACE = 2 * LOOK_LIMIT + 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two looks
 
 
-class WaitLimit:
+class BoundedWait:
     """How long a rank waits at a point, and what it says of that meanwhile.
 
     Args:
@@ -109,13 +109,15 @@ def post_arrival(point: RendezvousPoint, payload: bytes) -> None:
     point.peers.place.post(point.arrival_of(point.peers.index), msgspec.msgpack.encode(arrival))
 
 
-def wait(place: RendezvousPlace, keys: Sequence[str], limit: WaitLimit) -> tuple[str, bytes] | None:
+def wait(
+    place: RendezvousPlace, keys: Sequence[str], bound: BoundedWait
+) -> tuple[str, bytes] | None:
     """Wait until one of the keys is posted. The diagnosis knows a rank in a guard by this frame.
 
     Args:
         place: Where to look.
         keys: The first that is found counts.
-        limit: How long.
+        bound: How long.
 
     Returns:
         The key and its value; None after the deadline.
@@ -126,10 +128,10 @@ def wait(place: RendezvousPlace, keys: Sequence[str], limit: WaitLimit) -> tuple
             value = place.look(key)
             if value is not None:
                 return key, value
-        left = limit.deadline - time.monotonic()
+        left = bound.deadline - time.monotonic()
         if left <= 0:
             return None
-        limit.remind()
+        bound.remind()
         time.sleep(min(pause, left))
         pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -159,11 +161,13 @@ def await_outcome(
         explain_missing: Called when the time is over; what it returns is left for the others too.
         grace: Seconds beyond the point's time limit, where the first rank has that limit itself.
     """
-    limit = WaitLimit(point, partial(_awaited, point, grace), point.time_limit + grace)
-    outcome = _wait_for_outcome(point, limit, asked=grace > 0)
+    bound = BoundedWait(point, partial(_awaited, point, grace), point.time_limit + grace)
+    outcome = _wait_for_outcome(point, bound, asked=grace > 0)
     if outcome is None and not _is_first_to_wait(point):
         # another rank looks where the first one stands; one look is enough
-        outcome = _wait_for_outcome(point, WaitLimit(point, partial(_awaited, point, grace), GRACE))
+        outcome = _wait_for_outcome(
+            point, BoundedWait(point, partial(_awaited, point, grace), GRACE)
+        )
     if outcome is None:
         outcome = explain_missing()
         point.peers.place.post(point.given_up, msgspec.msgpack.encode(outcome))
@@ -182,13 +186,13 @@ def check_given_up(point: RendezvousPoint) -> None:
 
 
 def _wait_for_outcome(
-    point: RendezvousPoint, limit: WaitLimit, *, asked: bool = False
+    point: RendezvousPoint, bound: BoundedWait, *, asked: bool = False
 ) -> Outcome | None:
     keys = [point.outcome, point.given_up, *([point.wanted] if asked else [])]
-    found = wait(point.peers.place, keys, limit)
+    found = wait(point.peers.place, keys, bound)
     if found is not None and found[0] == point.wanted:
         answer_question(point, found[1])
-        return _wait_for_outcome(point, limit)
+        return _wait_for_outcome(point, bound)
     return None if found is None else msgspec.msgpack.decode(found[1], type=Outcome)
 
 
@@ -215,9 +219,9 @@ def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
         return Outcome(payloads=payloads)
     post_arrival(point, payload)
     place = point.peers.place
-    limit = WaitLimit(point, partial(_awaited, point, GRACE), point.time_limit)
+    bound = BoundedWait(point, partial(_awaited, point, GRACE), point.time_limit)
     for index in range(1, point.peers.size or 1):
-        found = wait(place, (point.given_up, point.arrival_of(index)), limit)
+        found = wait(place, (point.given_up, point.arrival_of(index)), bound)
         if found is None:
             return describe_missing(point)
         key, value = found

@@ -12,7 +12,7 @@ from lightning_hangcheck.hooks.pretrained.loading.shard_progress import (
     reading_rate,
 )
 from lightning_hangcheck.hooks.pretrained.loading.source import Source, WeightFile, find_weights
-from lightning_hangcheck.hooks.pretrained.loading.traps import Wish, traps
+from lightning_hangcheck.hooks.pretrained.loading.traps import LoadRequest, traps
 from lightning_hangcheck.hooks.pretrained.loading.watched_load import announcement, expectation
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def named_traps(source: Source = CACHED, world_size: int = 1, **named: Any) -> s
     version = named.pop("version", (5, 23))
     return "\n".join(
         traps(
-            Wish(
+            LoadRequest(
                 loader="LlamaForCausalLM",
                 source=source,
                 named=named,

@@ -15,7 +15,7 @@ from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress, reading_rate
 from lightning_hangcheck.hooks.pretrained.loading.source import Source, find_source
-from lightning_hangcheck.hooks.pretrained.loading.traps import Wish, traps
+from lightning_hangcheck.hooks.pretrained.loading.traps import LoadRequest, traps
 from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.text.amounts import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -120,7 +120,7 @@ def _look(recorder: Recorder, load: Load) -> Source:
         return UNSEEN
     recorder.say(announcement(load.loader, source, load.named, is_model=load.what == "model"))
     if load.what == "model":
-        for sentence in traps(_wish(source, load, recorder)):
+        for sentence in traps(_load_request(source, load, recorder)):
             recorder.say(f"WARNING: {sentence}")
         attempt("an estimate of the time", partial(_expect, recorder, source))
     return source
@@ -140,11 +140,11 @@ def _expect(recorder: Recorder, source: Source) -> None:
         recorder.say(expected)
 
 
-def _wish(source: Source, load: Load, recorder: Recorder) -> Wish:
+def _load_request(source: Source, load: Load, recorder: Recorder) -> LoadRequest:
     import transformers
 
     major, minor = transformers.__version__.split(".")[:2]
-    return Wish(
+    return LoadRequest(
         loader=load.loader,
         source=source,
         named=load.named,
