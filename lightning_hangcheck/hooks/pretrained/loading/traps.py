@@ -11,7 +11,7 @@ from lightning_hangcheck.hooks.pretrained.loading.source import Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# transformers ignores offload_state_dict from here on (its pull load 41103)
+# transformers ignores offload_state_dict from here on (its pull request 41103)
 _IGNORES_OFFLOAD_STATE_DICT = (4, 57)
 # in the name of every class of transformers whose models generate
 _GENERATING = ("LM", "Generation", "generation")
@@ -65,12 +65,7 @@ def _offload_folder(load: LoadRequest) -> str | None:
 
 
 def _device_map_per_rank(load: LoadRequest) -> str | None:
-    spreads = load.named.get("device_map") in (
-        "auto",
-        "balanced",
-        "balanced_low_0",
-        "sequential",
-    )
+    spreads = load.named.get("device_map") in ("auto", "balanced", "balanced_low_0", "sequential")
     if load.world_size == 1 or not spreads:
         return None
     return (
