@@ -13,17 +13,16 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
 from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_peer_group
-from lightning_hangcheck.hooks.wait_limit import check_limit
 from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
-from lightning_hangcheck.hooks.wait_limit import said_while_waiting
-from lightning_hangcheck.hooks.wandb.run_finish import RunFinish, wandb_patience
+from lightning_hangcheck.hooks.wait_limit import check_limit, said_while_waiting
 from lightning_hangcheck.hooks.wandb.logger import Created, LoggerMaker, describe
+from lightning_hangcheck.hooks.wandb.run_finish import RunFinish, wandb_patience
 from lightning_hangcheck.hooks.wandb.service import abandon, services
-from lightning_hangcheck.time_limit import NoAnswer, within
+from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.settings import LoggerFailure
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import WandbLogger
@@ -122,7 +121,9 @@ def _lead(request: _Request) -> WandbLogger:
             join_rendezvous(AFTER, request.init_timeout, msgspec.json.encode(failed), request.peers)
         raise
     try:
-        join_rendezvous(AFTER, request.init_timeout, msgspec.json.encode(describe(logger)), request.peers)
+        join_rendezvous(
+            AFTER, request.init_timeout, msgspec.json.encode(describe(logger)), request.peers
+        )
     except MeetingFailed as error:
         _raise_if_asked(request, error)
     return logger

@@ -1,4 +1,4 @@
-"""RunFinish a wandb run within a time limit, whether the user finishes it or the interpreter exits.
+"""Finishing a wandb run within a time limit, whether the user finishes it or the interpreter exits.
 
 wandb waits for its service process, and that for the server. Asked to, the service gives up by
 itself and writes what is left to the disk (wandb's ``finish_timeout``). Where it does not even do
