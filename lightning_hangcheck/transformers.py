@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from lightning_hangcheck.hooks.pretrained.generation.generated import Generated, GenerationReport
 from lightning_hangcheck.hooks.pretrained.generation.generating import generate
-from lightning_hangcheck.hooks.pretrained.generation.limits import Limits
 from lightning_hangcheck.hooks.pretrained.generation.pipelines import pipeline
+from lightning_hangcheck.hooks.pretrained.generation.token_limits import Limits
 from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory
 from lightning_hangcheck.hooks.pretrained.loading.loading import load_pretrained
 

@@ -1,7 +1,4 @@
-"""`hangcheck report`: what a run's folder says, while the run goes on or afterwards.
-
-The verdict as JSON, for programs: what verdict.json holds.
-"""
+"""`hangcheck report`: what a run's folder says, while the run goes on or afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.cli import report_command
 from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
@@ -71,9 +67,9 @@ def _json(saved: SavedRun, shown_folder: str) -> str:
             saved.refused or f"{shown_folder} has no verdict yet",
             "leave out --json to see each rank's last checkpoint",
         )
-    return report_command.render(saved.verdict)
+    return render_json(saved.verdict)
 
 
-def render(verdict: Verdict) -> str:
+def render_json(verdict: Verdict) -> str:
     """Write the verdict as indented JSON that follows docs/verdict.schema.json."""
     return encode_pretty(verdict).decode()

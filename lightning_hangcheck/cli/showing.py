@@ -1,6 +1,6 @@
 """Shows a verdict: coloured on a terminal, plain into a pipe, and as an exit code.
 
-Colour over the plain text, for terminals; nothing is said by colour alone.
+Nothing is said by colour alone.
 """
 
 from __future__ import annotations
@@ -31,20 +31,6 @@ KIND_STYLES = {
 }
 LABEL = r"(?m)^ {6}(?:why|proof|do|not seen|more)\b"
 TROUBLED_ROW = r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$"
-
-
-def coloured(text: str) -> Text:
-    """Lay colour over a report that `terminal.render` wrote; its characters stay the same."""
-    from rich.text import Text  # a pipe never needs it, and it takes tens of milliseconds
-
-    painted = Text(text)
-    for kind, style in KIND_STYLES.items():
-        painted.highlight_regex(rf"\A{kind}\b", style)
-    painted.highlight_regex(LABEL, "bold")
-    painted.highlight_regex(TROUBLED_ROW, "red")
-    return painted
-
-
 HANG = 3
 FOUND = ("hang", "dead", "crashed")
 
@@ -54,6 +40,7 @@ def show(text: str) -> None:
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return
+    # rich is imported here because a pipe never needs it, and it takes tens of milliseconds
     from rich.console import Console
 
     Console(highlight=False).print(coloured(text), end="", soft_wrap=True)
@@ -76,3 +63,15 @@ def as_typed(path: Path) -> str:
     """Below the working folder the short way to say it, which can be typed as it stands."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def coloured(text: str) -> Text:
+    """Lay colour over a report that `terminal.render` wrote; its characters stay the same."""
+    from rich.text import Text
+
+    painted = Text(text)
+    for kind, style in KIND_STYLES.items():
+        painted.highlight_regex(rf"\A{kind}\b", style)
+    painted.highlight_regex(LABEL, "bold")
+    painted.highlight_regex(TROUBLED_ROW, "red")
+    return painted

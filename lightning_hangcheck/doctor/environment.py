@@ -1,6 +1,7 @@
-"""Environment variables that change how a hang looks, or whether it is seen at all.
+"""Does this environment let a hang be seen: its variables, and its version of Python?
 
-Is this a Python that both we and py-spy know?
+Some variables change how a hang looks, end the job before it is diagnosed, or switch us off. A
+Python that is too new is one that py-spy cannot read.
 """
 
 from __future__ import annotations
@@ -15,9 +16,52 @@ from lightning_hangcheck.settings import Settings, from_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-NAME = "debug settings"
+DEBUG_SETTINGS = "debug settings"
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+PYTHON_VERSION = "python version"
+OLDEST = (3, 10)
+NEWEST_READ = (3, 14)  # py-spy 0.4.2 and later, by its own list
+
+
+def debug_settings(environment: Mapping[str, str]) -> tuple[Check, ...]:
+    """Look for settings that hide hangs, cause them, or end a job before it can be diagnosed.
+
+    Args:
+        environment: That the ranks will have.
+
+    Returns:
+        A warning for each, or one check that says that there are none.
+    """
+    found = [
+        Check(
+            DEBUG_SETTINGS,
+            "warning",
+            f"{entry.variable}={entry.value} {entry.sentence}",
+            entry.remedy,
+        )
+        for entry in QUESTIONABLE
+        if environment.get(entry.variable, "").upper() == entry.value
+    ]
+    found += _own_settings(environment)
+    return tuple(found) or (Check(DEBUG_SETTINGS, "ok", "no setting is in the way"),)
+
+
+def python_version(version: tuple[int, int] | None = None) -> Check:
+    """Check the version of Python.
+
+    Args:
+        version: Major and minor; that of this Python where None.
+    """
+    found = version or sys.version_info[:2]
+    text = f"{found[0]}.{found[1]}"
+    if found < OLDEST:
+        return Check(
+            PYTHON_VERSION, "failed", f"Python {text} is too old", "use Python 3.10 or newer"
+        )
+    if found > NEWEST_READ:
+        sentence = f"Python {text} is newer than what py-spy is known to read (up to 3.14)"
+        return Check(PYTHON_VERSION, "warning", sentence, "pip install -U py-spy")
+    return Check(PYTHON_VERSION, "ok", f"Python {text}")
 
 
 class _Questionable(NamedTuple):
@@ -59,32 +103,16 @@ QUESTIONABLE = (
 )
 
 
-def debug_settings(environment: Mapping[str, str]) -> tuple[Check, ...]:
-    """Look for settings that hide hangs, cause them, or end a job before it can be diagnosed.
-
-    Args:
-        environment: That the ranks will have.
-
-    Returns:
-        A warning for each, or one check that says that there are none.
-    """
-    found = [
-        Check(NAME, "warning", f"{entry.variable}={entry.value} {entry.sentence}", entry.remedy)
-        for entry in QUESTIONABLE
-        if environment.get(entry.variable, "").upper() == entry.value
-    ]
-    found += _own_settings(environment)
-    return tuple(found) or (Check(NAME, "ok", "no setting is in the way"),)
-
-
 def _own_settings(environment: Mapping[str, str]) -> list[Check]:
     try:
         settings = from_environment(environment)
     except BadUsage as error:
-        return [Check(NAME, "warning", f"{error.args[0]}; the defaults apply", error.remedy)]
+        return [
+            Check(DEBUG_SETTINGS, "warning", f"{error.args[0]}; the defaults apply", error.remedy)
+        ]
     if settings.disable:
         sentence = "HANGCHECK_DISABLE=1 switches everything off: ranks record nothing"
-        return [Check(NAME, "warning", sentence, "unset HANGCHECK_DISABLE")]
+        return [Check(DEBUG_SETTINGS, "warning", sentence, "unset HANGCHECK_DISABLE")]
     return _early_end(environment, settings)
 
 
@@ -98,27 +126,4 @@ def _early_end(environment: Mapping[str, str], settings: Settings) -> list[Check
         f"{settings.stall_timeout:g} s: the hang then shows up as a dead rank"
     )
     lower = max(1, int(text) // 2)
-    return [Check(NAME, "warning", sentence, f"export HANGCHECK_STALL_TIMEOUT={lower}")]
-
-
-PYTHON_VERSION_NAME = "python version"
-OLDEST = (3, 10)
-NEWEST_READ = (3, 14)  # py-spy 0.4.2 and later, by its own list
-
-
-def python_version(version: tuple[int, int] | None = None) -> Check:
-    """Check the version of Python.
-
-    Args:
-        version: Major and minor; that of this Python where None.
-    """
-    found = version or sys.version_info[:2]
-    text = f"{found[0]}.{found[1]}"
-    if found < OLDEST:
-        return Check(
-            PYTHON_VERSION_NAME, "failed", f"Python {text} is too old", "use Python 3.10 or newer"
-        )
-    if found > NEWEST_READ:
-        sentence = f"Python {text} is newer than what py-spy is known to read (up to 3.14)"
-        return Check(PYTHON_VERSION_NAME, "warning", sentence, "pip install -U py-spy")
-    return Check(PYTHON_VERSION_NAME, "ok", f"Python {text}")
+    return [Check(DEBUG_SETTINGS, "warning", sentence, f"export HANGCHECK_STALL_TIMEOUT={lower}")]

@@ -1,6 +1,8 @@
-"""What a user attaches to training: the Lightning callback and the guards.
+"""What a user attaches to training, and what is attached to a script that never heard of us.
 
-Nothing here loads torch, Lightning or wandb before it is used.
+`callbacks` for Lightning and Hugging Face, `guards` and `wandb` around what ranks wait for,
+`pretrained` for loading and generating, `plan` for a model's memory, `zero_code` for everything at
+once. Nothing here loads torch, Lightning or wandb before it is used.
 """
 
 __all__ = ["callbacks", "guards", "plan", "pretrained", "wandb", "zero_code"]

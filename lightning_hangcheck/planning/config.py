@@ -1,8 +1,7 @@
-"""What a plan needs of a config.json, whatever the model family calls it.
+"""What a plan needs of a model's config.json: found, read, and understood under all its names.
 
-Reads a model's config.json.
-
-In which number format a model's weights are stored, as config.json tells it.
+Families name their sizes differently; `Fields` has one name for each. The number format in which
+the weights are stored is told here too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lightning_hangcheck.planning.weights import Dtype
-
 
 # by the field of `Fields`: the names that configurations of transformers use, newest first
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -44,9 +42,59 @@ _NAMES: dict[str, tuple[str, ...]] = {
 _NEEDED = ("hidden", "layers", "heads", "vocabulary")
 WRITTEN_OUT = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu")
 """Activations that transformers computes term by term (transformers/activations.py)."""
-LARGEST = {"layers": 1_000, "decoder_layers": 1_000, "experts": 10_000, "hidden": 1_000_000}
+LARGEST_SIZES = {"layers": 1_000, "decoder_layers": 1_000, "experts": 10_000, "hidden": 1_000_000}
 """Beyond these it is no model but a slip; the largest known have 128 layers and 512 experts."""
-LARGEST_OF_ALL = 10**9
+LARGEST_SIZE = 10**9
+CONFIG_NAME = "config.json"
+LONGEST_CONFIG = 16 * 1024 * 1024
+"""Bytes; config.json is a few kilobytes, so a weights file given by mistake is told at once."""
+_EIGHT_BITS = ("fp8", "fbgemm_fp8", "finegrained_fp8")
+_FOUR_BITS = ("mxfp4", "awq", "gptq")
+
+
+def find_config(model: str) -> Path | None:
+    """Return the config.json that is meant, None where there is no such file or folder.
+
+    Args:
+        model: A folder that holds it, or the file itself.
+
+    Raises:
+        BadUsage: The folder is there, and has no config.json.
+    """
+    path = Path(model).expanduser()
+    if not path.is_dir():
+        return path if path.exists() else None
+    if not (path / CONFIG_NAME).exists():
+        raise BadUsage(
+            f"the folder {model} has no {CONFIG_NAME}",
+            "name the folder that from_pretrained gets, which holds config.json and the weights",
+        )
+    return path / CONFIG_NAME
+
+
+def read_config(path: Path) -> Mapping[str, object]:
+    """Read a model's configuration.
+
+    Raises:
+        BadUsage: It cannot be read, or is no JSON object.
+    """
+    try:
+        if not path.is_file() or path.stat().st_size > LONGEST_CONFIG:
+            raise BadUsage(
+                f"{path} is no {CONFIG_NAME}", f"name a model's folder or its {CONFIG_NAME}"
+            )
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise BadUsage(
+            f"{path} cannot be read ({error.strerror})", f"name a {CONFIG_NAME} that you may read"
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadUsage(
+            f"{path} is no JSON ({error})", f"fetch the model's {CONFIG_NAME} once more"
+        ) from error
+    if not isinstance(content, dict):
+        raise BadUsage(f"{path} holds no JSON object", f"fetch the model's {CONFIG_NAME} once more")
+    return content
 
 
 class Fields(Struct, frozen=True, kw_only=True):
@@ -130,13 +178,31 @@ def read_fields(config: Mapping[str, object]) -> Fields:
     )
 
 
+def stored_dtype(config: Mapping[str, object]) -> tuple[Dtype, str]:
+    """Return the format that from_pretrained would take, and where that comes from.
+
+    Without a word in config.json it is float32, which is what transformers takes then.
+    """
+    quantization = config.get("quantization_config")
+    if isinstance(quantization, dict):
+        dtype = _quantized(quantization)
+        if dtype is not None:
+            return dtype, "the checkpoint is quantized, says config.json"
+    inner = config.get("text_config")
+    text = {**config, **inner} if isinstance(inner, dict) else config
+    stored = str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch.")
+    if stored in DTYPES:
+        return stored, "says config.json"
+    return "float32", "config.json names no number format, so transformers loads float32"
+
+
 def _number(config: Mapping[str, object], field: str, names: tuple[str, ...]) -> int | None:
     """Read the first of these that is there; null counts as absent."""
     for name in names:
         value = config.get(name)
         if value is None:
             continue
-        most = LARGEST.get(field, LARGEST_OF_ALL)
+        most = LARGEST_SIZES.get(field, LARGEST_SIZE)
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not whole or not 0 <= value <= most:  # type: ignore[operator] # whole: it is an int
             raise BadUsage(
@@ -159,76 +225,6 @@ def _kinds(value: object) -> tuple[str, ...]:
 def _activation(config: Mapping[str, object]) -> object:
     names = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
     return next((config[name] for name in names if config.get(name)), "")
-
-
-NAME = "config.json"
-CONFIG_FILE_LARGEST = 16 * 1024 * 1024
-"""Bytes; config.json is a few kilobytes, so a weights file given by mistake is told at once."""
-
-
-def find_config(model: str) -> Path | None:
-    """Return the config.json that is meant, None where there is no such file or folder.
-
-    Args:
-        model: A folder that holds it, or the file itself.
-
-    Raises:
-        BadUsage: The folder is there, and has no config.json.
-    """
-    path = Path(model).expanduser()
-    if not path.is_dir():
-        return path if path.exists() else None
-    if not (path / NAME).exists():
-        raise BadUsage(
-            f"the folder {model} has no {NAME}",
-            "name the folder that from_pretrained gets, which holds config.json and the weights",
-        )
-    return path / NAME
-
-
-def read_config(path: Path) -> Mapping[str, object]:
-    """Read a model's configuration.
-
-    Raises:
-        BadUsage: It cannot be read, or is no JSON object.
-    """
-    try:
-        if not path.is_file() or path.stat().st_size > CONFIG_FILE_LARGEST:
-            raise BadUsage(f"{path} is no {NAME}", f"name a model's folder or its {NAME}")
-        content = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise BadUsage(
-            f"{path} cannot be read ({error.strerror})", f"name a {NAME} that you may read"
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadUsage(
-            f"{path} is no JSON ({error})", f"fetch the model's {NAME} once more"
-        ) from error
-    if not isinstance(content, dict):
-        raise BadUsage(f"{path} holds no JSON object", f"fetch the model's {NAME} once more")
-    return content
-
-
-_EIGHT_BITS = ("fp8", "fbgemm_fp8", "finegrained_fp8")
-_FOUR_BITS = ("mxfp4", "awq", "gptq")
-
-
-def stored_dtype(config: Mapping[str, object]) -> tuple[Dtype, str]:
-    """Return the format that from_pretrained would take, and where that comes from.
-
-    Without a word in config.json it is float32, which is what transformers takes then.
-    """
-    quantization = config.get("quantization_config")
-    if isinstance(quantization, dict):
-        dtype = _quantized(quantization)
-        if dtype is not None:
-            return dtype, "the checkpoint is quantized, says config.json"
-    inner = config.get("text_config")
-    text = {**config, **inner} if isinstance(inner, dict) else config
-    stored = str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch.")
-    if stored in DTYPES:
-        return stored, "says config.json"
-    return "float32", "config.json names no number format, so transformers loads float32"
 
 
 def _quantized(quantization: Mapping[str, object]) -> Dtype | None:

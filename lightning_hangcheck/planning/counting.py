@@ -1,11 +1,10 @@
-"""Counts a model's weights from its sizes, exactly for the families of `families`.
+"""Counts a model's weights from its sizes, exactly for the families that are listed here.
 
 A block of a transformer holds the projections of attention (queries and output ``hidden x heads *
 head_dim``, keys and values ``hidden x kv_heads * head_dim``), the feed-forward network (two or
 three matrices ``hidden x intermediate``, once per expert), and its norms: Vaswani et al. 2017,
-section 3; Ainslie et al. 2023 for grouped keys and values; Shazeer 2020 for the gate.
-
-How model families differ in what their layers hold; all else follows from sizes.
+section 3; Ainslie et al. 2023 for grouped keys and values; Shazeer 2020 for the gate. A `Family`
+says in what its layers differ; all else follows from sizes.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 accelerate/utils/modeling.py, get_balanced_memory and infer_auto_device_map: each GPU but the last
 takes its even share plus a quarter more than the largest part; pieces are placed in order; the
 first GPU and the main memory keep room for the largest piece still to come, to which an offloaded
-one is brought when it runs.
-
-What each device holds besides weights, and how many weights it may take because of that.
+one is brought when it runs. How many weights a device may take follows from what it holds besides.
 """
 
 from __future__ import annotations
@@ -26,11 +24,16 @@ if TYPE_CHECKING:
 
     Placing: TypeAlias = "Callable[[Sizes, tuple[int, ...]], Placement]"
 
-
 BUFFER = 1.25
 QUANTIZING_SHARE = 0.9
 """transformers leaves a tenth of each limit for quantizing (quantizer_bnb_8bit.py)."""
 OWN_RULES = "accelerate's rules"
+GPU_SHARE = 0.9
+"""Of each GPU, for weights: what from_pretrained takes by itself too ("90% is a good compromise",
+transformers/integrations/accelerate.py)."""
+CUDA_CONTEXT = 500_000_000
+"""Bytes that a process takes of each GPU before its first tensor: CUDA's context and the kernels of
+its libraries. About 0.3 to 0.6 GB, by driver and GPU; nvidia-smi shows it."""
 
 
 class Placement(Struct, frozen=True):
@@ -73,22 +76,6 @@ def place(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
         used[device] += piece
         layers[device] += 0 < index < last
     return Placement(tuple(layers), tuple(used))
-
-
-def _balanced(sizes: Sizes, limits: tuple[int, ...]) -> tuple[int, ...]:
-    gpus = len(limits) - 1
-    if gpus < 2:
-        return limits
-    fair = sizes.weights // gpus + int(BUFFER * max(sizes.pieces))
-    return (*(min(limit, fair) for limit in limits[: gpus - 1]), *limits[gpus - 1 :])
-
-
-GPU_SHARE = 0.9
-"""Of each GPU, for weights: what from_pretrained takes by itself too ("90% is a good compromise",
-transformers/integrations/accelerate.py)."""
-CUDA_CONTEXT = 500_000_000
-"""Bytes that a process takes of each GPU before its first tensor: CUDA's context and the kernels of
-its libraries. About 0.3 to 0.6 GB, by driver and GPU; nvidia-smi shows it."""
 
 
 def fitting_limits(sizes: Sizes, machine: Machine, placing: Placing) -> tuple[int, ...]:
@@ -150,6 +137,14 @@ def shares_of(
         if is_gpu or taken:
             shares.append(replace(share, headroom=0 if name == "disk" else memory - taken))
     return tuple(shares)
+
+
+def _balanced(sizes: Sizes, limits: tuple[int, ...]) -> tuple[int, ...]:
+    gpus = len(limits) - 1
+    if gpus < 2:
+        return limits
+    fair = sizes.weights // gpus + int(BUFFER * max(sizes.pieces))
+    return (*(min(limit, fair) for limit in limits[: gpus - 1]), *limits[gpus - 1 :])
 
 
 def _devices(machine: Machine) -> list[tuple[str, int]]:

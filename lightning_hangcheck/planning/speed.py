@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.text.amounts import several
+
 if TYPE_CHECKING:
     from lightning_hangcheck.planning.plan import Share, SpeedClass
 
@@ -67,7 +69,7 @@ def _carried(shares: tuple[Share, ...], seconds: float) -> str:
 
 
 def _held(share: Share) -> str:
-    return count(share.layers, "layer") if share.layers else "what is outside the layers"
+    return several(share.layers, "layer") if share.layers else "what is outside the layers"
 
 
 def _device(share: Share) -> str:
@@ -76,8 +78,3 @@ def _device(share: Share) -> str:
 
 def _gb(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-def count(number: int, what: str) -> str:
-    """Write ``1 layer`` or ``2 layers``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"

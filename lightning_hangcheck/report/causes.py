@@ -1,9 +1,8 @@
 """The page of a cause: what it is, how it is recognised, what helps. As text, and for the docs.
 
-What the report asks of the knowledge files, which are read at the first question.
-
-Imports stand inside the functions: the sidecar imports the report from its start, but the judgement
-and its graph library (20 MB) only once it has something to judge.
+What it says is in the knowledge files. They are imported inside the functions: the sidecar imports
+the report from its start, but the judgement and its graph library (20 MB) only once it has
+something to judge.
 """
 
 from __future__ import annotations
@@ -18,24 +17,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.slugs import Cause
     from lightning_hangcheck.reading.knowledge.loading import CauseKnowledge, RemedyKnowledge
-
-
-def explanation(cause: Cause, world_size: int) -> str:
-    """Return one sentence on a cause in a job of so many ranks, empty where none is known."""
-    from lightning_hangcheck.reading.knowledge.loading import causes_file
-
-    known = causes_file().cause.get(cause)
-    if known is None:
-        return ""
-    return known.alone if world_size <= 1 and known.alone else known.explanation
-
-
-def causes() -> Mapping[Cause, CauseKnowledge]:
-    """Return what is known of every cause that a rule gives, in the knowledge file's order."""
-    from lightning_hangcheck.reading.knowledge.loading import causes_file
-
-    return causes_file().cause
-
 
 MOST = 40
 WORDS = {"rank": "RANK", "pid": "PID", "place": "FILE:LINE", "function": "FUNCTION"}
@@ -83,6 +64,23 @@ def render_list() -> str:
 def render_docs() -> str:
     """Write the page of the documentation that has them all, in Markdown."""
     return "\n".join([INTRODUCTION, *(_section(*item) for item in causes().items())])
+
+
+def explanation(cause: Cause, world_size: int) -> str:
+    """Return one sentence on a cause in a job of so many ranks, empty where none is known."""
+    from lightning_hangcheck.reading.knowledge.loading import causes_file
+
+    known = causes_file().cause.get(cause)
+    if known is None:
+        return ""
+    return known.alone if world_size <= 1 and known.alone else known.explanation
+
+
+def causes() -> Mapping[Cause, CauseKnowledge]:
+    """Return what is known of every cause that a rule gives, in the knowledge file's order."""
+    from lightning_hangcheck.reading.knowledge.loading import causes_file
+
+    return causes_file().cause
 
 
 def _section(cause: Cause, known: CauseKnowledge) -> str:

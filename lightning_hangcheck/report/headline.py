@@ -1,6 +1,6 @@
 """The first thing that a tired person reads: kind, who, where, and what the stall costs.
 
-When each rank last advanced, or how it ended, in a few characters.
+With it, in a few characters, when each rank last advanced or how it ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
-
 
 KIND_WORDS: dict[VerdictKind, str] = {
     "healthy": "every rank advances",
@@ -49,6 +48,19 @@ def headline(verdict: Verdict, most: int) -> list[str]:
     return [*lines, f"{INDENT}{cost}"]
 
 
+def last_seen(case: Case | None) -> dict[int, str]:
+    """Map each rank to ``since 10:23:45Z`` or, where its process is gone, to how it ended.
+
+    Args:
+        case: None gives an empty map. Times are UTC, as in verdict.json; a renderer does not ask
+            the machine for its time zone.
+    """
+    if case is None:
+        return {}
+    taken = datetime.fromisoformat(case.taken_at.replace("Z", "+00:00"))
+    return {view.rank: _seen(view, taken) for view in case.ranks}
+
+
 def summary(verdict: Verdict) -> str:
     """Return the verdict's sentence, or its kind's where it has none."""
     return plain(verdict.summary) or KIND_WORDS[verdict.verdict]
@@ -68,19 +80,6 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def last_seen(case: Case | None) -> dict[int, str]:
-    """Map each rank to ``since 10:23:45Z`` or, where its process is gone, to how it ended.
-
-    Args:
-        case: None gives an empty map. Times are UTC, as in verdict.json; a renderer does not ask
-            the machine for its time zone.
-    """
-    if case is None:
-        return {}
-    taken = datetime.fromisoformat(case.taken_at.replace("Z", "+00:00"))
-    return {view.rank: _seen(view, taken) for view in case.ranks}
 
 
 def _seen(view: RankView, taken: datetime) -> str:

@@ -1,7 +1,4 @@
-"""Labelled, wrapped, bounded paragraphs: the shape of every text report.
-
-Rows of cells to aligned lines that fit the width.
-"""
+"""The shape of every text report: labelled, wrapped, bounded paragraphs, and aligned tables."""
 
 from __future__ import annotations
 
@@ -14,13 +11,16 @@ from lightning_hangcheck.text.plain_text import one_line
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-
 WIDTH = 120
 INDENT = " " * 6
 LABEL_WIDTH = 9
 MOST_ITEM_LINES = 4
 LONGEST_WORD = 400
 _NUMBER = re.compile(r"\d+\. ")
+GAP = "  "
+NARROWEST = 12
+TABLE_WIDTH = 136
+"""Wider than the prose: a cut function name costs more than a line that wraps."""
 
 
 def plain(text: str) -> str:
@@ -56,12 +56,6 @@ def wrapped(text: str, first: str, rest: str, most: int) -> list[str]:
     return lines
 
 
-def _hang(piece: str) -> int:
-    """Width of ``1. `` before a list's item: its later lines stand below its first word."""
-    number = _NUMBER.match(piece)
-    return len(number[0]) if number else 0
-
-
 def labelled(label: str, text: str, most: int) -> list[str]:
     """Write one labelled paragraph of at most ``most`` lines."""
     return wrapped(text, f"{INDENT}{label:<{LABEL_WIDTH}}", INDENT + " " * LABEL_WIDTH, most)
@@ -84,12 +78,6 @@ def listed(label: str, items: Iterable[str], most: int) -> list[str]:
             return lines + labelled("", f"... and {len(every) - index} more, see verdict.json", 1)
         lines += paragraph
     return lines
-
-
-GAP = "  "
-NARROWEST = 12
-TABLE_WIDTH = 136
-"""Wider than the prose: a cut function name costs more than a line that wraps."""
 
 
 def aligned(rows: Sequence[Sequence[str]], shrinking: Collection[int], tails: int) -> list[str]:
@@ -116,6 +104,12 @@ def aligned(rows: Sequence[Sequence[str]], shrinking: Collection[int], tails: in
         ]
         lines.append((INDENT + GAP.join(cells)).rstrip())
     return lines
+
+
+def _hang(piece: str) -> int:
+    """Width of ``1. `` before a list's item: its later lines stand below its first word."""
+    number = _NUMBER.match(piece)
+    return len(number[0]) if number else 0
 
 
 def _width(widths: Sequence[int]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.planning.plan import GB
-from lightning_hangcheck.planning.speed import count
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH, listed, plain
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def _headline(plan: Plan) -> list[str]:
 
 def _machine(gpus: tuple[int, ...]) -> str:
     kinds = {memory: gpus.count(memory) for memory in gpus}
-    words = (f"{count(n, 'GPU')} of {_gb(memory)}" for memory, n in kinds.items())
+    words = (f"{several(n, 'GPU')} of {_gb(memory)}" for memory, n in kinds.items())
     return "on " + " and ".join(words) if gpus else "without a GPU"
 
 
@@ -58,7 +58,7 @@ def _short(number: int) -> str:
 
 def _needs(plan: Plan) -> list[list[str]]:
     use = plan.use
-    sure = f"{count(plan.layers, 'layer')}; {plan.sureness} by {plain(plan.source)}"
+    sure = f"{several(plan.layers, 'layer')}; {plan.sureness} by {plain(plan.source)}"
     return [
         ["weights", _gb(plan.weights), sure],
         ["KV cache", _gb(plan.cache), f"context {use.context} tokens, batch {use.batch}"],
@@ -70,7 +70,7 @@ def _needs(plan: Plan) -> list[list[str]]:
 def _place(share: Share) -> list[str]:
     named = f"GPU {share.device}" if share.device.isdigit() else share.device
     held = [
-        count(share.layers, "layer"),
+        several(share.layers, "layer"),
         f"weights {_gb(share.weights)}",
         f"cache {_gb(share.cache)}",
     ]
@@ -97,7 +97,7 @@ def _paste(plan: Plan) -> list[str]:
 def _away(plan: Plan) -> str:
     if not plan.offloaded:
         return "nothing is offloaded"
-    layers = count(plan.offloaded_layers, "layer")
+    layers = several(plan.offloaded_layers, "layer")
     return f"{layers}, {_gb(plan.offloaded)} of weights; placed by {plan.placed_by}"
 
 

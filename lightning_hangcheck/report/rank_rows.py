@@ -1,6 +1,6 @@
 """One row for all ranks that are in the same situation, whatever the world size.
 
-From a stack to the line of the user's own code, in few columns.
+A row shows where they are: the line of the user's own code on their stack, in few columns.
 """
 
 from __future__ import annotations
@@ -17,39 +17,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.verdict import Edge, RankState, State, Verdict
 
-
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
-
-
-class Place(NamedTuple):
-    """A function and where in it, for example ``prepare`` and ``train.py:88``."""
-
-    function: str = ""
-    line: str = ""
-
-
-def user_place(frames: Sequence[str]) -> Place:
-    """Find the innermost frame of the user's own code.
-
-    Args:
-        frames: Outermost first, each ``func (file:line)``.
-
-    Returns:
-        That frame's place with its path cut to the last two parts; the innermost frame of all where
-        none is the user's; an empty place where no frame can be read.
-    """
-    read = [found for frame in reversed(frames) if (found := _FRAME.fullmatch(frame))]
-    own = [found for found in read if is_users(found["file"])]
-    for found in own or read:
-        return Place(found["function"], f"{short_path(found['file'])}:{found['line']}")
-    return Place()
-
-
-def short_path(path: str) -> str:
-    """Keep the last two parts of a path, enough to tell files of one project apart."""
-    return "/".join(path.split("/")[-2:])
-
-
 LONGEST_RANKS = 24
 DOING, FUNCTION, LINE = 2, 3, 4
 STATE_WORDS: dict[State, tuple[str, str]] = {
@@ -69,16 +37,6 @@ PAST_WORDS: dict[State, tuple[str, str]] = {
     "unseen": ("was unseen", "were unseen"),
 }
 ENDED = ("ended", "ended")
-
-
-class _Situation(NamedTuple):
-    """What the ranks of one row have in common."""
-
-    is_culprit: bool
-    state: tuple[str, str]
-    doing: str
-    place: Place
-    phase: str
 
 
 def rank_rows(verdict: Verdict, seen: Mapping[int, str], most: int) -> list[str]:
@@ -111,6 +69,45 @@ def name_ranks(ranks: Sequence[int]) -> str:
         shown = text[: LONGEST_RANKS - 10].rpartition(",")[0]
         text = f"{shown},... ({len(ranks)} in all)"
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
+
+
+class Place(NamedTuple):
+    """A function and where in it, for example ``prepare`` and ``train.py:88``."""
+
+    function: str = ""
+    line: str = ""
+
+
+def user_place(frames: Sequence[str]) -> Place:
+    """Find the innermost frame of the user's own code.
+
+    Args:
+        frames: Outermost first, each ``func (file:line)``.
+
+    Returns:
+        That frame's place with its path cut to the last two parts; the innermost frame of all where
+        none is the user's; an empty place where no frame can be read.
+    """
+    read = [found for frame in reversed(frames) if (found := _FRAME.fullmatch(frame))]
+    own = [found for found in read if is_users(found["file"])]
+    for found in own or read:
+        return Place(found["function"], f"{short_path(found['file'])}:{found['line']}")
+    return Place()
+
+
+def short_path(path: str) -> str:
+    """Keep the last two parts of a path, enough to tell files of one project apart."""
+    return "/".join(path.split("/")[-2:])
+
+
+class _Situation(NamedTuple):
+    """What the ranks of one row have in common."""
+
+    is_culprit: bool
+    state: tuple[str, str]
+    doing: str
+    place: Place
+    phase: str
 
 
 def _situations(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.plain_text import visible
 
@@ -36,7 +37,7 @@ def render_stacks(case: Case) -> str:
 
 
 def _process(rank: int, look: ProcessLook, taken_ns: int) -> Iterator[str]:
-    count = "1 sample" if len(look.samples) == 1 else f"{len(look.samples)} samples"
+    count = several(len(look.samples), "sample")
     who = f"rank {rank}" if look.role == "rank" else f"{look.role} {rank}/{look.index}"
     yield f"{who} (pid {look.pid}), {count}"
     for sample in look.samples:

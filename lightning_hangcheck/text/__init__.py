@@ -1,3 +1,3 @@
 """TODO."""
 
-__all__ = ["moments", "plain_text", "rank_ranges", "redaction", "shown_command"]
+__all__ = ["amounts", "moments", "plain_text", "rank_ranges", "redaction", "shown_command"]

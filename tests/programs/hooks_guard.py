@@ -10,7 +10,7 @@ from hooks_model import loaded, say
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.rendezvous.places import StorePlace
-from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
+from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
 
 rank = int(os.environ["RANK"])
 
@@ -40,7 +40,11 @@ def accepts_and_never_answers():
 
 # as on two nodes of one rank each: the ranks meet in the store of torchrun's agent
 os.environ["LOCAL_WORLD_SIZE"] = "1"
-say("met", rank=rank, brought={r: b.decode() for r, b in meet("nodes", 20.0, b"%d" % rank).items()})
+say(
+    "met",
+    rank=rank,
+    brought={r: b.decode() for r, b in join_rendezvous("nodes", 20.0, b"%d" % rank).items()},
+)
 os.environ["LOCAL_WORLD_SIZE"] = "2"
 try:
     StorePlace.of_agent("127.0.0.1", 1, "nobody listens there", timeout=0.5)

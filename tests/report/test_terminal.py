@@ -210,4 +210,4 @@ def test_the_report_stays_light_in_the_sidecar() -> None:
 
 def test_json_is_the_verdict() -> None:
     judged = stalled()[1]
-    assert json.decode(report_command.render(judged), type=Verdict) == judged
+    assert json.decode(report_command.render_json(judged), type=Verdict) == judged

@@ -1,3 +1,7 @@
-"""TODO."""
+"""Guards that a user puts around what one rank does and others wait for, one file each.
 
-__all__ = ["barrier", "limits", "locked", "make_directory", "rank_zero_first"]
+Each has a time limit, and names who is missing or who holds what. They may raise and wait, which
+nothing else of this package may.
+"""
+
+__all__ = ["barrier", "locked", "make_directory", "rank_zero_first"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lightning_hangcheck import log
-from lightning_hangcheck.hooks.guards.limits import check_limit
-from lightning_hangcheck.hooks.rendezvous.peer_group import find_circle
-from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
+from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
+from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
+from lightning_hangcheck.hooks.wait_limit import check_limit
 from lightning_hangcheck.recorder.lifecycle import current
 
 
@@ -32,9 +32,9 @@ def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> 
     """
     check_limit("timeout", timeout)
     recorder = current()
-    peers = find_circle(recorder, local=local)
+    peers = find_peer_group(recorder, local=local)
     if peers is not None and peers.size is None and peers.peers_exist:
         log.once("barrier-size", "how many ranks this node has is unknown: barriers take in all")
-        peers = find_circle(recorder)
+        peers = find_peer_group(recorder)
     if peers is not None:
-        meet(name, timeout or recorder.settings.meeting_timeout, peers=peers)
+        join_rendezvous(name, timeout or recorder.settings.meeting_timeout, peers=peers)

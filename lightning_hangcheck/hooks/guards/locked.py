@@ -11,7 +11,6 @@ from filelock import FileLock, SoftFileLock, Timeout
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, LockHeld
-from lightning_hangcheck.hooks.guards.limits import NOTICE_AFTER, check_limit, notice_after
 from lightning_hangcheck.hooks.guards.lock_holder import (
     Holder,
     find_holder,
@@ -20,6 +19,7 @@ from lightning_hangcheck.hooks.guards.lock_holder import (
     read_record,
     write_record,
 )
+from lightning_hangcheck.hooks.wait_limit import NOTICE_AFTER, check_limit, notice_after
 from lightning_hangcheck.recorder.api import section
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -43,8 +43,8 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         ...     build_tokenizer_once()
 
     The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
-    it is free as soon as its holder ends, however that ends. It is no meeting: ranks may take it in
-    any order, or not at all.
+    it is free as soon as its holder ends, however that ends. It is no rendezvous: ranks may
+    take it in any order, or not at all.
 
     Args:
         path: What is protected, or the lock file itself (``*.lock``); its folder must exist. Only

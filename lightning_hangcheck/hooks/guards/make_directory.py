@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.guards.limits import check_limit
-from lightning_hangcheck.hooks.rendezvous.peer_group import find_circle
-from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
+from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
+from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
+from lightning_hangcheck.hooks.wait_limit import check_limit
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -47,7 +47,7 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     recorder = current()
     folder = Path(path)
     limit = timeout or recorder.settings.meeting_timeout
-    peers = find_circle(recorder)
+    peers = find_peer_group(recorder)
     first = peers is None or peers.index == 0
     failure = _make(folder, limit) if first else ""
     _agree(f"made {path}", peers, limit, failure)
@@ -60,7 +60,9 @@ def _agree(name: str, peers: PeerGroup | None, limit: float, failure: str) -> No
     brought = {0: failure.encode()}
     if peers is not None:
         # each may need the whole limit before it comes
-        brought = meet(name, 2 * limit, failure.encode(), peers) | {peers.index: failure.encode()}
+        brought = join_rendezvous(name, 2 * limit, failure.encode(), peers) | {
+            peers.index: failure.encode()
+        }
     for rank, words in sorted(brought.items()):
         if words:
             raise MeetingFailed(

@@ -8,11 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.guards.limits import check_limit
 from lightning_hangcheck.hooks.rendezvous.missing_ranks import details_of
-from lightning_hangcheck.hooks.rendezvous.peer_group import find_circle
-from lightning_hangcheck.hooks.rendezvous.point import Outcome, Point, next_point
-from lightning_hangcheck.hooks.rendezvous.rendezvous import arrive, check_given_up, hear, tell
+from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
+from lightning_hangcheck.hooks.rendezvous.point import Outcome, RendezvousPoint, next_point
+from lightning_hangcheck.hooks.rendezvous.rendezvous import (
+    await_outcome,
+    check_given_up,
+    post_arrival,
+    post_outcome,
+)
+from lightning_hangcheck.hooks.wait_limit import check_limit
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -45,35 +50,35 @@ def rank_zero_first(
     """
     check_limit("timeout", timeout)
     recorder = current()
-    peers = find_circle(recorder, local=local)
+    peers = find_peer_group(recorder, local=local)
     if peers is None:
         yield
         return
     point = next_point(peers, name, timeout or recorder.settings.meeting_timeout)
     if peers.index != 0:
-        arrive(point, b"")
-        hear(point, partial(_late, point)).unwrap()
+        post_arrival(point, b"")
+        await_outcome(point, partial(_late, point)).unwrap()
         yield
         return
     yield from _go_first(point)
 
 
-def _go_first(point: Point) -> Iterator[None]:
+def _go_first(point: RendezvousPoint) -> Iterator[None]:
     started = time.monotonic()
     try:
         yield
     except BaseException as error:
         # also on Ctrl-C and sys.exit: the others must not wait for a rank that leaves
         outcome = _failure(point, error, time.monotonic() - started)
-        tell(point, outcome)
+        post_outcome(point, outcome)
         if point.peers.peers_exist and isinstance(error, Exception):
             raise MeetingFailed(outcome.failure, outcome.remedy) from error
         raise
-    tell(point, Outcome())
+    post_outcome(point, Outcome())
     check_given_up(point)
 
 
-def _failure(point: Point, error: BaseException, seconds: float) -> Outcome:
+def _failure(point: RendezvousPoint, error: BaseException, seconds: float) -> Outcome:
     what = describe_exception(error)
     return Outcome(
         failure=f"{point.peers.noun} 0 failed in {point.name!r} after {seconds:.1f} s: {what}",
@@ -81,7 +86,7 @@ def _failure(point: Point, error: BaseException, seconds: float) -> Outcome:
     )
 
 
-def _late(point: Point) -> Outcome:
+def _late(point: RendezvousPoint) -> Outcome:
     return Outcome(
         failure=f"{point.peers.noun} 0 did not finish {point.name!r} within {point.time_limit:g} "
         f"s ({point.peers.noun} {point.peers.index} waited at {point.peers.place.where})",

@@ -1,7 +1,4 @@
-"""The boundary of what is added around a user's call: it never raises into that call.
-
-Amounts as people read them.
-"""
+"""The boundary of what is added around a user's call: it never raises into that call."""
 
 from __future__ import annotations
 
@@ -33,20 +30,3 @@ def attempt(what: str, work: Callable[[], Result]) -> Result | None:
         shown = describe_exception(error)
         log.once(f"pretrained-{what}", f"{what} failed ({shown}) and is left out; all else goes on")
         return None
-
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def in_words(size: float) -> str:
-    """Write a number of bytes with the unit that suits it, in steps of 1000: ``3.2 GB``."""
-    for unit in _UNITS[:-1]:
-        if abs(size) < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} {_UNITS[-1]}"
-
-
-def several(count: int, noun: str) -> str:
-    """Write a count with its noun: ``1 prompt``, ``2 prompts``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,6 +1,7 @@
-"""Generation flags that contradict each other: they are ignored, or make ``generate`` raise.
+"""What a model's own settings do to ``generate``: contradicting flags, and a missing pad token.
 
-The missing pad token: set from the end-of-sequence token, and said.
+Flags that contradict each other are ignored, or make ``generate`` raise. The pad token is set from
+the end-of-sequence token, and that is said.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
     from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
     from transformers.tokenization_utils_base import PreTrainedTokenizerBase
-
 
 # a flag of sampling and the value at which it does nothing; from GenerationConfig.validate
 _SAMPLING = {
@@ -26,6 +26,11 @@ _SAMPLING = {
     "eta_cutoff": 0.0,
 }
 _BEAMS = {"early_stopping": False, "length_penalty": 1.0}
+_NO_END = (
+    "there is neither a pad token nor an end-of-sequence token, so prompts cannot be batched; "
+    "tokenizer.add_special_tokens({'pad_token': '<pad>'}), then "
+    "model.resize_token_embeddings(len(tokenizer))"
+)
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
@@ -51,43 +56,6 @@ def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None
             for one in _set_among(_BEAMS, flags, given)
         ]
     return found + _lengths(flags) + _returned(flags, samples, beams)
-
-
-def _set_among(
-    idle: Mapping[str, Any], flags: Mapping[str, Any], given: Container[str] | None
-) -> list[str]:
-    return [
-        f"{name}={flags[name]}"
-        for name, value in idle.items()
-        if flags.get(name) not in (None, value) and (given is None or name in given)
-    ]
-
-
-def _lengths(flags: Mapping[str, Any]) -> list[str]:
-    found = []
-    if flags.get("max_length") is not None and flags.get("max_new_tokens") is not None:
-        found.append("max_length is ignored beside max_new_tokens; leave one of them out")
-    least, most = flags.get("min_new_tokens"), flags.get("max_new_tokens")
-    if least is not None and most is not None and least > most:
-        found.append(f"min_new_tokens={least} is above max_new_tokens={most}; raise the latter")
-    return found
-
-
-def _returned(flags: Mapping[str, Any], samples: bool, beams: int) -> list[str]:
-    wanted = flags.get("num_return_sequences") or 1
-    if wanted == 1 or (samples and beams == 1) or wanted <= beams:
-        return []
-    return [
-        f"num_return_sequences={wanted} is refused with num_beams={beams}; raise num_beams, "
-        "or set do_sample=True and no beams"
-    ]
-
-
-_NO_END = (
-    "there is neither a pad token nor an end-of-sequence token, so prompts cannot be batched; "
-    "tokenizer.add_special_tokens({'pad_token': '<pad>'}), then "
-    "model.resize_token_embeddings(len(tokenizer))"
-)
 
 
 def set_on_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -123,6 +91,36 @@ def set_on_model(model: PreTrainedModel) -> str | None:
         return None
     pad = next(iter(changed.values()))
     return f"no pad_token_id on {' and '.join(changed)}; it is now the end-of-sequence id {pad}"
+
+
+def _set_among(
+    idle: Mapping[str, Any], flags: Mapping[str, Any], given: Container[str] | None
+) -> list[str]:
+    return [
+        f"{name}={flags[name]}"
+        for name, value in idle.items()
+        if flags.get(name) not in (None, value) and (given is None or name in given)
+    ]
+
+
+def _lengths(flags: Mapping[str, Any]) -> list[str]:
+    found = []
+    if flags.get("max_length") is not None and flags.get("max_new_tokens") is not None:
+        found.append("max_length is ignored beside max_new_tokens; leave one of them out")
+    least, most = flags.get("min_new_tokens"), flags.get("max_new_tokens")
+    if least is not None and most is not None and least > most:
+        found.append(f"min_new_tokens={least} is above max_new_tokens={most}; raise the latter")
+    return found
+
+
+def _returned(flags: Mapping[str, Any], samples: bool, beams: int) -> list[str]:
+    wanted = flags.get("num_return_sequences") or 1
+    if wanted == 1 or (samples and beams == 1) or wanted <= beams:
+        return []
+    return [
+        f"num_return_sequences={wanted} is refused with num_beams={beams}; raise num_beams, "
+        "or set do_sample=True and no beams"
+    ]
 
 
 def _fill(config: PreTrainedConfig | GenerationConfig) -> int | None:

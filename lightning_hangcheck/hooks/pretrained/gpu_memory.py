@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.attempt import in_words
+from lightning_hangcheck.text.amounts import bytes_in_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,7 +53,7 @@ def in_one_line(memory: tuple[GpuMemory, ...]) -> str:
     if not memory:
         return "the model is on no GPU"
     return ", ".join(
-        f"GPU {gpu.index}: {in_words(gpu.used)} of {in_words(gpu.total)} used ({gpu.share:.0%}), "
-        f"{in_words(gpu.by_us)} by this process"
+        f"GPU {gpu.index}: {bytes_in_words(gpu.used)} of {bytes_in_words(gpu.total)} used "
+        f"({gpu.share:.0%}), {bytes_in_words(gpu.by_us)} by this process"
         for gpu in memory
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.hooks.pretrained.attempt import in_words, several
 from lightning_hangcheck.hooks.pretrained.gpu_memory import gpu_memory, in_one_line
+from lightning_hangcheck.text.amounts import bytes_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,9 @@ def placement_lines(model: PreTrainedModel) -> list[str]:
     """Device map, bytes on each device, memory of each GPU that holds a part."""
     lines = [f"device map: {_device_map(model)}"]
     tally = bytes_by_device(model)
-    lines.append("parameters: " + ", ".join(f"{in_words(n)} on {d}" for d, n in tally.items()))
+    lines.append(
+        "parameters: " + ", ".join(f"{bytes_in_words(n)} on {d}" for d, n in tally.items())
+    )
     lines.append(in_one_line(gpu_memory(model)))
     return lines
 
@@ -88,9 +90,9 @@ def meta_warning(model: PreTrainedModel) -> str | None:
     offloaded = bytes_by_device(model)["meta"]
     if offloaded:
         return (
-            f"{in_words(offloaded)} of parameters are offloaded and shown on the meta device: each "
-            "forward pass brings them again, and training, DDP, FSDP or model.to() fail on them; "
-            "give a max_memory map that holds the whole model, or load in 8 bits"
+            f"{bytes_in_words(offloaded)} of parameters are offloaded and shown on the meta device"
+            ": each forward pass brings them again, and training, DDP, FSDP or model.to() fail on "
+            "them; give a max_memory map that holds the whole model, or load in 8 bits"
         )
     return None
 

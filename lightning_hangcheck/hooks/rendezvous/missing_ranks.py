@@ -1,11 +1,8 @@
-"""What is said of ranks that did not come to a meeting: who, and where they stand.
+"""Who did not come to a rendezvous, and where they are stuck: their stacks, or why there are none.
 
 A rank sees processes of its own node only, so the first rank asks one rank of each other node.
-
-Where ranks of this node stand that others wait for in vain: their stacks, or why there are none.
-
-py-spy is asked first, from the rank that waits. Where the kernel lets only the sidecar read (Yama),
-the sidecar's newest verdict has a stack, if it was suspicious already.
+py-spy is asked from the rank that waits. Where the kernel lets only the sidecar read (Yama), the
+sidecar's newest verdict has a stack, if it was suspicious already.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.hooks.rendezvous.point import Point
+    from lightning_hangcheck.hooks.rendezvous.point import RendezvousPoint
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.session.session import Session
 
@@ -39,12 +36,14 @@ LOOK_LIMIT = 4.0  # seconds for all of them; py-spy needs about 10 ms for one
 MOST_RANKS = 8
 MOST_FRAMES = 16
 NEEDS_NO_PAUSE = "DTt"  # states in which a process cannot be paused for a look
+ASK_INTERVAL = 0.05  # seconds between two looks for an answer
 
 
-class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank stands, in lines.
+class MissingRank(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of a rank that others wait for.
 
     Attributes:
+        lines: Its process and stack, or why there is none.
         seen: A process of it was found on this node.
     """
 
@@ -52,15 +51,97 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     seen: bool = True
 
 
-NOT_SHARED = RankPlace(
+NOT_SHARED = MissingRank(
     lines="no stack: the ranks have no session in common here; start the job with hangcheck run",
     seen=False,
 )
 
 
-def where_they_stand(
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The first rank's question.
+
+    Attributes:
+        indices: Whose stacks.
+        asked: Indices that came, the first of each other node.
+    """
+
+    indices: list[int]
+    asked: list[int]
+
+
+def describe_missing(point: RendezvousPoint) -> Outcome:
+    """Name the missing ranks. One that came and did not go on is the first itself."""
+    peers, missing = point.peers, point.missing()
+    of = f" of {peers.size}" if peers.size else ""
+    return Outcome(
+        failure=f"{name_indices(point, missing)}{of} did not come to {point.name!r} within "
+        f"{point.time_limit:g} s ({peers.noun} {peers.index} waited at {peers.place.where})",
+        remedy="see where they are (py-spy dump --pid PID, or the verdict of hangcheck); if they "
+        "are only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
+        details=details_of(point, missing),
+    )
+
+
+def name_indices(point: RendezvousPoint, indices: Sequence[int]) -> str:
+    """Write ``ranks 1-2``, or ``local rank 0``."""
+    return f"{point.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
+
+
+def details_of(point: RendezvousPoint, indices: Sequence[int]) -> str:
+    """Say in lines where these ranks are, as far as anybody sees them; takes 8 s at most."""
+    found = _look_here(point, indices)
+    unseen = [index for index in indices if index not in found or not found[index].seen]
+    if unseen and point.peers.index == 0:
+        found |= _ask_others(point, unseen)
+    return "\n".join(f"  {point.peers.noun} {index}: {rank.lines}" for index, rank in found.items())
+
+
+def answer_question(point: RendezvousPoint, question: bytes) -> None:
+    """As a rank of another node, leave the stacks that the first rank asks for, if it asks us."""
+    wanted = msgspec.msgpack.decode(question, type=_Wanted)
+    if point.peers.index not in wanted.asked:
+        return
+    found = _look_here(point, wanted.indices)
+    seen = {index: rank for index, rank in found.items() if rank.seen}
+    point.peers.place.post(point.stacks_by(point.peers.index), msgspec.msgpack.encode(seen))
+
+
+def _look_here(point: RendezvousPoint, indices: Sequence[int]) -> dict[int, MissingRank]:
+    peers = point.peers
+    return look_for_missing(peers.session, indices, local=peers.noun == "local rank")
+
+
+def _ask_others(point: RendezvousPoint, unseen: list[int]) -> Mapping[int, MissingRank]:
+    place = point.peers.place
+    asked = _first_of_each_other_node(point)
+    if not asked:
+        return {}
+    place.post(point.wanted, msgspec.msgpack.encode(_Wanted(indices=unseen, asked=asked)))
+    deadline, found = time.monotonic() + LOOK_LIMIT, {}
+    waiting = list(asked)
+    while waiting and time.monotonic() < deadline:
+        answer = place.look(point.stacks_by(waiting[0]))
+        if answer is None:
+            time.sleep(ASK_INTERVAL)
+            continue
+        found.update(msgspec.msgpack.decode(answer, type=dict[int, MissingRank]))
+        waiting.pop(0)
+    return found
+
+
+def _first_of_each_other_node(point: RendezvousPoint) -> list[int]:
+    place = point.peers.place
+    nodes: dict[str, int] = {}
+    for index in range(point.peers.size or 1):
+        value = place.look(point.arrival_of(index))
+        if value is not None:
+            nodes.setdefault(msgspec.msgpack.decode(value, type=Arrival).node, index)
+    return [index for index in nodes.values() if index != 0]
+
+
+def look_for_missing(
     session: Session | None, indices: Sequence[int], *, local: bool
-) -> dict[int, RankPlace]:
+) -> dict[int, MissingRank]:
     """Look for ranks on this node, within a few seconds. Never raises for what it cannot see.
 
     Args:
@@ -96,25 +177,25 @@ def _processes(session: Session, *, local: bool) -> dict[int, tuple[int, Beat | 
 
 def _look(
     session: Session, index: int, process: tuple[int, Beat | None] | None, deadline: float
-) -> RankPlace:
+) -> MissingRank:
     if process is None:
-        return RankPlace(lines="no process of it is seen on this node", seen=False)
+        return MissingRank(lines="no process of it is seen on this node", seen=False)
     pid, beat = process
     signs = vitals(pid)
     if signs is None or has_ended(pid):
         said = f" ({beat.last_words})" if beat is not None and beat.last_words else ""
-        return RankPlace(lines=f"pid {pid} has ended{said}")
+        return MissingRank(lines=f"pid {pid} has ended{said}")
     stopped = ", which is stopped" if signs.state in "Tt" else ""
     stack, gaps = python_stacks(
         pid, index, max(0.1, deadline - time.monotonic()), signs.state in NEEDS_NO_PAUSE
     )
     if stack is not None:
         frames = [str(frame) for frame in stack.threads[0].frames]
-        return RankPlace(lines=f"pid {pid}{stopped}, main thread:{_indented(frames)}")
+        return MissingRank(lines=f"pid {pid}{stopped}, main thread:{_indented(frames)}")
     earlier = _seen_by_sidecar(session, index if beat is None else beat.rank)
     if earlier:
-        return RankPlace(lines=f"pid {pid}{stopped}, as the sidecar saw it:{_indented(earlier)}")
-    return RankPlace(lines=f"pid {pid}{stopped}; no stack: {gaps[0].why if gaps else 'unknown'}")
+        return MissingRank(lines=f"pid {pid}{stopped}, as the sidecar saw it:{_indented(earlier)}")
+    return MissingRank(lines=f"pid {pid}{stopped}; no stack: {gaps[0].why if gaps else 'unknown'}")
 
 
 def _indented(frames: Sequence[str]) -> str:
@@ -131,90 +212,3 @@ def _seen_by_sidecar(session: Session, rank: int | None) -> Sequence[str]:
         return ()
     groups = (one for one in verdict.stack_groups if one.process == "rank")
     return next((one.frames for one in groups if rank in parse_ranks(one.ranks)), ())
-
-
-ASK_INTERVAL = 0.05  # seconds between two looks for an answer
-
-
-class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The first rank's question.
-
-    Attributes:
-        indices: Whose stacks.
-        asked: Indices that came, the first of each other node.
-    """
-
-    indices: list[int]
-    asked: list[int]
-
-
-def absence(point: Point) -> Outcome:
-    """Name the ranks that did not come. One that came and did not go on is the first itself."""
-    peers, absent = point.peers, point.absent()
-    of = f" of {peers.size}" if peers.size else ""
-    return Outcome(
-        failure=f"{name_indices(point, absent)}{of} did not come to {point.name!r} within "
-        f"{point.time_limit:g} s ({peers.noun} {peers.index} waited at {peers.place.where})",
-        remedy="see where they are (py-spy dump --pid PID, or the verdict of hangcheck); if they "
-        "are only slow, allow more time: timeout=... or HANGCHECK_MEETING_TIMEOUT=...",
-        details=details_of(point, absent),
-    )
-
-
-def name_indices(point: Point, indices: Sequence[int]) -> str:
-    """Write ``ranks 1-2``, or ``local rank 0``."""
-    return f"{point.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
-
-
-def details_of(point: Point, indices: Sequence[int]) -> str:
-    """Say in lines where these ranks stand, as far as anybody sees them; takes 8 s at most."""
-    found = _look_here(point, indices)
-    unseen = [index for index in indices if index not in found or not found[index].seen]
-    if unseen and point.peers.index == 0:
-        found |= _ask_others(point, unseen)
-    return "\n".join(
-        f"  {point.peers.noun} {index}: {standing.lines}" for index, standing in found.items()
-    )
-
-
-def answer_question(point: Point, question: bytes) -> None:
-    """As a rank of another node, leave the stacks that the first rank asks for, if it asks us."""
-    wanted = msgspec.msgpack.decode(question, type=_Wanted)
-    if point.peers.index not in wanted.asked:
-        return
-    found = _look_here(point, wanted.indices)
-    seen = {index: standing for index, standing in found.items() if standing.seen}
-    point.peers.place.post(point.stacks_by(point.peers.index), msgspec.msgpack.encode(seen))
-
-
-def _look_here(point: Point, indices: Sequence[int]) -> dict[int, RankPlace]:
-    peers = point.peers
-    return where_they_stand(peers.session, indices, local=peers.noun == "local rank")
-
-
-def _ask_others(point: Point, unseen: list[int]) -> Mapping[int, RankPlace]:
-    place = point.peers.place
-    asked = _first_of_each_other_node(point)
-    if not asked:
-        return {}
-    place.post(point.wanted, msgspec.msgpack.encode(_Wanted(indices=unseen, asked=asked)))
-    deadline, found = time.monotonic() + LOOK_LIMIT, {}
-    waiting = list(asked)
-    while waiting and time.monotonic() < deadline:
-        answer = place.look(point.stacks_by(waiting[0]))
-        if answer is None:
-            time.sleep(ASK_INTERVAL)
-            continue
-        found.update(msgspec.msgpack.decode(answer, type=dict[int, RankPlace]))
-        waiting.pop(0)
-    return found
-
-
-def _first_of_each_other_node(point: Point) -> list[int]:
-    place = point.peers.place
-    nodes: dict[str, int] = {}
-    for index in range(point.peers.size or 1):
-        value = place.look(point.arrival(index))
-        if value is not None:
-            nodes.setdefault(msgspec.msgpack.decode(value, type=Arrival).node, index)
-    return [index for index in nodes.values() if index != 0]

@@ -1,6 +1,7 @@
-"""Who meets whom, and where: decided anew at each guard, from how this process was launched.
+"""Who meets whom, and where: decided anew at each guard.
 
-What torch's default process group says of the ranks, once it exists. Never loads torch.
+It follows from how this process was launched and, once that exists, from what torch's default
+process group says of the ranks. Never loads torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
-from lightning_hangcheck.hooks.rendezvous.places import FolderPlace, MeetingPlace, StorePlace
+from lightning_hangcheck.hooks.rendezvous.places import FolderPlace, RendezvousPlace, StorePlace
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.session.job_key import start_key, start_key_of_nodes
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
@@ -28,48 +29,19 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 
-class Joined(NamedTuple):
-    """A process group of several ranks that this process is in.
-
-    Attributes:
-        store: Through which they found each other; None where this torch does not show it.
-    """
-
-    rank: int
-    size: int
-    store: Store | None
-
-
-def joined_group() -> Joined | None:
-    """Return the default group's facts; None before `init_process_group`, and for a group of one.
-
-    No collective is called: one that timed out would leave the user's group unusable.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    size = distributed.get_world_size()
-    if size < 2:
-        return None
-    internals = sys.modules.get("torch.distributed.distributed_c10d")
-    find_store = getattr(internals, "_get_default_store", None)  # private, torch 1.x to 2.13
-    store = find_store() if find_store is not None else None
-    return Joined(distributed.get_rank(), size, store)
-
-
 class PeerGroup(Struct, frozen=True, kw_only=True):
-    """The ranks that share a meeting point.
+    """The ranks that meet at one place.
 
     Attributes:
         index: Position of this process; 0 goes first.
         size: How many there are; None where nothing says it yet.
         peers_exist: A launcher has started them all, so the first may wait for the others. Under
             Lightning's own launchers the first runs alone until ``fit``, and must not wait.
-        noun: What an index is: ``rank``, or ``local rank`` in a peers of one node.
+        noun: What an index is: ``rank``, or ``local rank`` in a peer group of one node.
         session: Of this node, where the others can be found; None where there is none.
     """
 
-    place: MeetingPlace
+    place: RendezvousPlace
     index: int
     size: int | None
     peers_exist: bool
@@ -77,8 +49,8 @@ class PeerGroup(Struct, frozen=True, kw_only=True):
     session: Session | None = None
 
 
-def find_circle(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
-    """Find this process' peers.
+def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
+    """Find the peer group of this process.
 
     Args:
         recorder: Gives the session, and with it a folder that the ranks of this node share.
@@ -93,9 +65,9 @@ def find_circle(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
     """
     if recorder.settings.disable:
         return None
-    identity, group = identify(os.environ), joined_group()
+    identity, group = identify(os.environ), default_process_group()
     if group is not None and not identity.peers_exist:
-        return _circle_of_group(recorder, identity, group, local=local)
+        return _peers_of_process_group(recorder, identity, group, local=local)
     index = _index(identity, local=local)
     if index is None:
         log.once(
@@ -117,8 +89,37 @@ def find_circle(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
     )
 
 
-def _circle_of_group(
-    recorder: Recorder, identity: Identity, group: Joined, *, local: bool
+class ProcessGroup(NamedTuple):
+    """A process group of several ranks that this process is in.
+
+    Attributes:
+        store: Through which they found each other; None where this torch does not show it.
+    """
+
+    rank: int
+    size: int
+    store: Store | None
+
+
+def default_process_group() -> ProcessGroup | None:
+    """Return the default group's facts; None before `init_process_group`, and for a group of one.
+
+    No collective is called: one that timed out would leave the user's group unusable.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    size = distributed.get_world_size()
+    if size < 2:
+        return None
+    internals = sys.modules.get("torch.distributed.distributed_c10d")
+    find_store = getattr(internals, "_get_default_store", None)  # private, torch 1.x to 2.13
+    store = find_store() if find_store is not None else None
+    return ProcessGroup(distributed.get_rank(), size, store)
+
+
+def _peers_of_process_group(
+    recorder: Recorder, identity: Identity, group: ProcessGroup, *, local: bool
 ) -> PeerGroup | None:
     """The ranks of a process group whose launcher told them nothing, or not that all exist.
 
@@ -149,8 +150,8 @@ def _index(identity: Identity, *, local: bool) -> int | None:
 
 
 def _place(
-    recorder: Recorder, identity: Identity, group: Joined | None, *, local: bool
-) -> MeetingPlace | None:
+    recorder: Recorder, identity: Identity, group: ProcessGroup | None, *, local: bool
+) -> RendezvousPlace | None:
     """Where to meet: the group's own store, where no launcher says that all are on this node."""
     if group is not None and group.store is not None and not local and not identity.peers_exist:
         return _place_of_group(group.store)
@@ -165,13 +166,13 @@ def _place(
     return FolderPlace(session.meetings / start)
 
 
-def _place_of_group(store: Store) -> MeetingPlace:
+def _place_of_group(store: Store) -> RendezvousPlace:
     return StorePlace(store, "hangcheck", "the process group's store")
 
 
 def _place_of_nodes(
-    recorder: Recorder, group: Joined | None, start: str, nodes: int
-) -> MeetingPlace:
+    recorder: Recorder, group: ProcessGroup | None, start: str, nodes: int
+) -> RendezvousPlace:
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if agent_serves and address and port.isdecimal():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
 
 
-class MeetingPlace(Protocol):
+class RendezvousPlace(Protocol):
     """Keys and values that all ranks of a group see."""
 
     @property

@@ -1,4 +1,4 @@
-"""What a meeting is: its point, the keys that are left there, and what is said there."""
+"""One rendezvous: the keys that ranks leave there, and what they leave under them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup
 
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
 
-_meetings: Counter[str] = Counter()
+_times_met: Counter[str] = Counter()
 """How often each name was met in this process: ranks walk the same guards in the same order."""
 
 
@@ -54,15 +54,15 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One meeting: the n-th of its name in this start of the job."""
+class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One rendezvous: the n-th of its name in this start of the job."""
 
     peers: PeerGroup
     name: str
     key: str
     time_limit: float
 
-    def arrival(self, index: int) -> str:
+    def arrival_of(self, index: int) -> str:
         """Key under which a rank leaves what it brought."""
         return f"{self.key}/arrived-{index}"
 
@@ -85,14 +85,14 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         """Key under which the first rank asks others for stacks that it cannot take."""
         return f"{self.key}/stacks-wanted"
 
-    def absent(self) -> list[int]:
+    def missing(self) -> list[int]:
         """Indices that have not come; the first, where all have: it has not gone on."""
         everyone, place = range(self.peers.size or 1), self.peers.place
-        return [index for index in everyone if place.look(self.arrival(index)) is None] or [0]
+        return [index for index in everyone if place.look(self.arrival_of(index)) is None] or [0]
 
 
-def next_point(peers: PeerGroup, name: str, time_limit: float) -> Point:
-    """Open the next meeting of this name.
+def next_point(peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
+    """Open the next rendezvous of this name.
 
     Args:
         peers: Who meets.
@@ -100,6 +100,6 @@ def next_point(peers: PeerGroup, name: str, time_limit: float) -> Point:
         time_limit: Seconds that each rank waits at most.
     """
     plain = quote(name, safe=" ")[:LONGEST_NAME]
-    _meetings[plain] += 1
-    key = f"{peers.noun} {plain} {_meetings[plain]}"
-    return Point(peers=peers, name=name, key=key, time_limit=time_limit)
+    _times_met[plain] += 1
+    key = f"{peers.noun} {plain} {_times_met[plain]}"
+    return RendezvousPoint(peers=peers, name=name, key=key, time_limit=time_limit)

@@ -1,6 +1,6 @@
-"""A named meeting point of ranks, before any process group exists, with a time limit.
+"""A named rendezvous of ranks, before any process group exists, with a time limit.
 
-The first rank of a peers collects the others and posts one outcome, so every rank goes on, or
+The first rank of a peer group collects the others and posts one outcome, so every rank goes on, or
 raises the same error. A rank that gives up leaves word too: who comes later learns it at once.
 """
 
@@ -15,21 +15,21 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.guards.limits import notice_after
 from lightning_hangcheck.hooks.rendezvous.missing_ranks import (
     LOOK_LIMIT,
-    absence,
     answer_question,
+    describe_missing,
     name_indices,
 )
-from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_circle
-from lightning_hangcheck.hooks.rendezvous.point import Arrival, Outcome, Point, next_point
+from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_peer_group
+from lightning_hangcheck.hooks.rendezvous.point import Arrival, Outcome, RendezvousPoint, next_point
+from lightning_hangcheck.hooks.wait_limit import notice_after
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.hooks.rendezvous.places import MeetingPlace
+    from lightning_hangcheck.hooks.rendezvous.places import RendezvousPlace
 
 # Seconds that the others wait longer, so that the first rank's verdict reaches them: it looks for
 # stacks on its own node, and asks other nodes.
@@ -37,7 +37,7 @@ GRACE = 2 * LOOK_LIMIT + 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two looks
 
 
-class Patience:
+class BoundedWait:
     """How long a rank waits at a point, and what it says of that meanwhile.
 
     Args:
@@ -46,7 +46,7 @@ class Patience:
         limit: Seconds.
     """
 
-    def __init__(self, point: Point, awaited: Callable[[], str], limit: float) -> None:
+    def __init__(self, point: RendezvousPoint, awaited: Callable[[], str], limit: float) -> None:
         now = time.monotonic()
         self._point = point
         self._awaited = awaited
@@ -66,7 +66,7 @@ class Patience:
         )
 
 
-def meet(
+def join_rendezvous(
     name: str, time_limit: float, payload: bytes = b"", peers: PeerGroup | None = None
 ) -> dict[int, bytes]:
     """Wait until all ranks have come to the point of this name.
@@ -86,17 +86,17 @@ def meet(
     Raises:
         MeetingFailed: Ranks did not come in time: which, where they stand, and after how long.
     """
-    peers = peers or find_circle(current())
+    peers = peers or find_peer_group(current())
     if peers is None:
         return {0: payload}
     point = next_point(peers, name, time_limit)
     if peers.index == 0:
         return _lead(point, payload)
-    arrive(point, payload)
-    return hear(point, partial(absence, point), GRACE).unwrap()
+    post_arrival(point, payload)
+    return await_outcome(point, partial(describe_missing, point), GRACE).unwrap()
 
 
-def arrive(point: Point, payload: bytes) -> None:
+def post_arrival(point: RendezvousPoint, payload: bytes) -> None:
     """Leave word that this rank has come.
 
     Args:
@@ -106,16 +106,18 @@ def arrive(point: Point, payload: bytes) -> None:
     session = point.peers.session
     node = f"{socket.gethostname()}:{session.path if session is not None else ''}"
     arrival = Arrival(node=node, payload=payload)
-    point.peers.place.post(point.arrival(point.peers.index), msgspec.msgpack.encode(arrival))
+    point.peers.place.post(point.arrival_of(point.peers.index), msgspec.msgpack.encode(arrival))
 
 
-def wait(place: MeetingPlace, keys: Sequence[str], patience: Patience) -> tuple[str, bytes] | None:
+def wait(
+    place: RendezvousPlace, keys: Sequence[str], bound: BoundedWait
+) -> tuple[str, bytes] | None:
     """Wait until one of the keys is posted. The diagnosis knows a rank in a guard by this frame.
 
     Args:
         place: Where to look.
         keys: The first that is found counts.
-        patience: How long.
+        bound: How long.
 
     Returns:
         The key and its value; None after the deadline.
@@ -126,20 +128,20 @@ def wait(place: MeetingPlace, keys: Sequence[str], patience: Patience) -> tuple[
             value = place.look(key)
             if value is not None:
                 return key, value
-        left = patience.deadline - time.monotonic()
+        left = bound.deadline - time.monotonic()
         if left <= 0:
             return None
-        patience.remind()
+        bound.remind()
         time.sleep(min(pause, left))
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def tell(point: Point, outcome: Outcome) -> None:
+def post_outcome(point: RendezvousPoint, outcome: Outcome) -> None:
     """Post the outcome, as the first rank.
 
     Raises:
         MeetingFailed: The place cannot be written while others wait for it. Where they don't exist
-            yet, that is said once instead: a single process needs no meeting.
+            yet, that is said once instead: a single process has nobody to meet.
     """
     try:
         point.peers.place.post(point.outcome, msgspec.msgpack.encode(outcome))
@@ -149,26 +151,30 @@ def tell(point: Point, outcome: Outcome) -> None:
         log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
 
 
-def hear(point: Point, explain_absence: Callable[[], Outcome], grace: float = 0.0) -> Outcome:
+def await_outcome(
+    point: RendezvousPoint, explain_missing: Callable[[], Outcome], grace: float = 0.0
+) -> Outcome:
     """Wait for the outcome, as any rank but the first; give up if it is late.
 
     Args:
-        point: The meeting.
-        explain_absence: Called when the time is over; what it returns is left for the others too.
+        point: The rendezvous.
+        explain_missing: Called when the time is over; what it returns is left for the others too.
         grace: Seconds beyond the point's time limit, where the first rank has that limit itself.
     """
-    patience = Patience(point, partial(_awaited, point, grace), point.time_limit + grace)
-    outcome = _listen(point, patience, asked=grace > 0)
-    if outcome is None and not _speaks_first(point):
+    bound = BoundedWait(point, partial(_awaited, point, grace), point.time_limit + grace)
+    outcome = _wait_for_outcome(point, bound, asked=grace > 0)
+    if outcome is None and not _is_first_to_wait(point):
         # another rank looks where the first one stands; one look is enough
-        outcome = _listen(point, Patience(point, partial(_awaited, point, grace), GRACE))
+        outcome = _wait_for_outcome(
+            point, BoundedWait(point, partial(_awaited, point, grace), GRACE)
+        )
     if outcome is None:
-        outcome = explain_absence()
+        outcome = explain_missing()
         point.peers.place.post(point.given_up, msgspec.msgpack.encode(outcome))
     return outcome
 
 
-def check_given_up(point: Point) -> None:
+def check_given_up(point: RendezvousPoint) -> None:
     """As the first rank, learn that others did not wait long enough.
 
     Raises:
@@ -179,43 +185,45 @@ def check_given_up(point: Point) -> None:
         msgspec.msgpack.decode(word, type=Outcome).unwrap()
 
 
-def _listen(point: Point, patience: Patience, *, asked: bool = False) -> Outcome | None:
+def _wait_for_outcome(
+    point: RendezvousPoint, bound: BoundedWait, *, asked: bool = False
+) -> Outcome | None:
     keys = [point.outcome, point.given_up, *([point.wanted] if asked else [])]
-    found = wait(point.peers.place, keys, patience)
+    found = wait(point.peers.place, keys, bound)
     if found is not None and found[0] == point.wanted:
         answer_question(point, found[1])
-        return _listen(point, patience)
+        return _wait_for_outcome(point, bound)
     return None if found is None else msgspec.msgpack.decode(found[1], type=Outcome)
 
 
-def _speaks_first(point: Point) -> bool:
+def _is_first_to_wait(point: RendezvousPoint) -> bool:
     """Whether this is the first of those that wait for the first rank, as far as they left word."""
     earlier = range(1, point.peers.index)
-    return all(point.peers.place.look(point.arrival(index)) is None for index in earlier)
+    return all(point.peers.place.look(point.arrival_of(index)) is None for index in earlier)
 
 
-def _awaited(point: Point, grace: float) -> str:
-    return name_indices(point, point.absent() if grace else [0])
+def _awaited(point: RendezvousPoint, grace: float) -> str:
+    return name_indices(point, point.missing() if grace else [0])
 
 
-def _lead(point: Point, payload: bytes) -> dict[int, bytes]:
+def _lead(point: RendezvousPoint, payload: bytes) -> dict[int, bytes]:
     outcome = _collect(point, payload)
-    tell(point, outcome)
+    post_outcome(point, outcome)
     return outcome.unwrap()
 
 
-def _collect(point: Point, payload: bytes) -> Outcome:
+def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
     """Wait for each rank in turn: one look at a time, however many ranks there are."""
     payloads = {0: payload}
     if not point.peers.peers_exist:
         return Outcome(payloads=payloads)
-    arrive(point, payload)
+    post_arrival(point, payload)
     place = point.peers.place
-    patience = Patience(point, partial(_awaited, point, GRACE), point.time_limit)
+    bound = BoundedWait(point, partial(_awaited, point, GRACE), point.time_limit)
     for index in range(1, point.peers.size or 1):
-        found = wait(place, (point.given_up, point.arrival(index)), patience)
+        found = wait(place, (point.given_up, point.arrival_of(index)), bound)
         if found is None:
-            return absence(point)
+            return describe_missing(point)
         key, value = found
         if key == point.given_up:
             return msgspec.msgpack.decode(value, type=Outcome)

@@ -12,18 +12,17 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_circle
-from lightning_hangcheck.hooks.guards.limits import check_limit
-from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
-from lightning_hangcheck.hooks.guards.limits import said_while_waiting
-from lightning_hangcheck.hooks.wandb.ending import Ending, wandb_patience
-from lightning_hangcheck.hooks.wandb.logger import Created, LoggerPlan, describe
+from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_peer_group
+from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
+from lightning_hangcheck.hooks.wait_limit import check_limit, said_while_waiting
+from lightning_hangcheck.hooks.wandb.logger import Created, LoggerMaker, describe
+from lightning_hangcheck.hooks.wandb.run_finish import RunFinish, wandb_patience
 from lightning_hangcheck.hooks.wandb.service import abandon, services
-from lightning_hangcheck.time_limit import NoAnswer, within
+from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
-from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.settings import LoggerFailure
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import WandbLogger
@@ -33,10 +32,10 @@ SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on w
 LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
 
 
-class _Wish(msgspec.Struct, frozen=True):
-    """One call of the guard."""
+class _Request(msgspec.Struct, frozen=True):
+    """One call of the guard: the logger that is asked for, and the limits."""
 
-    plan: LoggerPlan
+    maker: LoggerMaker
     peers: PeerGroup
     init_timeout: float
     finish_timeout: float
@@ -85,19 +84,19 @@ def guarded_wandb_logger(
     check_limit("init_timeout", init_timeout)
     check_limit("finish_timeout", finish_timeout)
     _check_choice(on_failure)
-    plan = LoggerPlan(arguments, named)
+    maker = LoggerMaker(arguments, named)
     recorder = current()
-    peers, settings = find_circle(recorder), recorder.settings
+    peers, settings = find_peer_group(recorder), recorder.settings
     if peers is None:
-        return plan.plain()
-    wish = _Wish(
-        plan,
+        return maker.plain()
+    request = _Request(
+        maker,
         peers,
         init_timeout or settings.logger_init_timeout,
         finish_timeout or settings.logger_finish_timeout,
         on_failure or settings.logger_on_failure,
     )
-    return _lead(wish) if peers.index == 0 else _follow(wish)
+    return _lead(request) if peers.index == 0 else _follow(request)
 
 
 def _check_choice(on_failure: str | None) -> None:
@@ -107,98 +106,100 @@ def _check_choice(on_failure: str | None) -> None:
         )
 
 
-def _lead(wish: _Wish) -> WandbLogger:
-    run_id = wish.plan.new_run_id()
+def _lead(request: _Request) -> WandbLogger:
+    run_id = request.maker.new_run_id()
     try:
-        meet(BEFORE, wish.init_timeout, run_id.encode(), wish.peers)
+        join_rendezvous(BEFORE, request.init_timeout, run_id.encode(), request.peers)
     except MeetingFailed as error:
-        _raise_if_wished(wish, error)
-        return _make_substitute(wish, run_id)
+        _raise_if_asked(request, error)
+        return _make_substitute(request, run_id)
     try:
-        logger = _make(wish, run_id)
+        logger = _make(request, run_id)
     except MeetingFailed as error:
         failed = Created(failure=str(error.args[0]), remedy=error.remedy)
         with suppress(MeetingFailed):  # the others gave up: what was wrong here says more
-            meet(AFTER, wish.init_timeout, msgspec.json.encode(failed), wish.peers)
+            join_rendezvous(AFTER, request.init_timeout, msgspec.json.encode(failed), request.peers)
         raise
     try:
-        meet(AFTER, wish.init_timeout, msgspec.json.encode(describe(logger)), wish.peers)
+        join_rendezvous(
+            AFTER, request.init_timeout, msgspec.json.encode(describe(logger)), request.peers
+        )
     except MeetingFailed as error:
-        _raise_if_wished(wish, error)
+        _raise_if_asked(request, error)
     return logger
 
 
-def _follow(wish: _Wish) -> WandbLogger:
+def _follow(request: _Request) -> WandbLogger:
     created = Created()
-    patience = wish.init_timeout + (0.0 if wish.on_failure == "raise" else SUBSTITUTE_LIMIT)
+    patience = request.init_timeout + (0.0 if request.on_failure == "raise" else SUBSTITUTE_LIMIT)
     try:
-        run_id = meet(BEFORE, wish.init_timeout, b"", wish.peers)[0].decode()
+        run_id = join_rendezvous(BEFORE, request.init_timeout, b"", request.peers)[0].decode()
         created = Created(version=run_id)
-        told = meet(AFTER, patience, b"", wish.peers)[0]
+        told = join_rendezvous(AFTER, patience, b"", request.peers)[0]
         created = msgspec.json.decode(told, type=Created)
     except MeetingFailed as error:
-        _raise_if_wished(wish, error)
+        _raise_if_asked(request, error)
     if created.failure:
         raise MeetingFailed(created.failure, created.remedy)
-    return wish.plan.following(created)
+    return request.maker.following(created)
 
 
-def _raise_if_wished(wish: _Wish, error: MeetingFailed) -> None:
-    if wish.on_failure == "raise":
+def _raise_if_asked(request: _Request, error: MeetingFailed) -> None:
+    if request.on_failure == "raise":
         raise error
-    instead = "with wandb offline" if wish.on_failure == "offline" else "without wandb"
+    instead = "with wandb offline" if request.on_failure == "offline" else "without wandb"
     sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
     log.once(sentence, sentence)
 
 
-def _make(wish: _Wish, run_id: str) -> WandbLogger:
-    """Make rank 0's logger; another one if that is wished and online fails.
+def _make(request: _Request, run_id: str) -> WandbLogger:
+    """Make rank 0's logger; another one if that is asked for and online fails.
 
     Raises:
         MeetingFailed: wandb raised, or did not return in time.
     """
     started, before = time.monotonic(), services()
     online = partial(
-        wish.plan.online,
-        wandb_patience(wish.init_timeout),
-        wandb_patience(wish.finish_timeout),
+        request.maker.online,
+        wandb_patience(request.init_timeout),
+        wandb_patience(request.finish_timeout),
     )
     try:
-        with _creation(wish), said_while_waiting(_waiting(wish), wish.init_timeout):
-            logger = within(wish.init_timeout, online)
+        with _creation(request), said_while_waiting(_waiting(request), request.init_timeout):
+            logger = within(request.init_timeout, online)
     except Exception as error:  # noqa: BLE001 - wandb's boundary: whatever it raises, every rank learns
         failed = _failure(error, time.monotonic() - started)
         failed.__cause__ = error
     else:
-        Ending(logger.experiment, wish.finish_timeout, services())
+        RunFinish(logger.experiment, request.finish_timeout, services())
         return logger
     abandon(before)
-    _raise_if_wished(wish, failed)
-    return _make_substitute(wish, run_id)
+    _raise_if_asked(request, failed)
+    return _make_substitute(request, run_id)
 
 
-def _creation(wish: _Wish) -> Section:
-    goes_on = None if wish.on_failure == "raise" else wish.init_timeout
+def _creation(request: _Request) -> Section:
+    goes_on = None if request.on_failure == "raise" else request.init_timeout
     return Section(current(), "wandb run creation", goes_on_after_s=goes_on)
 
 
-def _make_substitute(wish: _Wish, run_id: str) -> WandbLogger:
-    started, offline = time.monotonic(), wish.on_failure == "offline"
-    make = wish.plan.offline if offline else wish.plan.disabled
+def _make_substitute(request: _Request, run_id: str) -> WandbLogger:
+    started, offline = time.monotonic(), request.on_failure == "offline"
+    make = request.maker.offline if offline else request.maker.disabled
     try:
         logger = within(SUBSTITUTE_LIMIT, partial(make, run_id))
     except Exception as error:
         raise _failure(error, time.monotonic() - started) from error
     if offline:
-        Ending(logger.experiment, wish.finish_timeout, services())
+        RunFinish(logger.experiment, request.finish_timeout, services())
     return logger
 
 
-def _waiting(wish: _Wish) -> str:
+def _waiting(request: _Request) -> str:
     server = os.environ.get("WANDB_BASE_URL", "")
     return (
         f"rank 0 waits for wandb to create its run{f' (server {server})' if server else ''}, "
-        f"and gives up after {wish.init_timeout:g} s"
+        f"and gives up after {request.init_timeout:g} s"
     )
 
 

@@ -37,7 +37,7 @@ class Created(Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-class LoggerPlan:
+class LoggerMaker:
     """The caller's arguments of WandbLogger, kept by name."""
 
     def __init__(self, positional: tuple[object, ...], named: Mapping[str, object]) -> None:

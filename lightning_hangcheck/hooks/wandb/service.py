@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.time_limit import within
-from lightning_hangcheck.probes.proc.process_tree import command_line, descendants
 from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.probes.proc.process_tree import command_line, descendants
+from lightning_hangcheck.time_limit import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.hooks.pretrained.loading.loading_seams import heard
+from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress
 from lightning_hangcheck.hooks.pretrained.loading.source import Source
 from lightning_hangcheck.hooks.zero_code.sections import in_section, is_outermost, passed
@@ -74,8 +74,8 @@ _model = in_section("model", _title, then=lambda _: passed(5))
 def _loading_model(call: Call) -> Iterator[None]:
     recorder = current()
     progress = ShardProgress(UNSEEN, recorder.say, recorder.heart.beat)
-    hearing = heard(progress) if is_outermost("model", _title(call)) else nullcontext()
-    with _model(call), hearing:
+    following = follow_loading(progress) if is_outermost("model", _title(call)) else nullcontext()
+    with _model(call), following:
         yield
 
 

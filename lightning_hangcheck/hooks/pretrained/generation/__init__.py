@@ -1,3 +1,7 @@
-"""TODO."""
+"""Generating with a model of transformers, each step timed and counted, a beat for each token.
 
-__all__ = ["generated", "generating", "generation_watch", "limits", "pipelines"]
+`generating` and `pipelines` are what users call; both put `generation_watch` around the model's own
+``generate`` and return what `generated` describes. `token_limits` keeps a debug run finite.
+"""
+
+__all__ = ["generated", "generating", "generation_watch", "pipelines", "token_limits"]

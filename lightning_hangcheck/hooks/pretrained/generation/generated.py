@@ -1,6 +1,6 @@
 """What a watched generation returns: the texts, what the model gave, and the figures.
 
-A warning while something still runs, from a thread of its own.
+`LongRun` warns from a thread of its own while one still runs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lightning_hangcheck.hooks.pretrained import gpu_memory
-from lightning_hangcheck.hooks.pretrained.attempt import attempt, several
+from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""`generate`: from prompts to texts, each step timed and counted.
-
-Which tokens a generation added.
-"""
+"""`generate`: from prompts to texts, each step timed, and the tokens counted that it added."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ from lightning_hangcheck.hooks.pretrained.generation.generated import (
     in_one_line,
 )
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import GenerationWatch
-from lightning_hangcheck.hooks.pretrained.generation.limits import (
+from lightning_hangcheck.hooks.pretrained.generation.prompts import Prompts, prepare
+from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
     Limits,
     beyond,
     capped,
     cut_in_words,
     limits_of,
 )
-from lightning_hangcheck.hooks.pretrained.generation.prompts import Prompts, prepare
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
@@ -33,36 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-
 Output = Any  # of generate: a tensor, or a structure with one called sequences
-
-
-def new_tokens(model: PreTrainedModel, prompt_width: int, output: Output) -> Tensor:
-    """Cut the prompt off, or the start token of a model that writes apart from its prompt.
-
-    Args:
-        model: That generated.
-        prompt_width: Tokens of the prompt with its padding.
-        output: What ``model.generate`` returned.
-    """
-    sequences: Tensor = getattr(output, "sequences", output)
-    apart = getattr(model.config, "is_encoder_decoder", False)
-    start = 1 if apart else prompt_width
-    return sequences[:, start:]
-
-
-def count_tokens(model: PreTrainedModel, made: Tensor) -> int:
-    """Count the tokens of all sequences, up to and with the one that ends each."""
-    end = getattr(model.generation_config, "eos_token_id", None)
-    ends = set(end) if isinstance(end, (list, tuple)) else {end}
-    return sum(_length(row, ends) for row in made.tolist())
-
-
-def _length(row: list[int], ends: set[int | None]) -> int:
-    place = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
-    return place + 1
-
-
 WARN_AFTER = 300.0  # seconds
 
 
@@ -116,6 +84,32 @@ def generate(
     report = watch.complete(_figures(ready, count, cut, decode_s))
     recorder.say(f"{in_one_line(report)}; decoded ({decode_s:.3f}s)")
     return Generated(texts=texts, output=output, report=report)
+
+
+def new_tokens(model: PreTrainedModel, prompt_width: int, output: Output) -> Tensor:
+    """Cut the prompt off, or the start token of a model that writes apart from its prompt.
+
+    Args:
+        model: That generated.
+        prompt_width: Tokens of the prompt with its padding.
+        output: What ``model.generate`` returned.
+    """
+    sequences: Tensor = getattr(output, "sequences", output)
+    apart = getattr(model.config, "is_encoder_decoder", False)
+    start = 1 if apart else prompt_width
+    return sequences[:, start:]
+
+
+def count_tokens(model: PreTrainedModel, made: Tensor) -> int:
+    """Count the tokens of all sequences, up to and with the one that ends each."""
+    end = getattr(model.generation_config, "eos_token_id", None)
+    ends = set(end) if isinstance(end, (list, tuple)) else {end}
+    return sum(_length(row, ends) for row in made.tolist())
+
+
+def _length(row: list[int], ends: set[int | None]) -> int:
+    place = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
+    return place + 1
 
 
 def _figures(ready: Prompts, new: int, cut: int | None, decode_s: float) -> GenerationReport:

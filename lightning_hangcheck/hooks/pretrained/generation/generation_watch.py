@@ -1,8 +1,7 @@
 """What goes around every call of ``model.generate``, from `generate` and from a pipeline alike.
 
-A beat for each generated token, from a stopping criterion that never stops anything.
-
-What may make a generation slow or fail, seen before it begins.
+Before it begins, what may make it slow or fail is said. A stopping criterion that never stops
+anything gives a beat for each token.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.attempt import attempt, several
+from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generated import LongRun
 from lightning_hangcheck.hooks.pretrained.generation_flags import doubtful_flags
 from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory, gpu_memory, in_one_line
 from lightning_hangcheck.hooks.pretrained.placement import first_device, offloaded_places
 from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,86 +30,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.hooks.pretrained.generation.generated import GenerationReport
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
-
-class TokenBeat:
-    """Called by ``generate`` once a step: in greedy search, sampling, beam and assisted search.
-
-    A streamer is refused by beam search, and a logits processor makes assisted search do more
-    work. This leaves scores, tokens and random numbers alone.
-
-    Args:
-        beat: Says that the rank advanced.
-
-    Attributes:
-        steps: So far; a step makes one token of each sequence.
-    """
-
-    def __init__(self, beat: Callable[[], None]) -> None:
-        self.steps = 0
-        self._beat = beat
-        self._not_done: Tensor | None = None
-
-    def __call__(self, input_ids: Tensor, scores: object, **_: object) -> Tensor:
-        """Say for each sequence that it is not done."""
-        self._beat()
-        self.steps += 1
-        answer = self._not_done
-        if answer is None or len(answer) != len(input_ids) or answer.device != input_ids.device:
-            import torch
-
-            answer = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-            self._not_done = answer
-        return answer
-
-    def __deepcopy__(self, _: object) -> TokenBeat:
-        """Stay the same one: some kinds of search copy their criteria."""
-        return self
-
-
-def with_beat(named: Mapping[str, Any], beat: TokenBeat) -> dict[str, Any]:
-    """Add the beat in front of the user's own stopping criteria.
-
-    A call that takes no criteria (continuous batching, ``cache_implementation="paged"``) is
-    returned as it is.
-    """
-    if named.get("cache_implementation") == "paged":
-        return dict(named)
-    from transformers import StoppingCriteriaList
-
-    criteria = StoppingCriteriaList([beat, *(named.get("stopping_criteria") or ())])
-    return {**named, "stopping_criteria": criteria}
-
-
 FULL = 0.9  # share of a GPU's memory; what a generation remembers has to fit into the rest
-
-
-def doubts_before(
-    device_type: str, memory: Sequence[GpuMemory], offloaded: Sequence[str]
-) -> list[str]:
-    """Name each doubt and the way out.
-
-    Args:
-        device_type: Of the first parameter.
-        memory: Of the GPUs that the model is on.
-        offloaded: Places beside a GPU that hold parts of the model.
-    """
-    found = [
-        f"GPU {gpu.index} is {gpu.share:.0%} full before generation: it may run out of memory or "
-        "become very slow; use a smaller batch or context, 8 bits, or more GPUs"
-        for gpu in memory
-        if gpu.share > FULL
-    ]
-    if offloaded:
-        found.append(
-            f"parts of the model are offloaded ({', '.join(offloaded)}): each token waits for them "
-            "to be copied; load in 8 bits or on more GPUs to keep the model on GPUs"
-        )
-    elif device_type == "cpu":
-        found.append(
-            "the model is on the CPU, where a large one takes seconds a token; "
-            "load it with device_map='auto' to use the GPUs"
-        )
-    return found
 
 
 class GenerationWatch:
@@ -204,3 +125,81 @@ class GenerationWatch:
             f"generation has run for {seconds:.0f} s ({pace}); "
             "a smaller max_new_tokens or max_time=SECONDS ends it sooner"
         )
+
+
+def doubts_before(
+    device_type: str, memory: Sequence[GpuMemory], offloaded: Sequence[str]
+) -> list[str]:
+    """Name each doubt and the way out.
+
+    Args:
+        device_type: Of the first parameter.
+        memory: Of the GPUs that the model is on.
+        offloaded: Places beside a GPU that hold parts of the model.
+    """
+    found = [
+        f"GPU {gpu.index} is {gpu.share:.0%} full before generation: it may run out of memory or "
+        "become very slow; use a smaller batch or context, 8 bits, or more GPUs"
+        for gpu in memory
+        if gpu.share > FULL
+    ]
+    if offloaded:
+        found.append(
+            f"parts of the model are offloaded ({', '.join(offloaded)}): each token waits for them "
+            "to be copied; load in 8 bits or on more GPUs to keep the model on GPUs"
+        )
+    elif device_type == "cpu":
+        found.append(
+            "the model is on the CPU, where a large one takes seconds a token; "
+            "load it with device_map='auto' to use the GPUs"
+        )
+    return found
+
+
+class TokenBeat:
+    """Called by ``generate`` once a step: in greedy search, sampling, beam and assisted search.
+
+    A streamer is refused by beam search, and a logits processor makes assisted search do more
+    work. This leaves scores, tokens and random numbers alone.
+
+    Args:
+        beat: Says that the rank advanced.
+
+    Attributes:
+        steps: So far; a step makes one token of each sequence.
+    """
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self.steps = 0
+        self._beat = beat
+        self._not_done: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: object, **_: object) -> Tensor:
+        """Say for each sequence that it is not done."""
+        self._beat()
+        self.steps += 1
+        answer = self._not_done
+        if answer is None or len(answer) != len(input_ids) or answer.device != input_ids.device:
+            import torch
+
+            answer = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+            self._not_done = answer
+        return answer
+
+    def __deepcopy__(self, _: object) -> TokenBeat:
+        """Stay the same one: some kinds of search copy their criteria."""
+        return self
+
+
+def with_beat(named: Mapping[str, Any], beat: TokenBeat) -> dict[str, Any]:
+    """Add the beat in front of the user's own stopping criteria.
+
+    A call that takes no criteria (continuous batching, ``cache_implementation="paged"``) is
+    returned as it is.
+    """
+    if named.get("cache_implementation") == "paged":
+        return dict(named)
+    from transformers import StoppingCriteriaList
+
+    criteria = StoppingCriteriaList([beat, *(named.get("stopping_criteria") or ())])
+    return {**named, "stopping_criteria": criteria}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generating import WARN_AFTER
-from lightning_hangcheck.hooks.pretrained.generation.limits import Limits, limits_of
+from lightning_hangcheck.hooks.pretrained.generation.token_limits import Limits, limits_of
 from lightning_hangcheck.hooks.pretrained.loading.loading import look_at_model, look_at_tokenizer
 from lightning_hangcheck.hooks.pretrained.loading.watched_load import Load, watched_load
 from lightning_hangcheck.recorder.lifecycle import current

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.attempt import several
 from lightning_hangcheck.hooks.pretrained.generation_flags import set_on_tokenizer
 from lightning_hangcheck.hooks.pretrained.placement import input_device
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-    from lightning_hangcheck.hooks.pretrained.generation.limits import Limits
+    from lightning_hangcheck.hooks.pretrained.generation.token_limits import Limits
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 

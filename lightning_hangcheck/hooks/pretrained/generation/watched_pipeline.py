@@ -13,13 +13,13 @@ from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generated import GenerationReport, in_one_line
 from lightning_hangcheck.hooks.pretrained.generation.generating import WARN_AFTER, count_tokens
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import GenerationWatch
-from lightning_hangcheck.hooks.pretrained.generation.limits import (
+from lightning_hangcheck.hooks.pretrained.generation.prompts import cut_prompts_in_words
+from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
     Limits,
     beyond,
     capped,
     cut_in_words,
 )
-from lightning_hangcheck.hooks.pretrained.generation.prompts import cut_prompts_in_words
 from lightning_hangcheck.recorder.lifecycle import current
 
 Values = Any  # what a pipeline hands from step to step

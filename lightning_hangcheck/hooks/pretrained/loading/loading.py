@@ -1,7 +1,4 @@
-"""`load_pretrained`: from_pretrained with a view of what it does.
-
-What is looked at and set right after a load.
-"""
+"""`load_pretrained`: from_pretrained with a view of what it does, and a look at what it loaded."""
 
 from __future__ import annotations
 
@@ -27,25 +24,6 @@ if TYPE_CHECKING:
     from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
-
-
-def look_at_model(model: PreTrainedModel, recorder: Recorder) -> None:
-    """Say where the model is and what is wrong with it; give it the pad token that it lacks."""
-    lines = [*placement_lines(model), set_on_model(model)]
-    config = getattr(model, "generation_config", None)
-    doubts = doubtful_flags(config.to_diff_dict()) if config is not None else []
-    warnings = [meta_warning(model), *(f"generation_config.json: {doubt}" for doubt in doubts)]
-    lines += [f"WARNING: {warning}" for warning in warnings if warning]
-    for line in filter(None, lines):
-        recorder.say(line)
-
-
-def look_at_tokenizer(tokenizer: PreTrainedTokenizerBase, recorder: Recorder) -> None:
-    """Give a tokenizer, or that of a processor, the pad token that it lacks."""
-    line = set_on_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
-    if line:
-        recorder.say(line)
-
 
 Loader = Any  # a class with from_pretrained: all of transformers is untyped here
 Loaded = Any  # what it returns: a model, a tokenizer, or a model and a report
@@ -94,6 +72,24 @@ def load_pretrained(
     loaded = watched_load(recorder, load, partial(loader.from_pretrained, name_or_path, **named))
     _look_after(loaded[0] if isinstance(loaded, tuple) else loaded, recorder, test_generation)
     return loaded
+
+
+def look_at_model(model: PreTrainedModel, recorder: Recorder) -> None:
+    """Say where the model is and what is wrong with it; give it the pad token that it lacks."""
+    lines = [*placement_lines(model), set_on_model(model)]
+    config = getattr(model, "generation_config", None)
+    doubts = doubtful_flags(config.to_diff_dict()) if config is not None else []
+    warnings = [meta_warning(model), *(f"generation_config.json: {doubt}" for doubt in doubts)]
+    lines += [f"WARNING: {warning}" for warning in warnings if warning]
+    for line in filter(None, lines):
+        recorder.say(line)
+
+
+def look_at_tokenizer(tokenizer: PreTrainedTokenizerBase, recorder: Recorder) -> None:
+    """Give a tokenizer, or that of a processor, the pad token that it lacks."""
+    line = set_on_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
+    if line:
+        recorder.say(line)
 
 
 def _find_loader(kind: type | str) -> Loader:

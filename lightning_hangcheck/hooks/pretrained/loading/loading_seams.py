@@ -1,10 +1,8 @@
-"""Where transformers can be overheard while it loads: its progress bars and its opening of files.
+"""Where a load of transformers can be followed: its progress bars and its opening of files.
 
 transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x) or each
 weight (5.x), and open files by names of ``transformers.modeling_utils``. Both are replaced while a
-load is heard, and put back after the last one. A version without them is loaded unheard.
-
-What a progress bar of transformers goes through, told to whoever wants to know how far it is.
+load is followed, and put back after the last one. A version without them is loaded all the same.
 """
 
 from __future__ import annotations
@@ -24,6 +22,34 @@ if TYPE_CHECKING:
 
     Function: TypeAlias = Callable[..., Any]
 
+_following: dict[int, ShardProgress] = {}
+_undo: list[Callable[[], None]] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def follow_loading(progress: ShardProgress) -> Iterator[None]:
+    """Tell this progress what transformers loads in this thread.
+
+    A load within a load is followed by the outer one. Loads in several threads are told apart;
+    files that a thread of transformers' own opens count for the load if it is the only one.
+    """
+    thread = threading.get_ident()
+    if thread in _following:
+        yield
+        return
+    with _lock:
+        if not _following:
+            attempt("the progress of loading", _install)
+        _following[thread] = progress
+    try:
+        yield
+    finally:
+        with _lock:
+            del _following[thread]
+            if not _following:
+                attempt("putting transformers back as it was", _remove)
+
 
 class ProgressBar(Protocol):
     """What is used of a progress bar."""
@@ -31,7 +57,7 @@ class ProgressBar(Protocol):
     update: Callable[..., object]
 
 
-class HeardItems:
+class FollowedItems:
     """The items of a bar, each told once the one after it is asked for.
 
     Args:
@@ -56,15 +82,15 @@ class HeardItems:
         attempt("telling of a weight", self._listener.ended)
 
 
-def hear_updates(bar: ProgressBar, listener: ShardProgress) -> None:
+def follow_updates(bar: ProgressBar, listener: ShardProgress) -> None:
     """Beat at each update of a bar that is moved by hand, as where several threads load."""
     update = bar.update
 
-    def heard_update(*arguments: object, **named: object) -> object:
+    def followed_update(*arguments: object, **named: object) -> object:
         attempt("telling of a weight", partial(listener.loaded_weights, ()))
         return update(*arguments, **named)
 
-    bar.update = heard_update
+    bar.update = followed_update
 
 
 def weight_names(item: object) -> tuple[str, ...]:
@@ -90,39 +116,10 @@ def _tell(listener: ShardProgress, item: object, names: tuple[str, ...] | None) 
             listener.loaded_weights(names or ())
 
 
-_hearing: dict[int, ShardProgress] = {}
-_undo: list[Callable[[], None]] = []
-_lock = threading.Lock()
-
-
-@contextmanager
-def heard(progress: ShardProgress) -> Iterator[None]:
-    """Let this progress hear what transformers loads in this thread.
-
-    A load within a load is heard by the outer one. Loads in several threads are told apart; files
-    that a thread of transformers' own opens count for the load if it is the only one.
-    """
-    thread = threading.get_ident()
-    if thread in _hearing:
-        yield
-        return
-    with _lock:
-        if not _hearing:
-            attempt("the progress of loading", _install)
-        _hearing[thread] = progress
-    try:
-        yield
-    finally:
-        with _lock:
-            del _hearing[thread]
-            if not _hearing:
-                attempt("putting transformers back as it was", _remove)
-
-
 def _listener() -> ShardProgress | None:
-    mine = _hearing.get(threading.get_ident())
-    if mine is None and len(_hearing) == 1:
-        return next(iter(_hearing.values()), None)
+    mine = _following.get(threading.get_ident())
+    if mine is None and len(_following) == 1:
+        return next(iter(_following.values()), None)
     return mine
 
 
@@ -132,7 +129,7 @@ def _install() -> None:
 
     _replace(modeling_utils, "safe_open", _announced_opening)
     _replace(modeling_utils, "load_state_dict", _announced_opening)
-    _replace(type(logging.tqdm), "__call__", _heard_bar)
+    _replace(type(logging.tqdm), "__call__", _followed_bar)
 
 
 def _replace(owner: object, name: str, wrapping: Callable[[Function], Function]) -> None:
@@ -163,15 +160,15 @@ def _announced_opening(opener: Function) -> Function:
     return opening
 
 
-def _heard_bar(make_bar: Function) -> Function:
+def _followed_bar(make_bar: Function) -> Function:
     @wraps(make_bar)
-    def heard_bar(maker: object, *items: Collection[object], **named: object) -> object:
+    def followed_bar(maker: object, *items: Collection[object], **named: object) -> object:
         listener = _listener()
         if listener is None or not str(named.get("desc")).startswith("Loading"):
             return make_bar(maker, *items, **named)
-        bar = make_bar(maker, *(HeardItems(one, listener) for one in items), **named)
+        bar = make_bar(maker, *(FollowedItems(one, listener) for one in items), **named)
         if not items:
-            attempt("hearing a progress bar", partial(hear_updates, bar, listener))
+            attempt("hearing a progress bar", partial(follow_updates, bar, listener))
         return bar
 
-    return heard_bar
+    return followed_bar

@@ -1,6 +1,6 @@
 """How far a load has come: a beat for each weight, a line for each file of weights.
 
-How fast the storage delivers a model's files: a few samples, read just before loading.
+How long it may take is told before, from a few samples of how fast the storage delivers the files.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.hooks.pretrained.attempt import in_words
+from lightning_hangcheck.text.amounts import bytes_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from lightning_hangcheck.hooks.pretrained.loading.source import Source, WeightFile
 
-
 SILENCE_S = 10.0  # a file that takes longer gets a line in between
+SAMPLES = 4
+SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
+SMALLEST_MODEL = 64 << 20  # bytes; below, loading takes no time worth an estimate
 
 
 class ShardProgress:
@@ -64,7 +66,7 @@ class ShardProgress:
             return
         self._loaded.add(name)
         now = self._clock()
-        size = in_words(self._files[name].size)
+        size = bytes_in_words(self._files[name].size)
         self._tell(f"loaded weight file {self._place(name)} ({size}, {now - self._loaded_at:.3f}s)")
         self._loaded_at = now
 
@@ -93,11 +95,6 @@ class ShardProgress:
     def _tell(self, text: str) -> None:
         self._spoke_at = self._clock()
         self._say(text)
-
-
-SAMPLES = 4
-SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
-SMALLEST_MODEL = 64 << 20  # bytes; below, loading takes no time worth an estimate
 
 
 def reading_rate(files: Sequence[WeightFile]) -> float | None:

@@ -17,7 +17,7 @@ _IGNORES_OFFLOAD_STATE_DICT = (4, 57)
 _GENERATING = ("LM", "Generation", "generation")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One call of ``from_pretrained`` for a model, not made yet.
 
     Attributes:
@@ -34,16 +34,16 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int = 1
 
 
-def traps(wish: Wish) -> list[str]:
+def traps(load: LoadRequest) -> list[str]:
     """Name each trap that this call walks into, and the way round it."""
-    found = (look(wish) for look in _LOOKS)
+    found = (look(load) for look in _LOOKS)
     return [sentence for sentence in found if sentence]
 
 
-def _offload_state_dict(wish: Wish) -> str | None:
-    if not wish.named.get("offload_state_dict"):
+def _offload_state_dict(load: LoadRequest) -> str | None:
+    if not load.named.get("offload_state_dict"):
         return None
-    if wish.version >= _IGNORES_OFFLOAD_STATE_DICT:
+    if load.version >= _IGNORES_OFFLOAD_STATE_DICT:
         return "offload_state_dict has no effect in this transformers; leave it out"
     return (
         "offload_state_dict=True writes all weights to a temporary folder and reads them back at "
@@ -52,9 +52,9 @@ def _offload_state_dict(wish: Wish) -> str | None:
     )
 
 
-def _offload_folder(wish: Wish) -> str | None:
-    device_map = wish.named.get("device_map")
-    if device_map is None or not (wish.named.get("offload_folder") or _has_disk(device_map)):
+def _offload_folder(load: LoadRequest) -> str | None:
+    device_map = load.named.get("device_map")
+    if device_map is None or not (load.named.get("offload_folder") or _has_disk(device_map)):
         return None
     return (
         "with a device map and offload_folder, what does not fit goes to disk: its parameters stay "
@@ -64,19 +64,19 @@ def _offload_folder(wish: Wish) -> str | None:
     )
 
 
-def _device_map_per_rank(wish: Wish) -> str | None:
-    spreads = wish.named.get("device_map") in ("auto", "balanced", "balanced_low_0", "sequential")
-    if wish.world_size == 1 or not spreads:
+def _device_map_per_rank(load: LoadRequest) -> str | None:
+    spreads = load.named.get("device_map") in ("auto", "balanced", "balanced_low_0", "sequential")
+    if load.world_size == 1 or not spreads:
         return None
     return (
-        f"device_map={wish.named['device_map']!r} in each of {wish.world_size} ranks spreads every "
+        f"device_map={load.named['device_map']!r} in each of {load.world_size} ranks spreads every "
         "rank's model over all GPUs of its node; give each rank its own: "
         "device_map={'': int(os.environ['LOCAL_RANK'])}"
     )
 
 
-def _asks_the_hub(wish: Wish) -> str | None:
-    if wish.source.kind != "cache" or wish.source.offline:
+def _asks_the_hub(load: LoadRequest) -> str | None:
+    if load.source.kind != "cache" or load.source.offline:
         return None
     return (
         "all is in the cache, yet from_pretrained asks the hub about it, and so does "
@@ -85,25 +85,25 @@ def _asks_the_hub(wish: Wish) -> str | None:
     )
 
 
-def _not_here(wish: Wish) -> str | None:
-    if wish.source.kind != "hub":
+def _not_here(load: LoadRequest) -> str | None:
+    if load.source.kind != "hub":
         return None
     way_out = "give the path of a folder that exists, or the full name of the hub (owner/model)"
-    if wish.source.offline:
+    if load.source.offline:
         return (
-            f"{wish.source.name} is not here, and the hub may not be asked: this fails; {way_out}"
+            f"{load.source.name} is not here, and the hub may not be asked: this fails; {way_out}"
         )
-    if wish.source.name.startswith(("/", ".", "~")):
-        return f"there is no folder {wish.source.name}, so it is taken for a hub's name; {way_out}"
+    if load.source.name.startswith(("/", ".", "~")):
+        return f"there is no folder {load.source.name}, so it is taken for a hub's name; {way_out}"
     return (
         "the download counts as progress by the bytes that arrive; to keep it out of training, "
-        f"fetch it once with: hf download {wish.source.name}"
+        f"fetch it once with: hf download {load.source.name}"
     )
 
 
-def _no_generation_config(wish: Wish) -> str | None:
-    generates = any(word in wish.loader for word in _GENERATING)
-    if not (generates and wish.source.weight_files) or wish.source.has_generation_config:
+def _no_generation_config(load: LoadRequest) -> str | None:
+    generates = any(word in load.loader for word in _GENERATING)
+    if not (generates and load.source.weight_files) or load.source.has_generation_config:
         return None
     return (
         "it has no generation_config.json: GenerationConfig.from_pretrained fails for it, and asks "
@@ -117,7 +117,7 @@ def _has_disk(device_map: object) -> bool:
     return "disk" in places.values()
 
 
-_LOOKS: tuple[Callable[[Wish], str | None], ...] = (
+_LOOKS: tuple[Callable[[LoadRequest], str | None], ...] = (
     _offload_state_dict,
     _offload_folder,
     _device_map_per_rank,

@@ -1,6 +1,7 @@
 """What goes around a load, of `load_pretrained` and of a pipeline alike.
 
-What is said before a load begins: what, where from, where to, and how long it may take.
+It says before what is loaded, where from, where to, and how long that may take; then it is
+followed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.attempt import attempt, in_words, several
-from lightning_hangcheck.hooks.pretrained.loading.loading_seams import heard
+from lightning_hangcheck.hooks.pretrained.attempt import attempt
+from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress, reading_rate
 from lightning_hangcheck.hooks.pretrained.loading.source import Source, find_source
-from lightning_hangcheck.hooks.pretrained.loading.traps import Wish, traps
+from lightning_hangcheck.hooks.pretrained.loading.traps import LoadRequest, traps
 from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.amounts import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -23,57 +25,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
-
-def announcement(loader: str, source: Source, named: Mapping[str, Any], is_model: bool) -> str:
-    """One line about a load.
-
-    Args:
-        loader: The class whose ``from_pretrained`` will be called.
-        source: Where from.
-        named: Its keyword arguments.
-        is_model: Weights are loaded, not only a tokenizer.
-    """
-    parts = [f"{loader}.from_pretrained will read {_where(source)}"]
-    if is_model and source.weight_files:
-        files = several(len(source.weight_files), "weight file")
-        parts.append(f"{files}, {in_words(source.size)}")
-    if is_model:
-        parts.append(f"device_map={named.get('device_map')!r}")
-        parts.append(f"dtype={_dtype(named)}")
-    parts.append("offline: the hub is not asked" if source.offline else "online")
-    return "; ".join(parts)
-
-
-def expectation(source: Source, rate: float | None) -> str | None:
-    """How long reading may take, as an estimate; None where nothing is known.
-
-    Args:
-        source: Where from.
-        rate: Bytes a second, measured on a sample.
-    """
-    if not rate or not source.size:
-        return None
-    return (
-        f"reading may take about {source.size / rate:.0f} s (an estimate: {in_words(source.size)} "
-        f"at {in_words(rate)}/s, measured just now on a sample of the files)"
-    )
-
-
-def _where(source: Source) -> str:
-    if source.kind == "folder":
-        return f"the local folder {source.name}"
-    if source.kind == "cache":
-        return f"{source.name} from the cache of the hub ({source.folder})"
-    return f"{source.name} from the hub (no folder here has this name, and the cache has it not)"
-
-
-def _dtype(named: Mapping[str, Any]) -> str:
-    dtype = named.get("dtype", named.get("torch_dtype"))
-    return "transformers' default" if dtype is None else str(dtype)
-
-
 Loaded = TypeVar("Loaded")
-
 LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
 UNSEEN = Source(name="", kind="folder", offline=True)
 
@@ -104,8 +56,60 @@ def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> 
         return work()
     source = attempt("looking at the files", partial(_look, recorder, load)) or UNSEEN
     progress = ShardProgress(source, recorder.say, recorder.heart.beat)
-    with Section(recorder, f"{load.what} from_pretrained ({load.loader})"), heard(progress):
+    with (
+        Section(recorder, f"{load.what} from_pretrained ({load.loader})"),
+        follow_loading(progress),
+    ):
         return work()
+
+
+def announcement(loader: str, source: Source, named: Mapping[str, Any], is_model: bool) -> str:
+    """One line about a load.
+
+    Args:
+        loader: The class whose ``from_pretrained`` will be called.
+        source: Where from.
+        named: Its keyword arguments.
+        is_model: Weights are loaded, not only a tokenizer.
+    """
+    parts = [f"{loader}.from_pretrained will read {_where(source)}"]
+    if is_model and source.weight_files:
+        files = several(len(source.weight_files), "weight file")
+        parts.append(f"{files}, {bytes_in_words(source.size)}")
+    if is_model:
+        parts.append(f"device_map={named.get('device_map')!r}")
+        parts.append(f"dtype={_dtype(named)}")
+    parts.append("offline: the hub is not asked" if source.offline else "online")
+    return "; ".join(parts)
+
+
+def expectation(source: Source, rate: float | None) -> str | None:
+    """How long reading may take, as an estimate; None where nothing is known.
+
+    Args:
+        source: Where from.
+        rate: Bytes a second, measured on a sample.
+    """
+    if not rate or not source.size:
+        return None
+    return (
+        f"reading may take about {source.size / rate:.0f} s (an estimate: "
+        f"{bytes_in_words(source.size)} at {bytes_in_words(rate)}/s, measured just now "
+        "on a sample of the files)"
+    )
+
+
+def _where(source: Source) -> str:
+    if source.kind == "folder":
+        return f"the local folder {source.name}"
+    if source.kind == "cache":
+        return f"{source.name} from the cache of the hub ({source.folder})"
+    return f"{source.name} from the hub (no folder here has this name, and the cache has it not)"
+
+
+def _dtype(named: Mapping[str, Any]) -> str:
+    dtype = named.get("dtype", named.get("torch_dtype"))
+    return "transformers' default" if dtype is None else str(dtype)
 
 
 def _look(recorder: Recorder, load: Load) -> Source:
@@ -116,7 +120,7 @@ def _look(recorder: Recorder, load: Load) -> Source:
         return UNSEEN
     recorder.say(announcement(load.loader, source, load.named, is_model=load.what == "model"))
     if load.what == "model":
-        for sentence in traps(_wish(source, load, recorder)):
+        for sentence in traps(_load_request(source, load, recorder)):
             recorder.say(f"WARNING: {sentence}")
         attempt("an estimate of the time", partial(_expect, recorder, source))
     return source
@@ -136,11 +140,11 @@ def _expect(recorder: Recorder, source: Source) -> None:
         recorder.say(expected)
 
 
-def _wish(source: Source, load: Load, recorder: Recorder) -> Wish:
+def _load_request(source: Source, load: Load, recorder: Recorder) -> LoadRequest:
     import transformers
 
     major, minor = transformers.__version__.split(".")[:2]
-    return Wish(
+    return LoadRequest(
         loader=load.loader,
         source=source,
         named=load.named,

@@ -1,49 +1,37 @@
-"""What is said of a load or a generation, from facts alone."""
+"""What is said of a load, from facts alone."""
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
-from processes import until
 
-from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.pretrained.generation.generated import LongRun
-from lightning_hangcheck.hooks.pretrained.generation.generation_watch import doubts_before
-from lightning_hangcheck.hooks.pretrained.generation.limits import Limits, beyond, capped
-from lightning_hangcheck.hooks.pretrained.generation_flags import (
-    doubtful_flags,
-    set_on_model,
-    set_on_tokenizer,
-)
-from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory, in_one_line
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import (
     SMALLEST_MODEL,
     ShardProgress,
     reading_rate,
 )
 from lightning_hangcheck.hooks.pretrained.loading.source import Source, WeightFile, find_weights
-from lightning_hangcheck.hooks.pretrained.loading.traps import Wish, traps
+from lightning_hangcheck.hooks.pretrained.loading.traps import LoadRequest, traps
 from lightning_hangcheck.hooks.pretrained.loading.watched_load import announcement, expectation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FILES = (WeightFile("/m/model-1.safetensors", 2_000_000), WeightFile("/m/model-2.safetensors", 10))
+
+
 HERE = Source(name="/m", kind="folder", offline=False, weight_files=FILES)
+
+
 CACHED = Source(name="me/llama", kind="cache", offline=False, has_generation_config=True)
-END = "</s>"
-FULL_GPU = GpuMemory(index=1, used=95, total=100, by_us=50)
 
 
 def named_traps(source: Source = CACHED, world_size: int = 1, **named: Any) -> str:
     version = named.pop("version", (5, 23))
     return "\n".join(
         traps(
-            Wish(
+            LoadRequest(
                 loader="LlamaForCausalLM",
                 source=source,
                 named=named,
@@ -158,97 +146,3 @@ def test_one_large_file_is_not_silent() -> None:
         heard.now = float(second)
         heard.progress.loaded_weights(["x"])
     assert heard.lines == ["5 weights loaded so far", "9 weights loaded so far"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"temperature": 0.2}, "temperature=0.2 is ignored without do_sample=True"),
-        ({"temperature": 0, "do_sample": True}, "temperature=0 with do_sample=True is refused"),
-        ({"early_stopping": True}, "without num_beams > 1"),
-        ({"max_length": 9, "max_new_tokens": 9}, "max_length is ignored"),
-        ({"min_new_tokens": 9, "max_new_tokens": 5}, "is above max_new_tokens=5"),
-        ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences=3 is refused"),
-    ],
-)
-def test_a_flag_that_contradicts_another_is_named(flags: dict[str, Any], words: str) -> None:
-    assert words in "\n".join(doubtful_flags(flags))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {},
-        {"temperature": 0.2, "do_sample": True, "num_return_sequences": 3},
-        {"temperature": 1.0, "top_k": 50},
-        {"num_beams": 4, "early_stopping": True, "num_return_sequences": 4},
-    ],
-)
-def test_flags_that_fit_are_not_spoken_of(flags: dict[str, Any]) -> None:
-    assert doubtful_flags(flags) == []
-
-
-def test_only_flags_that_were_given_are_spoken_of() -> None:
-    assert doubtful_flags({"temperature": 0.2}, given={"max_new_tokens"}) == []
-
-
-def test_a_full_gpu_offload_and_the_cpu_are_doubts() -> None:
-    assert "GPU 1 is 95% full" in doubts_before("cuda", [FULL_GPU], [])[0]
-    assert "offloaded (cpu, disk)" in doubts_before("cuda", [], ["cpu", "disk"])[0]
-    assert "on the CPU" in doubts_before("cpu", [], [])[0]
-    assert doubts_before("cuda", [GpuMemory(0, 90, 100, 90)], []) == []
-
-
-def test_memory_is_told_for_each_gpu() -> None:
-    assert in_one_line((FULL_GPU,)) == "GPU 1: 95 B of 100 B used (95%), 50 B by this process"
-    assert in_one_line(()) == "the model is on no GPU"
-
-
-def config(**flags: Any) -> Any:
-    return SimpleNamespace(**flags)
-
-
-def test_new_tokens_beyond_the_limit_are_found_wherever_they_are_asked_for() -> None:
-    limits, short = Limits(), config(max_new_tokens=20, max_length=None)
-    assert beyond(limits, short, {"max_new_tokens": 2000}, 5) == 2000
-    assert beyond(limits, short, {"max_length": 605}, 5) == 600
-    assert beyond(limits, config(max_length=4096), {}, 96) == 4000
-    assert beyond(limits, short, {"generation_config": config(max_new_tokens=700)}, 5) == 700
-    assert beyond(limits, short, {}, 5) is None
-    assert beyond(None, short, {"max_new_tokens": 2000}, 5) is None
-    assert capped({"max_length": 9, "x": 1}, limits) == {"max_new_tokens": 512, "x": 1}
-
-
-def test_limits_that_leave_nothing_are_refused() -> None:
-    with pytest.raises(BadUsage, match="above 0"):
-        Limits(max_new_tokens=0)
-
-
-def test_a_pad_token_is_set_from_the_end_of_sequence_and_only_if_missing() -> None:
-    tokenizer = config(pad_token=None, eos_token=END, pad_token_id=2)
-    assert "'</s>' (id 2)" in str(set_on_tokenizer(tokenizer))
-    assert tokenizer.pad_token == END
-    assert set_on_tokenizer(tokenizer) is None
-    assert "WARNING" in str(set_on_tokenizer(config(pad_token=None, eos_token=None)))
-    model = config(
-        config=config(pad_token_id=None, eos_token_id=[7, 8]),
-        generation_config=config(pad_token_id=0, eos_token_id=7),
-    )
-    assert "no pad_token_id on config; it is now the end-of-sequence id 7" in str(
-        set_on_model(model)
-    )
-    assert (model.config.pad_token_id, model.generation_config.pad_token_id) == (7, 0)
-
-
-def test_a_long_run_is_warned_of_once_while_it_runs() -> None:
-    warned = threading.Event()
-    with LongRun(0.001, warned.set):
-        assert warned.wait(10.0)
-
-
-def test_a_short_run_is_not_warned_of() -> None:
-    warned = threading.Event()
-    with LongRun(60.0, warned.set):
-        pass
-    assert not warned.is_set()
-    until(lambda: not any(isinstance(one, threading.Timer) for one in threading.enumerate()), "end")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from launching import OFFLINE, TORCHRUN, Ended, run_job
-from wandb_run_file import logged
-from wandb_server import Manner, WandbServer
+from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
+from hooks.wandb_guard.wandb_run_file import logged
+from hooks.wandb_guard.wandb_server import Manner, WandbServer
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.wandb.guard import guarded_wandb_logger

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from injecting import PACKAGE, as_script, run_script
+from hooks.zero_code.injecting import PACKAGE, as_script, run_script
 from processes import PROGRAMS
 
 from lightning_hangcheck.rundir.journal_reader import read_journal

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from launching import json_lines, start_job
+from hooks.launching import json_lines, start_job
 from processes import end
 
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
@@ -45,7 +45,7 @@ def meet(tmp_path: Path) -> Iterator[Meet]:
         alone = more.get("LOCAL_WORLD_SIZE") == "2" and rank == 0
         path = of_another_node.path if alone else session.path
         environment |= {SESSION_VARIABLE: str(path), "MASTER_PORT": "1", **more}
-        job = start_job(tmp_path, "hooks_meeting.py", json.dumps(steps), environment=environment)
+        job = start_job(tmp_path, "hooks_rendezvous.py", json.dumps(steps), environment=environment)
         started.append(job)
         return job
 
@@ -127,7 +127,7 @@ def test_rank_zero_that_is_late_fails_on_every_rank(meet: Meet) -> None:
 
 def test_process_without_peers_just_runs_its_body_and_keeps_its_own_error(tmp_path: Path) -> None:
     steps = json.dumps([["first", "alone", 20.0, 0.0], ["first", "alone", 20.0, "fail"]])
-    job = start_job(tmp_path, "hooks_meeting.py", steps, environment={})
+    job = start_job(tmp_path, "hooks_rendezvous.py", steps, environment={})
     try:
         first, second = json_lines(job.communicate(timeout=PATIENCE_S)[0])
     finally:

@@ -51,7 +51,7 @@ def session(tmp_path: Path) -> Session:
 def _python(
     session: Session, *arguments: str, search: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    package = str(Path(__file__).parents[2])
+    package = str(Path(__file__).parents[3])
     return subprocess.run(
         [sys.executable, *arguments],
         env={
@@ -246,7 +246,7 @@ def test_the_pulse_starts_torchs_server_and_ends_the_startup(
 @pytest.mark.real
 def test_a_rank_with_torchs_server_ends_as_without(session: Session, tmp_path: Path) -> None:
     """The server is silent, answers to the end, and holds no exit up."""
-    program = Path(__file__).parents[1] / "programs" / "flight_recorded.py"
+    program = Path(__file__).parents[2] / "programs" / "flight_recorded.py"
     socket_path = str(tmp_path / "torch" / "socket")
     reader, writer = os.pipe()
     ended = subprocess.run(

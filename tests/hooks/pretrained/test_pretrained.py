@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from launching import OFFLINE as WANDB_OFFLINE
-from launching import Ended, run_job
+from hooks.launching import OFFLINE as WANDB_OFFLINE
+from hooks.launching import Ended, run_job
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ending a wandb run within a time limit, whether the user finishes it or the interpreter exits.
+"""Finishing a wandb run within a time limit, whether the user finishes it or the interpreter exits.
 
 wandb waits for its service process, and that for the server. Asked to, the service gives up by
 itself and writes what is left to the disk (wandb's ``finish_timeout``). Where it does not even do
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from lightning_hangcheck import log
-from lightning_hangcheck.hooks.guards.limits import notice_after
+from lightning_hangcheck.hooks.wait_limit import notice_after
 from lightning_hangcheck.hooks.wandb.service import abandon, end_services
 from lightning_hangcheck.machine.own_thread import start_thread
 from lightning_hangcheck.machine.room import NoRoom
@@ -45,7 +45,7 @@ def wandb_patience(limit: float) -> float:
     return max(limit - GIVES_UP_EARLIER, limit / 2)
 
 
-class Ending:
+class RunFinish:
     """Bounds ``run.finish()``, and what wandb does at exit for a run that was not finished.
 
     Nothing is raised for being late: training is done, and what was not uploaded is on the disk.

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from launching import OFFLINE, Ended, run_job
+from hooks.launching import OFFLINE, Ended, run_job
 
 if TYPE_CHECKING:
     from pathlib import Path

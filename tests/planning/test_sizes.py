@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.tiny_models import KNOWN, VOCABULARY, real_model, save_config
+from planning.tiny_models import KNOWN, VOCABULARY, real_model, save_config
 
 from lightning_hangcheck.planning.config import read_config, read_fields
 from lightning_hangcheck.planning.sizes import activation_bytes, cache_bytes
@@ -27,7 +27,7 @@ def test_planned_activations_are_right_within_the_promised_factor(
     family: str, dtype: str, number_bytes: int, tmp_path: Path
 ) -> None:
     import torch
-    from hooks.tensor_peak import TensorPeak
+    from planning.tensor_peak import TensorPeak
 
     # a window would be shorter than the context, so that the cache is cut while it is counted
     window = {"sliding_window": 4096} if family == "mistral" else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_model, save_config
+from planning.tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_model, save_config
 
 from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
 from lightning_hangcheck.hooks.plan.meta_model import MetaModel

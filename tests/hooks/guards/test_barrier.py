@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from launching import OFFLINE, TORCHRUN, Ended, run_job
+from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
 
 if TYPE_CHECKING:
     from pathlib import Path

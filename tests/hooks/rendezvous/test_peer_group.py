@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.peer_group import find_circle
+from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
 from lightning_hangcheck.session.job_key import start_key
@@ -89,7 +89,7 @@ def test_slurm_restart_is_a_start_of_its_own() -> None:
         ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, False)),
     ],
 )
-def test_circle_follows_the_launcher(
+def test_peer_group_follows_the_launcher(
     environment: dict[str, str],
     expected: tuple[int, int | None, bool],
     recorder: Recorder,
@@ -97,18 +97,18 @@ def test_circle_follows_the_launcher(
 ) -> None:
     launch(monkeypatch, environment)
 
-    peers = find_circle(recorder)
+    peers = find_peer_group(recorder)
     assert peers is not None
     assert (peers.index, peers.size, peers.peers_exist) == expected
 
 
-def test_plain_process_on_a_later_node_has_no_circle(
+def test_plain_process_on_a_later_node_has_no_peer_group(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Lightning tells it its global rank only in fit, so it must not act as rank 0."""
     launch(monkeypatch, {"NODE_RANK": "1"})
 
-    assert find_circle(recorder) is None
+    assert find_peer_group(recorder) is None
     assert "nothing tells this process its global rank" in capfd.readouterr().err
 
 
@@ -119,9 +119,9 @@ def test_slurm_over_nodes_needs_a_folder_that_all_see(
     launch(monkeypatch, {**step, "SLURM_STEP_NUM_NODES": "2"})
 
     with pytest.raises(MeetingFailed, match="set HANGCHECK_RUN_DIR"):
-        find_circle(recorder)
+        find_peer_group(recorder)
     recorder.settings = Settings(run_dir=str(tmp_path / "shared"))
-    peers = find_circle(recorder)
+    peers = find_peer_group(recorder)
     assert peers is not None
     assert str(tmp_path / "shared") in peers.place.where
 
@@ -132,7 +132,7 @@ def test_ranks_of_one_node_meet_on_that_node(
     spread = {**torchrun(3), "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
     launch(monkeypatch, spread)
 
-    peers = find_circle(recorder, local=True)
+    peers = find_peer_group(recorder, local=True)
     assert peers is not None
     assert (peers.index, peers.size, peers.noun) == (1, 2, "local rank")
     assert isinstance(recorder.session, Session)

@@ -12,7 +12,7 @@ import time
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.rendezvous.rendezvous import meet
+from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
 
 
 def say(**words):
@@ -21,7 +21,7 @@ def say(**words):
 
 
 def do_meet(name, time_limit):
-    met = meet(name, time_limit, f"from {os.environ['RANK']}".encode())
+    met = join_rendezvous(name, time_limit, f"from {os.environ['RANK']}".encode())
     return {rank: payload.decode() for rank, payload in met.items()}
 
 

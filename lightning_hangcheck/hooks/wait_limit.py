@@ -1,7 +1,4 @@
-"""The time limits that a caller gives to a guard.
-
-Saying what a guard waits for, while it still waits.
-"""
+"""How long a guard may wait: the limit is checked, and what it waits for is said meanwhile."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ from lightning_hangcheck.errors import BadUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NOTICE_AFTER = 5.0  # seconds; within the 10 s after which the sidecar names a suspect
 
 
 def check_limit(name: str, seconds: float | None) -> None:
@@ -28,9 +27,6 @@ def check_limit(name: str, seconds: float | None) -> None:
     """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise BadUsage(f"{name}={seconds!r} is no positive number", f"write seconds: {name}=60.0")
-
-
-NOTICE_AFTER = 5.0  # seconds; within the 10 s after which the sidecar names a suspect
 
 
 def notice_after(limit: float) -> float:

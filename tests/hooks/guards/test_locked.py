@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from launching import json_lines, start_job
+from hooks.launching import json_lines, start_job
 from processes import end, until
 
 import lightning_hangcheck as hc

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from launching import run_job
-from wandb_run_file import exit_code, logged
-from wandb_server import WandbServer
+from hooks.launching import run_job
+from hooks.wandb_guard.wandb_run_file import exit_code, logged
+from hooks.wandb_guard.wandb_server import WandbServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def test_frozen_service_and_mute_server_are_left_in_time_and_nothing_logged_is_l
     """The server first answers slowly, which must not be cut short."""
     server = WandbServer("answers", delay=SLOW_S)
     try:
-        job = run_job(tmp_path, "hooks_ending.py", environment=server.environment)
+        job = run_job(tmp_path, "hooks_run_finish.py", environment=server.environment)
     finally:
         server.close()
 

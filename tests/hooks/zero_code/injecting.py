@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning_hangcheck.hooks.zero_code.start import injected
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
 
-PACKAGE = str(Path(__file__).parents[2])
+PACKAGE = str(Path(__file__).parents[3])
 
 
 def run_script(script: Path, environment: dict[str, str], python_path: str) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""Limits that keep a debug run finite: how much is read, and how much is written."""
+"""Limits on tokens that keep a debug run finite: how many are read, and how many are made."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ def capped(named: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     return {**rest, "max_new_tokens": limits.max_new_tokens}
 
 
-def _new_tokens(flags: Mapping[str, Any], prompt_length: int) -> int | None:
-    if flags.get("max_new_tokens") is not None:
-        return int(flags["max_new_tokens"])
-    total = flags.get("max_length")
-    return None if total is None else int(total) - prompt_length
-
-
 def cut_in_words(asked: int, limits: Limits) -> str:
     """Say that new tokens were capped."""
     return (
         f"generate: {asked} new tokens were asked for, {limits.max_new_tokens} will be made at "
         "most (limit of a debug run: Limits(max_new_tokens=...))"
     )
+
+
+def _new_tokens(flags: Mapping[str, Any], prompt_length: int) -> int | None:
+    if flags.get("max_new_tokens") is not None:
+        return int(flags["max_new_tokens"])
+    total = flags.get("max_length")
+    return None if total is None else int(total) - prompt_length

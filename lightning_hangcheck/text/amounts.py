@@ -1,0 +1,19 @@
+"""Amounts as people read them."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def bytes_in_words(size: float) -> str:
+    """Write a number of bytes with the unit that suits it, in steps of 1000: ``3.2 GB``."""
+    for unit in _UNITS[:-1]:
+        if abs(size) < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {_UNITS[-1]}"
+
+
+def several(count: int, noun: str) -> str:
+    """Write a count with its noun: ``1 prompt``, ``2 prompts``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
