@@ -67,14 +67,14 @@ def attach(
     from lightning_hangcheck.attach.offer import offer_of, watch_over
     from lightning_hangcheck.attach.visit import attach as visit
     from lightning_hangcheck.attach.watched_history import hang_stands
-    from lightning_hangcheck.observe.limits import limits_of
+    from lightning_hangcheck.observe.patience import patience_of
 
     jobs = find_jobs(look_around(), (*pids, *more))
     if len(jobs) > 1:
         _ask_which(jobs)
     offer = offer_of(jobs[0].pids)
     asked = local_values or settings.locals
-    case, verdict = visit(jobs[0], limits_of(settings), folder, offer, local_values=asked)
+    case, verdict = visit(jobs[0], patience_of(settings), folder, offer, local_values=asked)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
     watch = watch_over(offer.session) if offer.session is not None else None
     if watch is not None:

@@ -1,3 +1,12 @@
 """TODO."""
 
-__all__ = ["discovery", "limits", "looking", "pages", "process_tree", "run_record", "watch_notes"]
+__all__ = [
+    "discovery",
+    "looking",
+    "pages",
+    "patience",
+    "process_tree",
+    "run_record",
+    "saving",
+    "watch_notes",
+]

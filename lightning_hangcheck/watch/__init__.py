@@ -1,3 +1,3 @@
 """TODO."""
 
-__all__ = ["messages", "publishing", "ranks", "starting"]
+__all__ = ["messages", "starting"]

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.model.case import Aftermath, Case
-from lightning_hangcheck.observe.limits import limits_of
 from lightning_hangcheck.observe.looking import Look, Looker
+from lightning_hangcheck.observe.patience import patience_of
 from lightning_hangcheck.probes.proc.exits import still_running
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm
@@ -289,7 +289,7 @@ class Watcher:
             ranks=watched.views(self.roster.host, now_ns),
             gaps=self._gaps,
             code=self._code,
-            limits=limits_of(self._settings),
+            limits=patience_of(self._settings),
             taken_at=utc_now(),
             taken_ns=now_ns,
             ended=ended,

@@ -17,8 +17,6 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.observe.run_record import RunRecorder, rounds_so_far
-from lightning_hangcheck.observe.watch_notes import NoteKeeper
 from lightning_hangcheck.probes.proc.process_tree import process_ref
 from lightning_hangcheck.session.run_folders import (
     CLAIMED_WITHIN_S,
@@ -35,8 +33,10 @@ from lightning_hangcheck.watch.messages import (
     LauncherGone,
     send,
 )
+from lightning_hangcheck.watch.note_keeper import NoteKeeper
 from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
+from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
 
 if TYPE_CHECKING:
     from types import FrameType

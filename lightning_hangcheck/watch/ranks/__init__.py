@@ -1,3 +1,3 @@
 """TODO."""
 
-__all__ = ["roster", "rounds", "watched_rank"]
+__all__ = ["roster", "rounds", "run_recorder", "watched_rank"]
