@@ -1,21 +1,21 @@
-"""For how long has each rank been silent when a visitor comes? Pure.
+"""For how long has each rank been silent when we attach? Pure.
 
 Attaching, we see two seconds. What came before is known from three sides, and the patience table of
 the contract is then asked as ever:
 
 - its page, where a rank beats: it has not been silent for longer than since its last beat;
-- a watcher's notes: it knows since when each rank has shown no progress;
-- the kernel: how long each main thread had slept when we came. Looks of a watcher, or of py-spy,
+- a sidecar's notes: it knows since when each rank has shown no progress;
+- the kernel: how long each main thread had slept when we came. Looks of a sidecar, or of py-spy,
   wake a rank, so this may be short though the rank has been stuck for an hour.
 
-The longest that watcher and kernel know counts, and the page bounds it:
+The longest that sidecar and kernel know counts, and the page bounds it:
 
 - a rank that stands still has been idle for as long as its main thread slept;
 - a rank that waits in a collective has waited for as long as it slept, and the rank that it waits
   for has not come for that long: that is this one's silence, whatever it does;
 - one that polls wakes now and then, so its own sleep says little. The waiting of others is enough
   to suspect it, and to call it hung once that is longer than any silence that is borne;
-- one that computes may be at a long computation: without a watcher, which knows its pace, silence
+- one that computes may be at a long computation: without a sidecar, which knows its pace, silence
   and the waiting of others count only from the time from which a busy rank may be suspected.
 """
 

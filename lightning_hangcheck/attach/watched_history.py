@@ -1,4 +1,4 @@
-"""What a watcher saw before a visitor came: how much of it still counts. Pure.
+"""What a sidecar saw before we attached: how much of it still counts. Pure.
 
 Its notes are a second old while it runs. One that is stopped, starved or gone leaves older ones:
 they count for a rank that, by the kernel's record, has not run since. Of any other nobody knows
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.observe.watch_notes import RankNote, WatchNotes
 
 FRESH_S = 5.0
-"""Age up to which notes tell the present; a visitor looks for two seconds himself."""
+"""Age up to which notes tell the present; `hangcheck attach` looks for two seconds itself."""
 WHAT_WATCHER_SAW = "what the job's watcher saw"
 STANDS = ("hang", "dead", "crashed")
 """Verdicts that an exit code tells, until the watcher says that the job recovered."""
@@ -34,7 +34,7 @@ def history(
 
     Args:
         notes: The newest.
-        ranks: Whom the visitor found.
+        ranks: Whom we found.
         slept: By process id, seconds for which it has not run by now, as the kernel has it.
         now_ns: Monotonic.
     """

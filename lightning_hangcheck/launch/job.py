@@ -1,4 +1,4 @@
-"""The launched command and all below it: started unchanged, passed signals, reaped, ended."""
+"""The launched command and all below it: started unchanged, passed signals, reaped, aborted."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def _ended_child() -> int:
     return 0 if ended is None else ended.si_pid
 
 
-class Ending:
-    """Ends a hung job: SIGTERM to the command, after a grace SIGKILL to all that is left."""
+class Abort:
+    """The end of a hung job: SIGTERM to the command, after a grace SIGKILL to all that is left."""
 
     def __init__(self, job: Job, grace_s: float) -> None:
         self._job = job
@@ -162,7 +162,7 @@ class Ending:
         """Whether SIGKILL had its time: what is still there waits in the kernel, for ever."""
         return time.monotonic() >= self._kill_at + KILLED_WITHIN_S
 
-    def press(self, ours: Sequence[int]) -> None:
+    def kill_after_grace(self, ours: Sequence[int]) -> None:
         """Kill what is left once the grace is over."""
         if time.monotonic() >= self._kill_at:
             for pid in self._job.processes(ours):

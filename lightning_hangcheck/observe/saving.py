@@ -1,8 +1,4 @@
-"""Saving a verdict with the evidence that it rests on, and a whole run where nobody else keeps one.
-
-<run>/evidence/NNNN/    the case and its stacks, written first
-<run>/verdicts/NNNN.json, <run>/verdict.json
-"""
+"""Saving a verdict with its evidence, in a watched run or as a run of its own."""
 
 from __future__ import annotations
 

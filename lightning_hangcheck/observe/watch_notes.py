@@ -1,10 +1,10 @@
-"""What a sidecar tells a visitor: for how long each rank has been silent, and its newest verdict.
+"""What a sidecar tells `hangcheck attach`: the silence of each rank, and its newest verdict.
 
     <session>/watch.json   written once a second, in memory: no disk can delay it
 
-Whoever visits a job that is watched (`hangcheck attach`) sees it for some seconds only, and the
-kernel's record of who slept for how long starts anew at each look of the sidecar. The sidecar has
-watched all the time; what it knows is the history that the visitor lacks.
+Whoever attaches to a job that is watched sees it for some seconds only, and the kernel's record of
+who slept for how long starts anew at each look of the sidecar. The sidecar has watched all the
+time; what it knows is the history that `attach` lacks.
 """
 
 from __future__ import annotations

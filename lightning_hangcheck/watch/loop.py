@@ -17,7 +17,7 @@ from lightning_hangcheck.watch.alarm import Alarm
 from lightning_hangcheck.watch.ranks.roster import Roster
 from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
 from lightning_hangcheck.watch.schedule import Schedule
-from lightning_hangcheck.watch.way_out import WayOut
+from lightning_hangcheck.watch.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class Watcher:
         self.earlier = earlier
         self.roster = Roster(session, self._read_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
-        self._way_out = WayOut()
+        self._shutdown = Shutdown()
         self._said_still_there: set[int] = set()
         self._raised_ns = 0
         self._recovering_ns = 0
@@ -96,7 +96,7 @@ class Watcher:
             look = None
         if look is not None:
             self._take(look)
-        if self._on_its_way_out(now_ns, looked=look is not None):
+        if self._shutting_down(now_ns, looked=look is not None):
             self._say_still_there(now_ns)
         else:
             if look is not None:
@@ -114,18 +114,18 @@ class Watcher:
         now_ns = time.monotonic_ns()
         standing = self.alarm.standing
         suspected = standing.summary if standing is not None and not self.alarm.proven else ""
-        self._way_out.ask(by, self.roster.views(now_ns), suspected, now_ns)
+        self._shutdown.ask(by, self.roster.views(now_ns), suspected, now_ns)
 
-    def _on_its_way_out(self, now_ns: int, *, looked: bool) -> bool:
+    def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:
         """Asked only where there is something to judge, or not to."""
         proven = self.alarm.proven
-        if not (looked or proven or self._way_out.asked is not None):
+        if not (looked or proven or self._shutdown.asked is not None):
             return False
-        return self._way_out.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
+        return self._shutdown.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
 
     def _say_still_there(self, now_ns: int) -> None:
         """A hung job that does not end when it is asked to: say once how it can be ended."""
-        asked, since_ns = self._way_out.asked, self._way_out.asked_ns
+        asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
         if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
             return
         if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
@@ -187,11 +187,11 @@ class Watcher:
             self._case(self.roster.round, now_ns, ended=True),
             exit_code=exit_code,
             left_running=left_running,
-            asked_end=self._way_out.asked,
+            asked_end=self._shutdown.asked,
         )
         standing = self.alarm.standing
         if standing is not None and self.alarm.proven and not ended_well(case):
-            asked_ns = self._way_out.asked_ns if self._way_out.asked is not None else now_ns
+            asked_ns = self._shutdown.asked_ns if self._shutdown.asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
             return standing
         if self.alarm.proven:
@@ -206,7 +206,7 @@ class Watcher:
         """Tell how each round ended that another has followed, and start afresh with that one."""
         for left, next_start in self.roster.left_rounds():
             case = self._case(left, now_ns, ended=True, next_start=next_start)
-            case = replace(case, asked_end=self._way_out.asked)
+            case = replace(case, asked_end=self._shutdown.asked)
             hang = self.alarm.standing if self.alarm.proven else None
             verdict, ended = end_round(case, left.started_at, hang)
             if verdict.verdict != "finished":
@@ -235,13 +235,13 @@ class Watcher:
                 rank.progress.saw_spinning()
         case = self._case(self.roster.round, now_ns)
         verdict = judge(case)
-        telling = self.alarm.hear(verdict)
+        telling = self.alarm.take(verdict)
         self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
         if telling is None:
             return
         self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
         if self.alarm.proven:
-            self._way_out.hang_proven(case.ranks)
+            self._shutdown.hang_proven(case.ranks)
         self._publisher.publish(case, verdict, telling)
         if telling == "report":
             self._hang_proven()

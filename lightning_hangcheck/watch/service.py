@@ -83,7 +83,7 @@ class Service:
             record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))
-            ended = self._hear()
+            ended = self._receive()
         self._conclude(ended)
         self._publisher.close(DISK_LIMIT_S)
         self._watcher.roster.close()
@@ -96,8 +96,8 @@ class Service:
         """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
         self._signal = signal.Signals(number).name
 
-    def _hear(self) -> CommandEnded | None:
-        """Hear what came since: the launcher's messages, and signals that reached ourselves."""
+    def _receive(self) -> CommandEnded | None:
+        """Take what came since: the launcher's messages, and signals that reached ourselves."""
         if self._signal:
             self._watcher.end_asked(f"{self._signal} (sent to the sidecar, too)")
             log.once(
@@ -133,7 +133,7 @@ class Service:
     def _conclude(self, ended: CommandEnded | None) -> None:
         roster = self._watcher.roster
         if ended is not None:
-            roster.round.depart(ended.pid, ended.exit_code)
+            roster.round.note_exit(ended.pid, ended.exit_code)
         exit_code = ended.exit_code if ended is not None else None
         left_running = ended.left_running if ended is not None else ()
         verdict = self._watcher.conclude(exit_code, left_running)
