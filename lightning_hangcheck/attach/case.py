@@ -108,7 +108,7 @@ def undecided(case: Case) -> bool:
 
 
 def _history(seen: Observation) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
-    """What a watcher knew of the ranks before we came, and what of it does not count."""
+    """What a sidecar knew of the ranks before we came, and what of it does not count."""
     if seen.watch is None:
         return {}, ()
     notes = seen.watch.notes

@@ -58,7 +58,7 @@ class Observer:
     Args:
         job: As `job_search` found it.
         limits: Patience in force; of what is proven, never more than a second.
-        recorded: What the job offers a observer, if it records.
+        recorded: The session in which the job records, if it does.
         local_values: Whether to read the ranks' local variables in the last look.
         time_limit_s: Seconds for all looks, where processes and their servers don't answer.
     """

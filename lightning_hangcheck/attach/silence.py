@@ -53,7 +53,7 @@ def with_silences(
         watched_s: Seconds from the first look to the last.
         limits: In force.
         now_ns: Monotonic, when the last look was over.
-        watched: By rank, what a watcher knows of it up to now.
+        watched: By rank, what a sidecar knows of it up to now.
     """
     known = [_as_known(view, watched.get(view.rank), now_ns) for view in views]
     awaited_s = max((_still_s(view) for view in known if _waits(view)), default=0.0)
@@ -75,7 +75,7 @@ def unknown_sleep(
     Args:
         views: With ``slept_for_s``.
         watched_s: Seconds from the first look to the last: many where the first ones left it open.
-        watched: By rank, what a watcher knows of it.
+        watched: By rank, what a sidecar knows of it.
     """
     return tuple(
         Gap(f"how long rank {view.rank} had been idle before", view.rank, why)
@@ -98,7 +98,7 @@ def _untold(slept_s: float | None, watched_s: float) -> str:
 
 
 def _as_known(view: RankView, note: RankNote | None, now_ns: int) -> RankView:
-    """Fill in what its page and a watcher say, before anything that we saw."""
+    """Fill in what its page and a sidecar say, before anything that we saw."""
     if view.process_exit is not None:
         return view
     if note is None:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 FRESH_S = 5.0
 """Age up to which notes tell the present; `hangcheck attach` looks for two seconds itself."""
-WHAT_WATCHER_SAW = "what the job's watcher saw"
+WHAT_SIDECAR_SAW = "what the job's watcher saw"
 STANDS = ("hang", "dead", "crashed")
-"""Verdicts that an exit code tells, until the watcher says that the job recovered."""
+"""Verdicts that an exit code tells, until the sidecar says that the job recovered."""
 
 
 def history(
     notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
 ) -> dict[int, RankNote]:
-    """Return, by rank, what the watcher knows of it, brought up to the present.
+    """Return, by rank, what the sidecar knows of it, brought up to the present.
 
     Args:
         notes: The newest.
@@ -54,7 +54,7 @@ def history(
 
 
 def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
-    """Say that the watcher does not tell the present, where it does not."""
+    """Say that the sidecar does not tell the present, where it does not."""
     age_s = _age_s(notes, now_ns)
     if age_s <= FRESH_S:
         return ()
@@ -62,13 +62,13 @@ def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
         f"its newest note is {age_s:.0f} s old: it is stopped, has no processor, or has ended; "
         "what ranks did since is known only of those that slept"
     )
-    return (Gap(WHAT_WATCHER_SAW, None, why),)
+    return (Gap(WHAT_SIDECAR_SAW, None, why),)
 
 
 def hang_stands(notes: WatchNotes, case: Case) -> bool:
-    """Whether a hang that the watcher told stands at the moment of a case.
+    """Whether a hang that the sidecar told stands at the moment of a case.
 
-    The watcher takes it back some seconds after its culprits have progressed. Until then its notes
+    The sidecar takes it back some seconds after its culprits have progressed. Until then its notes
     show that they have, and the case what came after the notes.
     """
     age_s = _age_s(notes, case.taken_ns)

@@ -99,56 +99,6 @@ class Job:
         return alive
 
 
-def refuse_unstartable(command: Sequence[str]) -> None:
-    """Refuse a program that is not there, before anything is made for its run.
-
-    Raises:
-        BadUsage: It is not there, or may not be run.
-    """
-    if shutil.which(command[0]) is None:
-        raise _unstartable(command[0], "no such program, or it may not be run")
-
-
-def _unstartable(program: str, why: str | None) -> BadUsage:
-    return BadUsage(
-        f"{program!r} cannot be started ({why})",
-        "write it as you would without hangcheck: hangcheck run -- python train.py",
-    )
-
-
-def adopt_orphans() -> None:
-    """Have the kernel hand us orphans below us instead of handing them to init."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def shell_code(exit_code: int) -> int:
-    """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
-    return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
-
-
-def become(command: Sequence[str]) -> NoReturn:
-    """Turn this process into the command, so that it takes no more than it would without us.
-
-    Raises:
-        BadUsage: It cannot be started.
-    """
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, as its children do not
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
-    except OSError as error:
-        raise _unstartable(command[0], error.strerror) from error
-
-
-def _ended_child() -> int:
-    """Process id of a child that has ended and was not collected, 0 if there is none."""
-    try:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return 0
-    return 0 if ended is None else ended.si_pid
-
-
 class Abort:
     """The end of a hung job: SIGTERM to the command, after a grace SIGKILL to all that is left."""
 
@@ -168,3 +118,53 @@ class Abort:
             for pid in self._job.processes(ours):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def refuse_unstartable(command: Sequence[str]) -> None:
+    """Refuse a program that is not there, before anything is made for its run.
+
+    Raises:
+        BadUsage: It is not there, or may not be run.
+    """
+    if shutil.which(command[0]) is None:
+        raise _unstartable(command[0], "no such program, or it may not be run")
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Turn this process into the command, so that it takes no more than it would without us.
+
+    Raises:
+        BadUsage: It cannot be started.
+    """
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, as its children do not
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
+    except OSError as error:
+        raise _unstartable(command[0], error.strerror) from error
+
+
+def shell_code(exit_code: int) -> int:
+    """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
+    return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
+
+
+def adopt_orphans() -> None:
+    """Have the kernel hand us orphans below us instead of handing them to init."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _unstartable(program: str, why: str | None) -> BadUsage:
+    return BadUsage(
+        f"{program!r} cannot be started ({why})",
+        "write it as you would without hangcheck: hangcheck run -- python train.py",
+    )
+
+
+def _ended_child() -> int:
+    """Process id of a child that has ended and was not collected, 0 if there is none."""
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return 0 if ended is None else ended.si_pid

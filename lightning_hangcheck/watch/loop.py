@@ -116,58 +116,6 @@ class Watcher:
         suspected = standing.summary if standing is not None and not self.alarm.proven else ""
         self._shutdown.ask(by, self.roster.views(now_ns), suspected, now_ns)
 
-    def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:
-        """Asked only where there is something to judge, or not to."""
-        proven = self.alarm.proven
-        if not (looked or proven or self._shutdown.asked is not None):
-            return False
-        return self._shutdown.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
-
-    def _say_still_there(self, now_ns: int) -> None:
-        """A hung job that does not end when it is asked to: say once how it can be ended."""
-        asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
-        if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
-            return
-        if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
-            return
-        self._said_still_there.add(since_ns)
-        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
-        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
-        self._tell_aftermath(text, now_ns)
-
-    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
-        """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        from lightning_hangcheck.diagnosis import judge
-
-        if self._raised_case is None:
-            return
-        after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
-        case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
-        self._publisher.publish(case, judge(case), "aftermath")
-
-    def _look_if_due(self, now_ns: int) -> None:
-        if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):
-            return
-        targets = self.roster.targets()
-        if targets:
-            self._looker.begin(
-                targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
-            )
-            self._look_begun_ns = now_ns
-
-    def _ranks_with_values(self) -> tuple[int, ...]:
-        """Local variables are read on request only, and then of ranks that a suspicion names."""
-        standing = self.alarm.standing
-        return standing.culprits if self._settings.locals and standing is not None else ()
-
-    def _ranks_to_see_closer(self, now_ns: int) -> tuple[int, ...]:
-        """Native calls cost a pause: only of ranks that were named already, and not each time."""
-        standing = self.alarm.standing
-        if standing is None or now_ns - self._closer_ns < CLOSER_EVERY_S * NANOSECONDS:
-            return ()
-        self._closer_ns = now_ns
-        return standing.culprits[:MOST_SEEN_CLOSER]
-
     def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh.
 
@@ -202,6 +150,13 @@ class Watcher:
         )
         return verdict
 
+    def _forgive_lapse(self, now_ns: int) -> None:
+        """Silence counts only while somebody watched, and while the job was allowed to run."""
+        lapse_ns = now_ns - self._read_ns
+        self._read_ns = now_ns
+        if lapse_ns > LAPSE_S * NANOSECONDS or self.roster.suspended:
+            self.roster.forgive(lapse_ns, now_ns)
+
     def _end_left_rounds(self, now_ns: int) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""
         for left, next_start in self.roster.left_rounds():
@@ -219,6 +174,35 @@ class Watcher:
     def _take(self, look: Look) -> None:
         self._gaps, self._code = look.gaps, look.code
         self.roster.add(look)
+
+    def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:
+        """Asked only where there is something to judge, or not to."""
+        proven = self.alarm.proven
+        if not (looked or proven or self._shutdown.asked is not None):
+            return False
+        return self._shutdown.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
+
+    def _say_still_there(self, now_ns: int) -> None:
+        """A hung job that does not end when it is asked to: say once how it can be ended."""
+        asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
+        if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
+            return
+        if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
+            return
+        self._said_still_there.add(since_ns)
+        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
+        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
+        self._tell_aftermath(text, now_ns)
+
+    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
+        """Tell what became of the job while a hang stood, with the evidence of that hang."""
+        from lightning_hangcheck.diagnosis import judge
+
+        if self._raised_case is None:
+            return
+        after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
+        case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
+        self._publisher.publish(case, judge(case), "aftermath")
 
     def _judge(self, now_ns: int) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
@@ -269,12 +253,28 @@ class Watcher:
             case = self._case(self.roster.round, time.monotonic_ns())
             self._publisher.publish(case, recovered, "line")
 
-    def _forgive_lapse(self, now_ns: int) -> None:
-        """Silence counts only while somebody watched, and while the job was allowed to run."""
-        lapse_ns = now_ns - self._read_ns
-        self._read_ns = now_ns
-        if lapse_ns > LAPSE_S * NANOSECONDS or self.roster.suspended:
-            self.roster.forgive(lapse_ns, now_ns)
+    def _look_if_due(self, now_ns: int) -> None:
+        if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):
+            return
+        targets = self.roster.targets()
+        if targets:
+            self._looker.begin(
+                targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
+            )
+            self._look_begun_ns = now_ns
+
+    def _ranks_with_values(self) -> tuple[int, ...]:
+        """Local variables are read on request only, and then of ranks that a suspicion names."""
+        standing = self.alarm.standing
+        return standing.culprits if self._settings.locals and standing is not None else ()
+
+    def _ranks_to_see_closer(self, now_ns: int) -> tuple[int, ...]:
+        """Native calls cost a pause: only of ranks that were named already, and not each time."""
+        standing = self.alarm.standing
+        if standing is None or now_ns - self._closer_ns < CLOSER_EVERY_S * NANOSECONDS:
+            return ()
+        self._closer_ns = now_ns
+        return standing.culprits[:MOST_SEEN_CLOSER]
 
     def _case(
         self,

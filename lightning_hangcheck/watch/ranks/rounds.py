@@ -165,11 +165,6 @@ def run_facts(
     )
 
 
-def _ticks_since_boot() -> int:
-    """Return the present moment as /proc/PID/stat tells the start of a process."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
-
-
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
     """Judge a round that has ended.
 
@@ -228,3 +223,8 @@ def _after_hang(case: Case, hang: Verdict, ended: Verdict) -> Verdict:
 
 def _hung(hang: Verdict) -> str:
     return f"it hung: {hang.summary}"
+
+
+def _ticks_since_boot() -> int:
+    """Return the present moment as /proc/PID/stat tells the start of a process."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
