@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LOOKS = 3
 INTERVAL_S = 1.02
-"""Three looks over two seconds tell a loop from a computation; see `diagnosis.patience`."""
+"""Three looks over two seconds tell a loop from a computation; see `diagnosis.rules.patience`."""
 BLIND_INTERVAL_S = 2.1
 """Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
 LONGER_S = 4.2

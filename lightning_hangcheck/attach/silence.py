@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.rules.patience import STRANGE_PLACE_S
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.reading.rank_activity import doing
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,7 +154,7 @@ def _since_beat_s(view: RankView, now_ns: int) -> float | None:
     """Seconds since the last sign of progress on its page; None where it does not beat."""
     if view.beat is None or not view.beat.beats or view.process_exit is not None:
         return None
-    return max(0.0, (now_ns - view.beat.last_beat_ns) / 1e9)
+    return max(0.0, (now_ns - view.beat.last_beat_ns) / NANOSECONDS)
 
 
 def _silent(view: RankView, silent_s: float, idle_s: float) -> RankView:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ def hang_stands(notes: WatchNotes, case: Case) -> bool:
     if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
         return False
     culprits = notes.newest.culprits
-    told_s = (notes.written_ns - notes.told_ns) / 1e9
+    told_s = (notes.written_ns - notes.told_ns) / NANOSECONDS
     alive = {note.rank: note.silent_for_s for note in notes.ranks if note.rank in culprits}
     if alive and all(silent_s < told_s for silent_s in alive.values()):
         return False
@@ -84,4 +85,4 @@ def hang_stands(notes: WatchNotes, case: Case) -> bool:
 
 
 def _age_s(notes: WatchNotes, now_ns: int) -> float:
-    return max(0.0, (now_ns - notes.written_ns) / 1e9)
+    return max(0.0, (now_ns - notes.written_ns) / NANOSECONDS)

@@ -53,7 +53,7 @@ class Roster:
         self._left: list[tuple[WatchedRound, RoundStart]] = []
         self._pages = Pages(session.pages)
         self._process_tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
-        self._exits = ExitWatcher()
+        self._exit_watcher = ExitWatcher()
         self.host = socket.gethostname()
         self._changed_ns = now_ns
         self._scanned_ns = 0
@@ -106,7 +106,7 @@ class Roster:
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""
-        for ended in self._exits.wait(seconds):
+        for ended in self._exit_watcher.wait(seconds):
             self.round.note_exit(ended.pid, ended.exit_code)
 
     def targets(self) -> list[Target]:
@@ -134,9 +134,9 @@ class Roster:
             rank.progress.forgive(lapse_ns, now_ns)
 
     def close(self) -> None:
-        """Close pages and exits."""
+        """Let go of pages and processes."""
         self._pages.close()
-        self._exits.close()
+        self._exit_watcher.close()
 
     def _read_beats(self, beats: dict[int, Beat], now_ns: int) -> None:
         for rank in self.ranks.values():
@@ -189,7 +189,7 @@ class Roster:
         if is_gone:
             self.round.note_exit(found.pid, None)
         else:
-            self._exits.watch(found.pid)
+            self._exit_watcher.watch(found.pid)
 
     def _leave_round(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
         number = self.round.number

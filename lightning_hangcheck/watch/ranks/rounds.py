@@ -43,7 +43,7 @@ class WatchedRound:
         self.ranks: dict[int, WatchedRank] = {}
         self.started_at = utc_now()
         self._guessed_command: list[str] | Gap = []
-        self._exits = 0
+        self._exit_count = 0
         self._last_exit_ticks = 0
 
     @property
@@ -124,8 +124,8 @@ class WatchedRound:
             if rank.found.pid != pid:
                 continue
             if rank.process_exit is None:
-                rank.note_exit(self._exits, utc_now(), exit_code)
-                self._exits += 1
+                rank.note_exit(self._exit_count, utc_now(), exit_code)
+                self._exit_count += 1
                 self._last_exit_ticks = _ticks_since_boot()
             elif rank.process_exit.exit_code is None:
                 rank.process_exit = replace(rank.process_exit, exit_code=exit_code)
