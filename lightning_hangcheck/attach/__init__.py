@@ -1,3 +1,7 @@
-"""TODO."""
+"""`hangcheck attach` and `hangcheck merge`: a verdict on a job that nobody here started.
 
-__all__ = ["job_grouping", "job_search", "merge", "offer", "visit", "watched_history"]
+`job_search` finds the job, `attach` looks at it, judges and saves; `recorded_session` finds what it
+records itself, `watched_history` what a sidecar that watches it knows. `merge` joins run folders.
+"""
+
+__all__ = ["attach", "job_grouping", "job_search", "merge", "recorded_session", "watched_history"]

@@ -1,4 +1,4 @@
-"""From one visit to a job to its case. Pure."""
+"""From one observation of a job to its case. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.job_grouping import FoundJob
-from lightning_hangcheck.attach.offer import Watch
+from lightning_hangcheck.attach.recorded_session import Watch
 from lightning_hangcheck.attach.silence import unknown_sleep, with_silences
 from lightning_hangcheck.attach.watched_history import history, stale_notes
 from lightning_hangcheck.diagnosis.rules.patience import STRANGE_PLACE_S
@@ -38,21 +38,21 @@ class Observation(Struct, frozen=True, kw_only=True):
         job: The ranks that were there when we came.
         looks: At the processes of each rank.
         slept: By process id, how long each rank had slept when we came, seconds.
-        departures: Of ranks that ended while we looked.
+        exits: Of ranks that ended while we looked.
         beats: By process id, what ranks that record say of themselves.
         flights: By rank, what torch recorded in those that answer for it.
         watch: Who watches the job, or did, and what it knows; None where nobody does.
         watched_s: From the first look to the last.
         ages_s: Of the ranks' processes, in the job's order.
         code: What the source says around the lines on which the ranks stand.
-        left_at: When the last look was over, ISO 8601 UTC.
-        left_ns: The same moment on the monotonic clock.
+        taken_at: When the last look was over, ISO 8601 UTC.
+        taken_ns: The same moment on the monotonic clock.
     """
 
     job: FoundJob
     looks: dict[int, tuple[ProcessLook, ...]]
     slept: dict[int, float | None]
-    departures: dict[int, ProcessExit]
+    exits: dict[int, ProcessExit]
     beats: dict[int, Beat]
     flights: dict[int, FlightRecord]
     watch: Watch | None
@@ -63,35 +63,35 @@ class Observation(Struct, frozen=True, kw_only=True):
     ages_s: tuple[float, ...]
     command: str
     host: str
-    left_at: str
-    left_ns: int
+    taken_at: str
+    taken_ns: int
 
 
-def attached_case(visit: Observation, run_id: str) -> Case:
+def attached_case(seen: Observation, run_id: str) -> Case:
     """Build the case that is judged and saved.
 
     Args:
-        visit: What was seen.
+        seen: What was seen.
         run_id: Name of the run folder.
     """
-    watched, unwatched = _history(visit)
+    watched, unwatched = _history(seen)
     views = with_silences(
-        [_view(found, visit) for found in visit.job.ranks],
-        visit.watched_s,
-        visit.limits,
-        visit.left_ns,
+        [_view(found, seen) for found in seen.job.ranks],
+        seen.watched_s,
+        seen.limits,
+        seen.taken_ns,
         watched,
     )
     case = build_case(
-        run=_facts(visit, run_id),
+        run=_facts(seen, run_id),
         ranks=views,
-        gaps=(*visit.gaps, *unwatched, *unknown_sleep(views, visit.watched_s, watched)),
-        code=visit.code,
-        limits=visit.limits,
-        taken_at=visit.left_at,
-        taken_ns=visit.left_ns,
+        gaps=(*seen.gaps, *unwatched, *unknown_sleep(views, seen.watched_s, watched)),
+        code=seen.code,
+        limits=seen.limits,
+        taken_at=seen.taken_at,
+        taken_ns=seen.taken_ns,
     )
-    return _with_absent(case, min(visit.ages_s, default=0.0))
+    return _with_absent(case, min(seen.ages_s, default=0.0))
 
 
 def undecided(case: Case) -> bool:
@@ -107,54 +107,52 @@ def undecided(case: Case) -> bool:
     return still and longest_s < STRANGE_PLACE_S
 
 
-def _history(visit: Observation) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
-    """What a watcher knew of the ranks before we came, and what of it does not count."""
-    if visit.watch is None:
+def _history(seen: Observation) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
+    """What a sidecar knew of the ranks before we came, and what of it does not count."""
+    if seen.watch is None:
         return {}, ()
-    notes = visit.watch.notes
+    notes = seen.watch.notes
     if notes is None:
-        return {}, visit.watch.gaps
-    asleep = {
-        pid: slept + visit.watched_s for pid, slept in visit.slept.items() if slept is not None
-    }
-    known = history(notes, visit.job.ranks, asleep, visit.left_ns)
-    return known, stale_notes(notes, visit.left_ns)
+        return {}, seen.watch.gaps
+    asleep = {pid: slept + seen.watched_s for pid, slept in seen.slept.items() if slept is not None}
+    known = history(notes, seen.job.ranks, asleep, seen.taken_ns)
+    return known, stale_notes(notes, seen.taken_ns)
 
 
-def _view(found: FoundRank, visit: Observation) -> RankView:
-    slept = visit.slept.get(found.pid)
-    beat = visit.beats.get(found.pid)
-    departure = visit.departures.get(found.rank)
-    if departure is not None and beat is not None:
-        departure = replace(departure, last_words=beat.last_words)
+def _view(found: FoundRank, seen: Observation) -> RankView:
+    slept = seen.slept.get(found.pid)
+    beat = seen.beats.get(found.pid)
+    process_exit = seen.exits.get(found.rank)
+    if process_exit is not None and beat is not None:
+        process_exit = replace(process_exit, last_words=beat.last_words)
     return RankView(
         rank=found.rank,
         local_rank=found.local_rank,
-        host=visit.host,
+        host=seen.host,
         pid=found.pid,
         beat=beat,
         slept_for_s=None if slept is None else round(slept, 3),
-        processes=visit.looks.get(found.rank, ()),
-        process_exit=departure,
-        flight=visit.flights.get(found.rank),
+        processes=seen.looks.get(found.rank, ()),
+        process_exit=process_exit,
+        flight=seen.flights.get(found.rank),
     )
 
 
-def _facts(visit: Observation, run_id: str) -> RunFacts:
-    ranks = visit.job.ranks
+def _facts(seen: Observation, run_id: str) -> RunFacts:
+    ranks = seen.job.ranks
     local = max((one.local_world_size or 0 for one in ranks), default=0)
     return RunFacts(
         run_id=run_id,
-        command=visit.command,
-        started_at=before(visit.left_at, max(visit.ages_s, default=0.0)),
-        world_size=visit.job.world_size,
-        nnodes=max(1, -(-visit.job.world_size // local)) if local else 1,
+        command=seen.command,
+        started_at=before(seen.taken_at, max(seen.ages_s, default=0.0)),
+        world_size=seen.job.world_size,
+        nnodes=max(1, -(-seen.job.world_size // local)) if local else 1,
         local_world_size=local or None,
     )
 
 
 def _with_absent(case: Case, age_s: float) -> Case:
-    """Ranks that should be here and are not: gone where others met them, unknown in a young job."""
+    """Missing ranks: gone where others are in a collective, unknown in a young job."""
     absent = [view.rank for view in case.ranks if view.pid is None]
     if not absent:
         return case

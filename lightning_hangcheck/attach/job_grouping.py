@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Rendezvous = tuple[str, ...]
-MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
+RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
 STEP_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
@@ -21,11 +21,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """A process of this machine.
 
     Attributes:
-        meeting: Where its environment says that the ranks of its job meet; empty if nothing does.
+        rendezvous: Of the ranks of its job, by its environment; empty if that names none.
     """
 
     process: SeenProcess
-    meeting: Rendezvous = ()
+    rendezvous: Rendezvous = ()
 
     @property
     def pid(self) -> int:
@@ -50,18 +50,18 @@ class FoundJob(Struct, frozen=True):
         return max(promised, len(self.ranks))
 
 
-def meeting_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
-    """Tell jobs apart: the ranks of one meet at one address, or in one SLURM step.
+def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
+    """Tell jobs apart: the ranks of one join at one address, or are of one SLURM step.
 
     Args:
         environment: Of a process.
         namespace: Its pid namespace: two containers may use one address each for itself.
 
     Returns:
-        Empty where the environment names no meeting.
+        Empty where the environment names no rendezvous.
     """
     if "MASTER_PORT" in environment:
-        return (namespace, *(environment.get(name, "") for name in MEETING_VARIABLES))
+        return (namespace, *(environment.get(name, "") for name in RENDEZVOUS_VARIABLES))
     if all(name in environment for name in STEP_VARIABLES):
         return (namespace, *(environment[name] for name in STEP_VARIABLES))
     return ()
@@ -83,7 +83,7 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
         process = candidate.process
         if process.python and process.identity.rank is not None and process.pid not in agents:
             alone = ("below", str(process.parent_pid))
-            groups.setdefault(candidate.meeting or alone, []).append(candidate)
+            groups.setdefault(candidate.rendezvous or alone, []).append(candidate)
     jobs = [
         FoundJob(find_ranks([*_with_parents(members, tree)], {}))
         for group in groups.values()

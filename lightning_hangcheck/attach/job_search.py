@@ -13,9 +13,9 @@ from lightning_hangcheck.attach.job_grouping import (
     FoundJob,
     ancestors,
     group_jobs,
-    meeting_of,
+    rendezvous_of,
 )
-from lightning_hangcheck.attach.offer import beats_of, offer_of
+from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.evidence import Gap
@@ -120,7 +120,7 @@ def _read(pid: int) -> Candidate | None:
             python=python,
             identity=identify(environment),
         ),
-        meeting=meeting_of(environment, namespace),
+        rendezvous=rendezvous_of(environment, namespace),
     )
 
 
@@ -165,7 +165,7 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
 
 def _recorded(pids: Sequence[int]) -> dict[int, Beat]:
     """Read what processes say of themselves: spawned ranks are known by their pages alone."""
-    session = offer_of(pids).session
+    session = find_session(pids).session
     return {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
 
 

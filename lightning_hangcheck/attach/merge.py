@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.visit import keep
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
 from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder
 from lightning_hangcheck.rundir.saved_evidence import newest_case
 
@@ -42,7 +42,7 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> tuple[Case, Verdict]:
     folders = [find_run_folder(name) for name in named]
     case = merge_cases([_node(folder) for folder in folders], merged.run_id)
     verdict = judge(case)
-    keep(case, verdict, tuple(rank for folder in folders for rank in _ranks(folder)), merged)
+    save_run(case, verdict, tuple(rank for folder in folders for rank in _ranks(folder)), merged)
     return case, verdict
 
 

@@ -1,21 +1,21 @@
-"""For how long has each rank been silent when a visitor comes? Pure.
+"""For how long has each rank been silent when we attach? Pure.
 
 Attaching, we see two seconds. What came before is known from three sides, and the patience table of
 the contract is then asked as ever:
 
 - its page, where a rank beats: it has not been silent for longer than since its last beat;
-- a watcher's notes: it knows since when each rank has shown no progress;
-- the kernel: how long each main thread had slept when we came. Looks of a watcher, or of py-spy,
+- a sidecar's notes: it knows since when each rank has shown no progress;
+- the kernel: how long each main thread had slept when we came. Looks of a sidecar, or of py-spy,
   wake a rank, so this may be short though the rank has been stuck for an hour.
 
-The longest that watcher and kernel know counts, and the page bounds it:
+The longest that sidecar and kernel know counts, and the page bounds it:
 
 - a rank that stands still has been idle for as long as its main thread slept;
 - a rank that waits in a collective has waited for as long as it slept, and the rank that it waits
   for has not come for that long: that is this one's silence, whatever it does;
 - one that polls wakes now and then, so its own sleep says little. The waiting of others is enough
   to suspect it, and to call it hung once that is longer than any silence that is borne;
-- one that computes may be at a long computation: without a watcher, which knows its pace, silence
+- one that computes may be at a long computation: without a sidecar, which knows its pace, silence
   and the waiting of others count only from the time from which a busy rank may be suspected.
 """
 
@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.rules.patience import STRANGE_PLACE_S
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.reading.rank_activity import read_rank_activity
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +54,7 @@ def with_silences(
         watched_s: Seconds from the first look to the last.
         limits: In force.
         now_ns: Monotonic, when the last look was over.
-        watched: By rank, what a watcher knows of it up to now.
+        watched: By rank, what a sidecar knows of it up to now.
     """
     known = [_as_known(view, watched.get(view.rank), now_ns) for view in views]
     awaited_s = max((_still_s(view) for view in known if _waits(view)), default=0.0)
@@ -75,7 +76,7 @@ def unknown_sleep(
     Args:
         views: With ``slept_for_s``.
         watched_s: Seconds from the first look to the last: many where the first ones left it open.
-        watched: By rank, what a watcher knows of it.
+        watched: By rank, what a sidecar knows of it.
     """
     return tuple(
         Gap(f"how long rank {view.rank} had been idle before", view.rank, why)
@@ -98,7 +99,7 @@ def _untold(slept_s: float | None, watched_s: float) -> str:
 
 
 def _as_known(view: RankView, note: RankNote | None, now_ns: int) -> RankView:
-    """Fill in what its page and a watcher say, before anything that we saw."""
+    """Fill in what its page and a sidecar say, before anything that we saw."""
     if view.process_exit is not None:
         return view
     if note is None:
@@ -153,7 +154,7 @@ def _since_beat_s(view: RankView, now_ns: int) -> float | None:
     """Seconds since the last sign of progress on its page; None where it does not beat."""
     if view.beat is None or not view.beat.beats or view.process_exit is not None:
         return None
-    return max(0.0, (now_ns - view.beat.last_beat_ns) / 1e9)
+    return max(0.0, (now_ns - view.beat.last_beat_ns) / NANOSECONDS)
 
 
 def _silent(view: RankView, silent_s: float, idle_s: float) -> RankView:

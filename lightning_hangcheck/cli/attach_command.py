@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.attach.job_grouping import FoundJob
-    from lightning_hangcheck.attach.offer import Watch
+    from lightning_hangcheck.attach.recorded_session import Watch
 
 LONGEST_COMMAND = 240
 EPILOG = """\b
@@ -63,20 +63,20 @@ def attach(
     folder = name_run_folder(run_dir or settings.run_dir)
     refuse_used(folder)
     # imported here so that the other commands need no part of the sidecar
+    from lightning_hangcheck.attach.attach import attach as attach_job
     from lightning_hangcheck.attach.job_search import find_jobs, look_around
-    from lightning_hangcheck.attach.offer import offer_of, watch_over
-    from lightning_hangcheck.attach.visit import attach as visit
+    from lightning_hangcheck.attach.recorded_session import find_session, watch_over
     from lightning_hangcheck.attach.watched_history import hang_stands
-    from lightning_hangcheck.observe.limits import limits_of
+    from lightning_hangcheck.observe.patience import patience_of
 
     jobs = find_jobs(look_around(), (*pids, *more))
     if len(jobs) > 1:
         _ask_which(jobs)
-    offer = offer_of(jobs[0].pids)
+    recorded = find_session(jobs[0].pids)
     asked = local_values or settings.locals
-    case, verdict = visit(jobs[0], limits_of(settings), folder, offer, local_values=asked)
+    case, verdict = attach_job(jobs[0], patience_of(settings), folder, recorded, local_values=asked)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
-    watch = watch_over(offer.session) if offer.session is not None else None
+    watch = watch_over(recorded.session) if recorded.session is not None else None
     if watch is not None:
         _say_who_watches(watch)
         if watch.notes is not None and hang_stands(watch.notes, case):

@@ -1,3 +1,3 @@
-"""TODO."""
+"""`hangcheck run`: the command as our child, unchanged, and the sidecar beside it (`run`)."""
 
 __all__ = ["run"]

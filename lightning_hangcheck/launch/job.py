@@ -1,4 +1,4 @@
-"""The launched command and all below it: started unchanged, passed signals, reaped, ended."""
+"""The launched command and all below it: started unchanged, passed signals, reaped, aborted."""
 
 from __future__ import annotations
 
@@ -99,6 +99,27 @@ class Job:
         return alive
 
 
+class Abort:
+    """The end of a hung job: SIGTERM to the command, after a grace SIGKILL to all that is left."""
+
+    def __init__(self, job: Job, grace_s: float) -> None:
+        self._job = job
+        self._kill_at = time.monotonic() + grace_s
+        job.pass_on(signal.SIGTERM)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether SIGKILL had its time: what is still there waits in the kernel, for ever."""
+        return time.monotonic() >= self._kill_at + KILLED_WITHIN_S
+
+    def kill_after_grace(self, ours: Sequence[int]) -> None:
+        """Kill what is left once the grace is over."""
+        if time.monotonic() >= self._kill_at:
+            for pid in self._job.processes(ours):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
 def refuse_unstartable(command: Sequence[str]) -> None:
     """Refuse a program that is not there, before anything is made for its run.
 
@@ -107,23 +128,6 @@ def refuse_unstartable(command: Sequence[str]) -> None:
     """
     if shutil.which(command[0]) is None:
         raise _unstartable(command[0], "no such program, or it may not be run")
-
-
-def _unstartable(program: str, why: str | None) -> BadUsage:
-    return BadUsage(
-        f"{program!r} cannot be started ({why})",
-        "write it as you would without hangcheck: hangcheck run -- python train.py",
-    )
-
-
-def adopt_orphans() -> None:
-    """Have the kernel hand us orphans below us instead of handing them to init."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def shell_code(exit_code: int) -> int:
-    """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
-    return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
 
 
 def become(command: Sequence[str]) -> NoReturn:
@@ -140,6 +144,23 @@ def become(command: Sequence[str]) -> NoReturn:
         raise _unstartable(command[0], error.strerror) from error
 
 
+def shell_code(exit_code: int) -> int:
+    """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
+    return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
+
+
+def adopt_orphans() -> None:
+    """Have the kernel hand us orphans below us instead of handing them to init."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _unstartable(program: str, why: str | None) -> BadUsage:
+    return BadUsage(
+        f"{program!r} cannot be started ({why})",
+        "write it as you would without hangcheck: hangcheck run -- python train.py",
+    )
+
+
 def _ended_child() -> int:
     """Process id of a child that has ended and was not collected, 0 if there is none."""
     try:
@@ -147,24 +168,3 @@ def _ended_child() -> int:
     except ChildProcessError:
         return 0
     return 0 if ended is None else ended.si_pid
-
-
-class Ending:
-    """Ends a hung job: SIGTERM to the command, after a grace SIGKILL to all that is left."""
-
-    def __init__(self, job: Job, grace_s: float) -> None:
-        self._job = job
-        self._kill_at = time.monotonic() + grace_s
-        job.pass_on(signal.SIGTERM)
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether SIGKILL had its time: what is still there waits in the kernel, for ever."""
-        return time.monotonic() >= self._kill_at + KILLED_WITHIN_S
-
-    def press(self, ours: Sequence[int]) -> None:
-        """Kill what is left once the grace is over."""
-        if time.monotonic() >= self._kill_at:
-            for pid in self._job.processes(ours):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.launch.job import Ending, Job, become, refuse_unstartable, shell_code
+from lightning_hangcheck.launch.job import Abort, Job, become, refuse_unstartable, shell_code
 from lightning_hangcheck.launch.sidecar_link import SidecarLink
 from lightning_hangcheck.launch.signals import PASSED_ON, hold, next_signal, restore
 from lightning_hangcheck.machine.room import NoRoom, require_room
@@ -97,7 +97,7 @@ class _Run:
         self._settings = settings
         self._job = Job(command, environment, mask)
         self._sidecar_link = SidecarLink(session, settings) if session is not None else None
-        self._ending: Ending | None = None
+        self._abort: Abort | None = None
 
     def until_ended(self) -> int:
         while self._goes_on():
@@ -106,19 +106,19 @@ class _Run:
             if self._sidecar_link is not None:
                 self._sidecar_link.keep_alive()
                 if self._sidecar_link.hang_proven() and self._settings.on_hang == "abort":
-                    self._abort(self._sidecar_link)
-            if self._ending is not None:
-                self._ending.press([process.pid for process in self._ours])
+                    self._begin_abort(self._sidecar_link)
+            if self._abort is not None:
+                self._abort.kill_after_grace([process.pid for process in self._ours])
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._sidecar_link is not None:
             self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
-        return ABORTED if self._ending is not None else shell_code(exit_code)
+        return ABORTED if self._abort is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
         """A job that we end is over with its last process, or when not even SIGKILL ends it."""
-        if self._ending is None:
+        if self._abort is None:
             return self._job.exit_code is None
-        if self._ending.hopeless:
+        if self._abort.hopeless:
             log.once("hopeless", "parts of the job do not end on SIGKILL (state D?); leaving them")
             return False
         return self._job.exit_code is None or bool(self._left_over())
@@ -130,9 +130,9 @@ class _Run:
     def _ours(self) -> list[subprocess.Popen[bytes]]:
         return self._sidecar_link.processes if self._sidecar_link is not None else []
 
-    def _abort(self, tie: SidecarLink) -> None:
-        """The sidecar hears of it first: what ranks do on SIGTERM is no recovery."""
-        if self._ending is not None:
+    def _begin_abort(self, sidecar_link: SidecarLink) -> None:
+        """The sidecar is told first: what ranks do on SIGTERM is no recovery."""
+        if self._abort is not None:
             return
         grace_s = self._settings.abort_grace
         log.once(
@@ -140,8 +140,8 @@ class _Run:
             f"the job is ended because of the hang (--on-hang abort): SIGTERM now, SIGKILL to what "
             f"is left after {grace_s:g} s; exit code {ABORTED}",
         )
-        tie.end_asked("hangcheck run (--on-hang abort)")
-        self._ending = Ending(self._job, grace_s)
+        sidecar_link.end_asked("hangcheck run (--on-hang abort)")
+        self._abort = Abort(self._job, grace_s)
 
     def _take_signal(self) -> None:
         taken = next_signal(POLL_S)

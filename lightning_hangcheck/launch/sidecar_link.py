@@ -1,4 +1,4 @@
-"""The launcher's end of the line to its sidecar: starts it, hears it, replaces it when it dies."""
+"""The launcher's end of the line to its sidecar: starts, reads and replaces it when it dies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lightning_hangcheck.watch.messages import (
     Message,
     send,
 )
-from lightning_hangcheck.watch.starting import start_tied_sidecar
+from lightning_hangcheck.watch.starting import start_linked_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ class SidecarLink:
     def _start(self) -> None:
         self._starts += 1
         try:
-            self._process = start_tied_sidecar(self._session, self._settings)
+            self._process = start_linked_sidecar(self._session, self._settings)
         except OSError as error:
             log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
             return

@@ -20,7 +20,7 @@ PASSED_ON = (
     signal.SIGUSR2,
     signal.SIGCONT,
 )
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Taken(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Taken(Struct, frozen=True):
     @property
     def asks_for_end(self) -> bool:
         """Whether it ends the job; one that we were told to ignore (nohup) does not."""
-        return self.number in ENDING and signal.getsignal(self.number) is not signal.SIG_IGN
+        return self.number in END_SIGNALS and signal.getsignal(self.number) is not signal.SIG_IGN
 
     @property
     def hangs_up(self) -> bool:

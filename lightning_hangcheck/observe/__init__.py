@@ -1,3 +1,18 @@
-"""TODO."""
+"""What can be seen of a job on this node from outside, shared by `watch`, `launch` and `attach`.
 
-__all__ = ["discovery", "limits", "looking", "pages", "process_tree", "run_record", "watch_notes"]
+Its processes and which of them are ranks (`process_tree`, `discovery`), their pages (`pages`), a
+look at all of them (`looking`), the patience that settings ask for (`patience`), what run.json says
+of a rank (`run_record`), how a verdict is saved with its evidence (`saving`), and what a sidecar
+notes for `attach` (`watch_notes`).
+"""
+
+__all__ = [
+    "discovery",
+    "looking",
+    "pages",
+    "patience",
+    "process_tree",
+    "run_record",
+    "saving",
+    "watch_notes",
+]

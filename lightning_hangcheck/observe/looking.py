@@ -175,11 +175,6 @@ def flights_of(
     return flights, gaps
 
 
-def _is_stopped(pid: int) -> bool:
-    seen = vitals(pid)
-    return seen is not None and seen.state in ("T", "t")
-
-
 def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
     """Return the frames of all ranks' main threads."""
     return [
@@ -188,3 +183,8 @@ def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
         if target.role == "rank" and sample.stack is not None and sample.stack.threads
         for frame in sample.stack.threads[0].frames
     ]
+
+
+def _is_stopped(pid: int) -> bool:
+    seen = vitals(pid)
+    return seen is not None and seen.state in ("T", "t")

@@ -107,7 +107,7 @@ class Session(Struct, frozen=True):
 
     @property
     def watch_file(self) -> Path:
-        """watch.json; see `sidecar.watch_notes`."""
+        """watch.json; see `observe.watch_notes`."""
         return self.path / "watch.json"
 
     @property

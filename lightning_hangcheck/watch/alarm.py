@@ -31,7 +31,7 @@ class Alarm:
         """Whether a hang stands."""
         return self._standing is not None and self._standing.verdict in PROVEN
 
-    def hear(self, verdict: Verdict) -> Telling | None:
+    def take(self, verdict: Verdict) -> Telling | None:
         """Take the newest judgement.
 
         Returns:

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.model.case import Aftermath, Case
-from lightning_hangcheck.observe.limits import limits_of
 from lightning_hangcheck.observe.looking import Look, Looker
+from lightning_hangcheck.observe.patience import patience_of
 from lightning_hangcheck.probes.proc.exits import still_running
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm
 from lightning_hangcheck.watch.ranks.roster import Roster
 from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
 from lightning_hangcheck.watch.schedule import Schedule
-from lightning_hangcheck.watch.way_out import WayOut
+from lightning_hangcheck.watch.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class Watcher:
         self.earlier = earlier
         self.roster = Roster(session, self._read_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
-        self._way_out = WayOut()
+        self._shutdown = Shutdown()
         self._said_still_there: set[int] = set()
         self._raised_ns = 0
         self._recovering_ns = 0
@@ -96,7 +96,7 @@ class Watcher:
             look = None
         if look is not None:
             self._take(look)
-        if self._on_its_way_out(now_ns, looked=look is not None):
+        if self._shutting_down(now_ns, looked=look is not None):
             self._say_still_there(now_ns)
         else:
             if look is not None:
@@ -114,59 +114,7 @@ class Watcher:
         now_ns = time.monotonic_ns()
         standing = self.alarm.standing
         suspected = standing.summary if standing is not None and not self.alarm.proven else ""
-        self._way_out.ask(by, self.roster.views(now_ns), suspected, now_ns)
-
-    def _on_its_way_out(self, now_ns: int, *, looked: bool) -> bool:
-        """Asked only where there is something to judge, or not to."""
-        proven = self.alarm.proven
-        if not (looked or proven or self._way_out.asked is not None):
-            return False
-        return self._way_out.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
-
-    def _say_still_there(self, now_ns: int) -> None:
-        """A hung job that does not end when it is asked to: say once how it can be ended."""
-        asked, since_ns = self._way_out.asked, self._way_out.asked_ns
-        if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
-            return
-        if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
-            return
-        self._said_still_there.add(since_ns)
-        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
-        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
-        self._tell_aftermath(text, now_ns)
-
-    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
-        """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        from lightning_hangcheck.diagnosis import judge
-
-        if self._raised_case is None:
-            return
-        after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
-        case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
-        self._publisher.publish(case, judge(case), "aftermath")
-
-    def _look_if_due(self, now_ns: int) -> None:
-        if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):
-            return
-        targets = self.roster.targets()
-        if targets:
-            self._looker.begin(
-                targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
-            )
-            self._look_begun_ns = now_ns
-
-    def _ranks_with_values(self) -> tuple[int, ...]:
-        """Local variables are read on request only, and then of ranks that a suspicion names."""
-        standing = self.alarm.standing
-        return standing.culprits if self._settings.locals and standing is not None else ()
-
-    def _ranks_to_see_closer(self, now_ns: int) -> tuple[int, ...]:
-        """Native calls cost a pause: only of ranks that were named already, and not each time."""
-        standing = self.alarm.standing
-        if standing is None or now_ns - self._closer_ns < CLOSER_EVERY_S * NANOSECONDS:
-            return ()
-        self._closer_ns = now_ns
-        return standing.culprits[:MOST_SEEN_CLOSER]
+        self._shutdown.ask(by, self.roster.views(now_ns), suspected, now_ns)
 
     def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh.
@@ -187,11 +135,11 @@ class Watcher:
             self._case(self.roster.round, now_ns, ended=True),
             exit_code=exit_code,
             left_running=left_running,
-            asked_end=self._way_out.asked,
+            asked_end=self._shutdown.asked,
         )
         standing = self.alarm.standing
         if standing is not None and self.alarm.proven and not ended_well(case):
-            asked_ns = self._way_out.asked_ns if self._way_out.asked is not None else now_ns
+            asked_ns = self._shutdown.asked_ns if self._shutdown.asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
             return standing
         if self.alarm.proven:
@@ -202,11 +150,18 @@ class Watcher:
         )
         return verdict
 
+    def _forgive_lapse(self, now_ns: int) -> None:
+        """Silence counts only while somebody watched, and while the job was allowed to run."""
+        lapse_ns = now_ns - self._read_ns
+        self._read_ns = now_ns
+        if lapse_ns > LAPSE_S * NANOSECONDS or self.roster.suspended:
+            self.roster.forgive(lapse_ns, now_ns)
+
     def _end_left_rounds(self, now_ns: int) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""
         for left, next_start in self.roster.left_rounds():
             case = self._case(left, now_ns, ended=True, next_start=next_start)
-            case = replace(case, asked_end=self._way_out.asked)
+            case = replace(case, asked_end=self._shutdown.asked)
             hang = self.alarm.standing if self.alarm.proven else None
             verdict, ended = end_round(case, left.started_at, hang)
             if verdict.verdict != "finished":
@@ -219,6 +174,35 @@ class Watcher:
     def _take(self, look: Look) -> None:
         self._gaps, self._code = look.gaps, look.code
         self.roster.add(look)
+
+    def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:
+        """Asked only where there is something to judge, or not to."""
+        proven = self.alarm.proven
+        if not (looked or proven or self._shutdown.asked is not None):
+            return False
+        return self._shutdown.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
+
+    def _say_still_there(self, now_ns: int) -> None:
+        """A hung job that does not end when it is asked to: say once how it can be ended."""
+        asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
+        if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
+            return
+        if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
+            return
+        self._said_still_there.add(since_ns)
+        pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
+        text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
+        self._tell_aftermath(text, now_ns)
+
+    def _tell_aftermath(self, text: str, moment_ns: int) -> None:
+        """Tell what became of the job while a hang stood, with the evidence of that hang."""
+        from lightning_hangcheck.diagnosis import judge
+
+        if self._raised_case is None:
+            return
+        after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
+        case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
+        self._publisher.publish(case, judge(case), "aftermath")
 
     def _judge(self, now_ns: int) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
@@ -235,13 +219,13 @@ class Watcher:
                 rank.progress.saw_spinning()
         case = self._case(self.roster.round, now_ns)
         verdict = judge(case)
-        telling = self.alarm.hear(verdict)
+        telling = self.alarm.take(verdict)
         self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
         if telling is None:
             return
         self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
         if self.alarm.proven:
-            self._way_out.hang_proven(case.ranks)
+            self._shutdown.hang_proven(case.ranks)
         self._publisher.publish(case, verdict, telling)
         if telling == "report":
             self._hang_proven()
@@ -269,12 +253,28 @@ class Watcher:
             case = self._case(self.roster.round, time.monotonic_ns())
             self._publisher.publish(case, recovered, "line")
 
-    def _forgive_lapse(self, now_ns: int) -> None:
-        """Silence counts only while somebody watched, and while the job was allowed to run."""
-        lapse_ns = now_ns - self._read_ns
-        self._read_ns = now_ns
-        if lapse_ns > LAPSE_S * NANOSECONDS or self.roster.suspended:
-            self.roster.forgive(lapse_ns, now_ns)
+    def _look_if_due(self, now_ns: int) -> None:
+        if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):
+            return
+        targets = self.roster.targets()
+        if targets:
+            self._looker.begin(
+                targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
+            )
+            self._look_begun_ns = now_ns
+
+    def _ranks_with_values(self) -> tuple[int, ...]:
+        """Local variables are read on request only, and then of ranks that a suspicion names."""
+        standing = self.alarm.standing
+        return standing.culprits if self._settings.locals and standing is not None else ()
+
+    def _ranks_to_see_closer(self, now_ns: int) -> tuple[int, ...]:
+        """Native calls cost a pause: only of ranks that were named already, and not each time."""
+        standing = self.alarm.standing
+        if standing is None or now_ns - self._closer_ns < CLOSER_EVERY_S * NANOSECONDS:
+            return ()
+        self._closer_ns = now_ns
+        return standing.culprits[:MOST_SEEN_CLOSER]
 
     def _case(
         self,
@@ -289,7 +289,7 @@ class Watcher:
             ranks=watched.views(self.roster.host, now_ns),
             gaps=self._gaps,
             code=self._code,
-            limits=limits_of(self._settings),
+            limits=patience_of(self._settings),
             taken_at=utc_now(),
             taken_ns=now_ns,
             ended=ended,

@@ -1,8 +1,7 @@
 """The line between `hangcheck run` and its sidecar: one JSON object a line, both ways, over pipes.
 
 The launcher says that the job shall end, and how the command ended; the sidecar says that a hang is
-proven. Each side sees the
-other's death as the end of its pipe.
+proven. Each side sees the other's death as the end of its pipe.
 """
 
 from __future__ import annotations
@@ -90,10 +89,10 @@ class Inbox:
         while data := os.read(pipe.fileno(), CHUNK):
             *lines, unread = (unread + data).split(b"\n")
             for line in lines:
-                self._hear(line)
+                self._receive(line)
         self._messages.put(LauncherGone())
         self._ended.set()
 
-    def _hear(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         with suppress(msgspec.MsgspecError):
             self._messages.put(msgspec.json.decode(line, type=Message))

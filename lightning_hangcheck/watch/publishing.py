@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
-from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report.stacks_text import render_stacks
+from lightning_hangcheck.observe.saving import save_verdict
 from lightning_hangcheck.report.terminal import render, render_again, render_line
 from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
 from lightning_hangcheck.session.journal_handover import Carrier
 
 if TYPE_CHECKING:
@@ -144,27 +141,6 @@ class Publisher:
             self._number = max(self._folder.verdict_numbers(), default=0)
         self._number += 1
         save_verdict(self._folder, self._number, case, verdict)
-
-
-def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
-    """Save a verdict with the evidence that it rests on; the evidence comes first.
-
-    Args:
-        folder: Of the run.
-        number: Of the verdict, from 1.
-        case: What was judged.
-        verdict: What it came to.
-
-    Raises:
-        OSError: The folder is gone, full or not ours.
-    """
-    evidence = folder.evidence(number)
-    make_private_folder(evidence)
-    write_atomically(evidence / CASE_FILE, encode_pretty(case))
-    write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
-    make_private_folder(folder.numbered_verdict(number).parent)
-    write_atomically(folder.numbered_verdict(number), encode_pretty(verdict))
-    write_atomically(folder.verdict_file, encode_pretty(verdict))
 
 
 def _print(text: str) -> None:

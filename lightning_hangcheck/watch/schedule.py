@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.text.moments import NANOSECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
-
-from lightning_hangcheck.text.moments import NANOSECONDS
 
 FIRST_LOOKS = 3
 BETWEEN_FIRST_LOOKS_S = 1.0

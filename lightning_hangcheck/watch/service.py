@@ -1,9 +1,7 @@
-"""The life of a sidecar process: announce itself, watch, tell the end, clean up."""
+"""The life of a sidecar process: watch, tell the end, clean up."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import signal
 import sys
 import threading
@@ -14,18 +12,14 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.atomic import PRIVATE_FILE, write_atomically
 from lightning_hangcheck.machine.process_stat import is_alive
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.observe.run_record import RunRecorder, rounds_so_far
-from lightning_hangcheck.observe.watch_notes import NoteKeeper
 from lightning_hangcheck.probes.proc.process_tree import process_ref
 from lightning_hangcheck.session.run_folders import (
     CLAIMED_WITHIN_S,
     settle_elsewhere,
     settle_run_folder,
 )
-from lightning_hangcheck.session.session import Session, SidecarFacts, taken_sessions_folder
+from lightning_hangcheck.session.session import Session, taken_sessions_folder
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.messages import (
     CommandEnded,
@@ -35,8 +29,10 @@ from lightning_hangcheck.watch.messages import (
     LauncherGone,
     send,
 )
+from lightning_hangcheck.watch.note_keeper import NoteKeeper
 from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
+from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -83,7 +79,7 @@ class Service:
             record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))
-            ended = self._hear()
+            ended = self._receive()
         self._conclude(ended)
         self._publisher.close(DISK_LIMIT_S)
         self._watcher.roster.close()
@@ -96,8 +92,8 @@ class Service:
         """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
         self._signal = signal.Signals(number).name
 
-    def _hear(self) -> CommandEnded | None:
-        """Hear what came since: the launcher's messages, and signals that reached ourselves."""
+    def _receive(self) -> CommandEnded | None:
+        """Take what came since: the launcher's messages, and signals that reached ourselves."""
         if self._signal:
             self._watcher.end_asked(f"{self._signal} (sent to the sidecar, too)")
             log.once(
@@ -133,7 +129,7 @@ class Service:
     def _conclude(self, ended: CommandEnded | None) -> None:
         roster = self._watcher.roster
         if ended is not None:
-            roster.round.depart(ended.pid, ended.exit_code)
+            roster.round.note_exit(ended.pid, ended.exit_code)
         exit_code = ended.exit_code if ended is not None else None
         left_running = ended.left_running if ended is not None else ()
         verdict = self._watcher.conclude(exit_code, left_running)
@@ -172,34 +168,3 @@ def _settle(session: Session) -> RunFolder:
     if settled.trouble:
         log.once("run folder", settled.trouble)
     return settled.folder
-
-
-def claim_watch(session: Session) -> bool:
-    """Become the one sidecar of this session, for as long as this process lives.
-
-    A round may ask for a sidecar while that of the round before is only being replaced.
-
-    Returns:
-        Whether no other watches it.
-
-    Raises:
-        OSError: The session is gone.
-    """
-    descriptor = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return False
-    return True
-
-
-def announce(session: Session) -> None:
-    """Name this process in the session, so that ranks allow it to read them and see its end.
-
-    Raises:
-        OSError: The session is gone.
-    """
-    me = process_ref(os.getpid())
-    facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
-    write_atomically(session.sidecar_file, encode(facts))

@@ -38,7 +38,7 @@ def start_sidecar(session: Session, settings: Settings) -> int:
     return process.pid
 
 
-def start_tied_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:
+def start_linked_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:
     """Start a sidecar that talks with its launcher over its standard input and output.
 
     Raises:

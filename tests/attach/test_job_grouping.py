@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.attach.job_grouping import Candidate, FoundJob, group_jobs, meeting_of
+from lightning_hangcheck.attach.job_grouping import Candidate, FoundJob, group_jobs, rendezvous_of
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.observe.discovery import SeenProcess
 
@@ -15,7 +15,7 @@ def candidate(pid: int, parent: int, namespace: str = "pid:[1]", **environment: 
         python=True,
         identity=identify(environment),
     )
-    return Candidate(process=process, meeting=meeting_of(environment, namespace))
+    return Candidate(process=process, rendezvous=rendezvous_of(environment, namespace))
 
 
 def torchrun(pid: int, parent: int, rank: int, port: int, **more: str) -> Candidate:

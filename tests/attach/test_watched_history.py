@@ -1,4 +1,4 @@
-"""What a watcher's notes are worth to a visitor: fresh, old, of other processes, and withdrawn."""
+"""What a sidecar's notes are worth to `attach`: fresh, old, of other processes, and withdrawn."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_process_that_is_not_python(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_process_of_another_user(program: StartProgram) -> None:
     ranks = StartedRanks(program("starting_ranks.py", "stuck", "2"), 2)
     visit = (
-        "import os, sys, lightning_hangcheck.attach.visit, lightning_hangcheck.cli.main as m;"
+        "import os, sys, lightning_hangcheck.attach.attach, lightning_hangcheck.cli.main as m;"
         f"os.setgroups([]); os.setresgid(*[{NOBODY}] * 3); os.setresuid(*[{NOBODY}] * 3);"
         "sys.exit(m.invoke(['attach', '--pid', sys.argv[1]]))"
     )

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
 
-from lightning_hangcheck.attach.visit import keep
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.rundir.layout import RunFolder
 
 
@@ -29,7 +29,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             for view in views[2 * number : 2 * number + 2]
         ]
         case = job(*here, **facts)
-        keep(case, judge(case), (), RunFolder(tmp_path / f"node{number}-run"))
+        save_run(case, judge(case), (), RunFolder(tmp_path / f"node{number}-run"))
     return ["node0-run", "node1-run"]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightning_hangcheck.attach.visit import keep
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.rundir.layout import RunFolder
 
@@ -40,7 +40,7 @@ def recorded(request: pytest.FixtureRequest) -> Case:
 def test_saved_evidence_is_judged_as_it_was(recorded: Case, tmp_path: Path) -> None:
     """Byte for byte, after the way through the file."""
     folder = RunFolder(tmp_path / "run")
-    keep(recorded, judge(recorded), (), folder)
+    save_run(recorded, judge(recorded), (), folder)
     saved = (folder.evidence(1) / "case.json").read_bytes()
     again = judge(msgspec.json.decode(saved, type=Case))
     assert encode_pretty(again) == folder.numbered_verdict(1).read_bytes()
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> RunFolder:
     """A run whose verdicts are lost and whose evidence is there."""
     case = msgspec.json.decode((GOLDEN / "l_wandb_stall.json").read_bytes(), type=Case)
     made = RunFolder(tmp_path / "run")
-    keep(case, judge(case), (), made)
+    save_run(case, judge(case), (), made)
     return made
 
 

@@ -25,31 +25,31 @@ def verdict(kind: str, *culprits: int, cause: str = "rank_stalled") -> Verdict:
 
 def test_suspicion_is_a_line_and_a_hang_a_report_each_once() -> None:
     alarm = Alarm()
-    told = [alarm.hear(verdict(kind, 1)) for kind in ("suspect", "suspect", "hang", "hang")]
+    told = [alarm.take(verdict(kind, 1)) for kind in ("suspect", "suspect", "hang", "hang")]
     assert told == ["line", None, "report", None]
 
 
 @pytest.mark.parametrize("kind", ["healthy", "finished"])
 def test_good_news_is_no_alarm(kind: str) -> None:
-    assert Alarm().hear(verdict(kind)) is None
+    assert Alarm().take(verdict(kind)) is None
 
 
 def test_a_hang_is_not_softened_to_a_suspicion() -> None:
     alarm = Alarm()
-    alarm.hear(verdict("hang", 1))
-    assert alarm.hear(verdict("suspect", 1)) is None
+    alarm.take(verdict("hang", 1))
+    assert alarm.take(verdict("suspect", 1)) is None
     assert alarm.proven
 
 
 def test_a_hang_that_is_understood_better_is_saved_without_shouting_again() -> None:
     alarm = Alarm()
-    alarm.hear(verdict("hang", 1, cause="unknown"))
-    assert alarm.hear(verdict("hang", 1, cause="logger_init")) == "silent"
+    alarm.take(verdict("hang", 1, cause="unknown"))
+    assert alarm.take(verdict("hang", 1, cause="logger_init")) == "silent"
 
 
 def test_the_end_of_an_alarm_is_told_once() -> None:
     alarm = Alarm()
-    alarm.hear(verdict("hang", 1))
+    alarm.take(verdict("hang", 1))
     ended = alarm.recovered(NOW, 42.0)
     assert ended is not None
     assert (ended.verdict, ended.culprits, ended.stalled_for_s) == ("recovered", (1,), 42.0)
@@ -58,6 +58,6 @@ def test_the_end_of_an_alarm_is_told_once() -> None:
 
 def test_a_second_hang_of_the_same_rank_counts_too() -> None:
     alarm = Alarm()
-    alarm.hear(verdict("hang", 1))
+    alarm.take(verdict("hang", 1))
     alarm.recovered(NOW, 42.0)
-    assert alarm.hear(verdict("hang", 1)) == "report"
+    assert alarm.take(verdict("hang", 1)) == "report"

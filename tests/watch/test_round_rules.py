@@ -27,18 +27,18 @@ def watched(*ranks: FoundRank, left: int | None = None) -> WatchedRound:
     """A round of these ranks that have all gone, with this exit code, unless it is None."""
     made = WatchedRound(0)
     for one in ranks:
-        made.meet(one, 0)
+        made.take_in(one, 0)
         if left is not None:
-            made.depart(one.pid, left)
+            made.note_exit(one.pid, left)
     return made
 
 
 def test_a_rank_that_another_process_claims_while_the_rest_live_is_only_replaced() -> None:
     """A launcher may start one rank again; the others go on."""
     made = watched(found(0, 10), found(1, 11))
-    made.depart(11, 1)
+    made.note_exit(11, 1)
     assert not made.is_left_by(found(1, 21, started_ticks=ALWAYS_LATER))
-    made.meet(found(1, 21), 0)
+    made.take_in(found(1, 21), 0)
     assert [one.found.pid for one in made.alive] == [10, 21]
 
 
@@ -83,8 +83,8 @@ def test_torchrun_starts_the_ranks_again_until_its_restarts_are_used_up(
 
 def test_an_exit_code_that_is_learnt_late_is_kept() -> None:
     made = watched(found(0, 10))
-    made.depart(10, None)
-    made.depart(10, 3)
+    made.note_exit(10, None)
+    made.note_exit(10, 3)
     (view,) = made.views("node0", 0)
     assert view.process_exit is not None
     assert (view.process_exit.order, view.process_exit.exit_code) == (0, 3)

@@ -1,3 +1,7 @@
-"""TODO."""
+"""The ranks of one node as its sidecar knows them: `roster` keeps them, round by round (`rounds`).
 
-__all__ = ["roster", "rounds", "watched_rank"]
+`watched_rank` is one of them, `progress` its signs of progress; `run_recorder` writes down who they
+were.
+"""
+
+__all__ = ["roster", "rounds", "run_recorder", "watched_rank"]

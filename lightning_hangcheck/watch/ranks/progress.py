@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.slugs import Phase
-
-from lightning_hangcheck.text.moments import NANOSECONDS
 
 LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
 """A training loop passes all of these in each step, mostly between two readings of the page: steps

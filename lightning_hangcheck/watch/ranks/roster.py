@@ -42,7 +42,7 @@ class Roster:
 
     Attributes:
         round: The present one.
-        round_began_ns: When its first rank was met.
+        round_began_ns: When its first rank was seen.
     """
 
     def __init__(self, session: Session, now_ns: int, rounds_before: int = 0) -> None:
@@ -52,8 +52,8 @@ class Roster:
         self._root_pid = facts.root_pid
         self._left: list[tuple[WatchedRound, RoundStart]] = []
         self._pages = Pages(session.pages)
-        self._census = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
-        self._exits = ExitWatcher()
+        self._process_tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
+        self._exit_watcher = ExitWatcher()
         self.host = socket.gethostname()
         self._changed_ns = now_ns
         self._scanned_ns = 0
@@ -92,7 +92,7 @@ class Roster:
         if scan:
             self._pages.find_new()
         beats, _ = self._pages.read()
-        self._hear(beats, now_ns)
+        self._read_beats(beats, now_ns)
         self._look_at(self.alive, now_ns)
         if scan:
             known = self.alive
@@ -106,8 +106,8 @@ class Roster:
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""
-        for ended in self._exits.wait(seconds):
-            self.round.depart(ended.pid, ended.exit_code)
+        for ended in self._exit_watcher.wait(seconds):
+            self.round.note_exit(ended.pid, ended.exit_code)
 
     def targets(self) -> list[Target]:
         """Return the processes to look at: every rank that is there, and its children."""
@@ -115,7 +115,7 @@ class Roster:
         return [
             target
             for rank in self.alive
-            for target in self._census.targets(rank.found.rank, rank.found.pid, pids)
+            for target in self._process_tree.targets(rank.found.rank, rank.found.pid, pids)
         ]
 
     def add(self, look: Look) -> None:
@@ -134,11 +134,11 @@ class Roster:
             rank.progress.forgive(lapse_ns, now_ns)
 
     def close(self) -> None:
-        """Close pages and exits."""
+        """Let go of pages and processes."""
         self._pages.close()
-        self._exits.close()
+        self._exit_watcher.close()
 
-    def _hear(self, beats: dict[int, Beat], now_ns: int) -> None:
+    def _read_beats(self, beats: dict[int, Beat], now_ns: int) -> None:
         for rank in self.ranks.values():
             beat = beats.get(rank.found.pid)
             if beat is not None:
@@ -148,7 +148,7 @@ class Roster:
         for rank in ranks:
             seen = vitals(rank.found.pid)
             if seen is None or not seen.is_still(rank.found.started_ticks):
-                self.round.depart(rank.found.pid, None)
+                self.round.note_exit(rank.found.pid, None)
             else:
                 rank.state = seen.state
                 main_s = main_thread_cpu_s(rank.found.pid) or 0.0
@@ -160,7 +160,7 @@ class Roster:
 
     def _scan(self, beats: dict[int, Beat], now_ns: int) -> None:
         self._scanned_ns = now_ns
-        processes = self._census.take(now_ns)
+        processes = self._process_tree.take(now_ns)
         present = {process.pid for process in processes}
         found = find_ranks(processes, beats)
         pids = {rank.pid for rank in found}
@@ -180,16 +180,16 @@ class Roster:
         is_gone = not found.started_ticks
         if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
             return
-        rank = self.round.meet(found, now_ns)
+        rank = self.round.take_in(found, now_ns)
         if rank is None:
             return
         if found.pid in beats:
             rank.read(beats[found.pid], now_ns)
         self._changed_ns = now_ns
         if is_gone:
-            self.round.depart(found.pid, None)
+            self.round.note_exit(found.pid, None)
         else:
-            self._exits.watch(found.pid)
+            self._exit_watcher.watch(found.pid)
 
     def _leave_round(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
         number = self.round.number

@@ -1,9 +1,7 @@
-"""The ranks of one round, and what shows that another has begun.
+"""The ranks of one round, what shows that another has begun, and what the end of a round comes to.
 
 torchrun starts all ranks again when one has failed, a shell loop the whole command. The ranks of
 two rounds are never mixed: one that is gone since the last round is not waited for in this one.
-
-What the end of a round comes to, once another round has followed it. Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class WatchedRound:
 
     Attributes:
         ranks: By their number.
-        started_at: When the first of them was met.
+        started_at: When the first of them was seen.
     """
 
     def __init__(self, number: int) -> None:
@@ -45,8 +43,8 @@ class WatchedRound:
         self.ranks: dict[int, WatchedRank] = {}
         self.started_at = utc_now()
         self._guessed_command: list[str] | Gap = []
-        self._departed = 0
-        self._last_departure_ticks = 0
+        self._exit_count = 0
+        self._last_exit_ticks = 0
 
     @property
     def alive(self) -> list[WatchedRank]:
@@ -88,7 +86,7 @@ class WatchedRound:
             return found.start.number > self.count
         if self.alive or not found.started_ticks:
             return False
-        return found.rank in self.ranks or found.started_ticks > self._last_departure_ticks
+        return found.rank in self.ranks or found.started_ticks > self._last_exit_ticks
 
     def is_repeated_by(self, found: FoundRank) -> bool:
         """Whether what follows is the same job again, not the next command of a shell script.
@@ -104,7 +102,7 @@ class WatchedRound:
         number, count = found.start.number, self.count
         return number is not None and count is not None and number < count
 
-    def meet(self, found: FoundRank, now_ns: int) -> WatchedRank | None:
+    def take_in(self, found: FoundRank, now_ns: int) -> WatchedRank | None:
         """Take a rank in; one that another process was so far is another rank now.
 
         Returns:
@@ -120,15 +118,15 @@ class WatchedRound:
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
 
-    def depart(self, pid: int, exit_code: int | None) -> None:
+    def note_exit(self, pid: int, exit_code: int | None) -> None:
         """Take down that the process of a rank has ended, or the exit code that was unknown."""
         for rank in self.ranks.values():
             if rank.found.pid != pid:
                 continue
             if rank.process_exit is None:
-                rank.depart(self._departed, utc_now(), exit_code)
-                self._departed += 1
-                self._last_departure_ticks = _ticks_since_boot()
+                rank.note_exit(self._exit_count, utc_now(), exit_code)
+                self._exit_count += 1
+                self._last_exit_ticks = _ticks_since_boot()
             elif rank.process_exit.exit_code is None:
                 rank.process_exit = replace(rank.process_exit, exit_code=exit_code)
 
@@ -165,11 +163,6 @@ def run_facts(
         earlier=earlier,
         next_start=next_start,
     )
-
-
-def _ticks_since_boot() -> int:
-    """Return the present moment as /proc/PID/stat tells the start of a process."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
@@ -230,3 +223,8 @@ def _after_hang(case: Case, hang: Verdict, ended: Verdict) -> Verdict:
 
 def _hung(hang: Verdict) -> str:
     return f"it hung: {hang.summary}"
+
+
+def _ticks_since_boot() -> int:
+    """Return the present moment as /proc/PID/stat tells the start of a process."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)

@@ -60,7 +60,7 @@ class WatchedRank:
             self.progress.saw_movement(flight.taken_ns)
             self.progress.saw_new(flight.taken_ns)
 
-    def depart(self, order: int, at: str, exit_code: int | None) -> None:
+    def note_exit(self, order: int, at: str, exit_code: int | None) -> None:
         """Take down the end of its process.
 
         Args:
@@ -109,12 +109,12 @@ class WatchedRank:
                 )
                 for target, samples in self._samples.items()
             ),
-            process_exit=self._departure_with_words(),
+            process_exit=self._exit_with_last_words(),
             spent=self.spending.spent() if self.beat is not None else None,
             flight=self.flight,
         )
 
-    def _departure_with_words(self) -> ProcessExit | None:
+    def _exit_with_last_words(self) -> ProcessExit | None:
         """A page outlives its process: what it said last is read after the end was seen."""
         if self.process_exit is None or self.beat is None:
             return self.process_exit

@@ -1,8 +1,8 @@
-"""Is the job on its way out? What ranks do then is no recovery, and no new hang.
+"""Is the job shutting down? What ranks do then is no recovery, and no new hang.
 
 Told by who asked for the end, or by ranks that leave a hang that was proven. Asked anew each time,
 for a launcher may start new ranks; time is a parameter, in monotonic nanoseconds. The diagnosis is
-imported only once it is needed (see `watching`).
+imported only once it is needed (see `watch.loop`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ OBEYED_WITHIN_S = 60.0
 Lightning stops after the batch. A job that steps later was asked something else."""
 
 
-class WayOut:
-    """Who asked for the end of a job, and what its ranks show of it."""
+class Shutdown:
+    """The end of a job: who asked for it, and what its ranks show of it."""
 
     def __init__(self) -> None:
         self._asked: AskedEnd | None = None
@@ -60,11 +60,11 @@ class WayOut:
         self._steps = {}
 
     def hang_proven(self, ranks: Sequence[RankView]) -> None:
-        """Remember who was gone when the hang was proven: more of them mean the way out."""
+        """Remember who was gone when the hang was proven: more of them mean the end."""
         self._gone = _gone(ranks)
 
     def begun(self, ranks: Sequence[RankView], *, proven: bool, now_ns: int) -> bool:
-        """Whether the job is on its way out.
+        """Whether the job is shutting down.
 
         Args:
             ranks: All ranks as they are now.

@@ -1,4 +1,4 @@
-"""What a job that records offers a visitor: its session, and what watches it already."""
+"""The session in which a job records, what its ranks say there, and who watches it already."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.attach.watched_history import WHAT_WATCHER_SAW
+from lightning_hangcheck.attach.watched_history import WHAT_SIDECAR_SAW
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import Fact, decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
@@ -36,11 +36,11 @@ READ_LIMIT_S = 1.0
 WHAT = "pages and flight records"
 
 
-class Offer(Struct, frozen=True, kw_only=True):
-    """What a job offers.
+class RecordedSession(Struct, frozen=True, kw_only=True):
+    """Where a job records.
 
     Attributes:
-        session: Where its ranks record; None where they don't, or where we cannot look.
+        session: Of its ranks; None where they don't, or where we cannot look.
         gaps: Why a session that is named cannot be used.
     """
 
@@ -63,7 +63,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
 
 
-def offer_of(pids: Iterable[int]) -> Offer:
+def find_session(pids: Iterable[int]) -> RecordedSession:
     """Find the session in which a job's ranks record.
 
     Args:
@@ -73,7 +73,9 @@ def offer_of(pids: Iterable[int]) -> Offer:
     try:
         return within(READ_LIMIT_S, lambda: _find(tuple(pids)))
     except (NoAnswer, OSError) as error:
-        return Offer(gaps=(Gap(WHAT, None, f"the job's session cannot be read ({error})"),))
+        return RecordedSession(
+            gaps=(Gap(WHAT, None, f"the job's session cannot be read ({error})"),)
+        )
 
 
 def watch_over(session: Session) -> Watch | None:
@@ -84,12 +86,12 @@ def watch_over(session: Session) -> Watch | None:
     except FileNotFoundError:
         return None
     except (NoAnswer, OSError, UnreadableRun) as error:
-        return Watch(run_folder=folder, gaps=(Gap(WHAT_WATCHER_SAW, None, str(error)),))
+        return Watch(run_folder=folder, gaps=(Gap(WHAT_SIDECAR_SAW, None, str(error)),))
     alive = is_alive(facts.pid, facts.started_ticks)
     try:
         notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
     except (NoAnswer, OSError, UnreadableRun) as error:
-        gap = Gap(WHAT_WATCHER_SAW, None, f"its notes cannot be read ({error})")
+        gap = Gap(WHAT_SIDECAR_SAW, None, f"its notes cannot be read ({error})")
         return Watch(run_folder=folder, alive=alive, gaps=(gap,))
     return Watch(run_folder=folder, alive=alive, notes=notes)
 
@@ -112,20 +114,20 @@ def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
     return beats
 
 
-def _find(pids: tuple[int, ...]) -> Offer:
+def _find(pids: tuple[int, ...]) -> RecordedSession:
     named = next(filter(None, map(_named_session, pids)), None)
     folders = [named] if named is not None else list(_with_pages(pids))
     if not folders:
-        return Offer()
+        return RecordedSession()
     folder = folders[0]
     try:
         if not of_this_namespace(folder):
             why = "the job records in another pid namespace; attach inside its container"
-            return Offer(gaps=(Gap(WHAT, None, why),))
-        return Offer(session=read_session(folder))
+            return RecordedSession(gaps=(Gap(WHAT, None, why),))
+        return RecordedSession(session=read_session(folder))
     except (OSError, UnreadableRun) as error:
         why = f"the job's session {folder} cannot be read ({error}); attach where the job runs"
-        return Offer(gaps=(Gap(WHAT, None, why),))
+        return RecordedSession(gaps=(Gap(WHAT, None, why),))
 
 
 def _named_session(pid: int) -> Path | None:

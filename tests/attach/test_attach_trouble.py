@@ -15,10 +15,10 @@ import pytest
 from processes import PROGRAMS, is_alive, until
 from psutil import Process
 
+from lightning_hangcheck.attach.attach import attach
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
-from lightning_hangcheck.attach.observation import Attached
-from lightning_hangcheck.attach.offer import Offer
-from lightning_hangcheck.attach.visit import attach
+from lightning_hangcheck.attach.observer import Observer
+from lightning_hangcheck.attach.recorded_session import RecordedSession
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.probes.proc.last_run import slept_s
@@ -82,7 +82,7 @@ def test_a_visit_ends_in_time_where_processes_do_not_answer(
     job = stuck_job(program("starting_ranks.py", "stuck", "2"), 2)
     stand_in(job.ranks[1].pid, "exec sleep 1000")
     began = time.monotonic()
-    case = Attached(job, LIMITS, Offer(), time_limit_s=1.5).take_evidence("visit")
+    case = Observer(job, LIMITS, RecordedSession(), time_limit_s=1.5).take_evidence("visit")
     assert time.monotonic() - began < 1.5 + 3.0  # three looks take two seconds
     assert [len(view.processes[0].samples) for view in case.ranks] == [3, 3]
     assert any("gave no answer within 0." in gap.why for gap in case.gaps)

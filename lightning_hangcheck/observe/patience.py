@@ -1,4 +1,4 @@
-"""The patience that options ask for, as a case keeps it."""
+"""The patience that settings ask for, as a case keeps it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.settings import Settings
 
 
-def limits_of(settings: Settings) -> Limits:
-    """Return the limits that are in force."""
+def patience_of(settings: Settings) -> Limits:
+    """Return the patience that is in force."""
     return Limits(
         proven_after=settings.proven_after,
         idle_after=settings.idle_after,

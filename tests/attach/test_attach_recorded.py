@@ -11,7 +11,12 @@ from processes import PROGRAMS, end, until
 from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.attach.job_search import find_jobs, look_around
-from lightning_hangcheck.attach.offer import Offer, beats_of, offer_of, watch_over
+from lightning_hangcheck.attach.recorded_session import (
+    RecordedSession,
+    beats_of,
+    find_session,
+    watch_over,
+)
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.probes.proc.last_run import slept_s
 from lightning_hangcheck.probes.proc.process_tree import born_ns
@@ -63,7 +68,7 @@ def test_a_session_that_no_environment_names_is_found_by_the_page_in_it(
 ) -> None:
     """A page that fell silent before the process started is of an earlier one with that id."""
     running = program("recording_alone.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
-    session = offer_of([running.pid]).session
+    session = find_session([running.pid]).session
     assert session is not None
     try:
         assert str(session.path) == running.first_words
@@ -80,16 +85,16 @@ def test_a_session_that_is_gone_is_a_gap_and_costs_nothing_else(
     program: StartProgram, tmp_path: Path
 ) -> None:
     running = program("sleeping.py", HANGCHECK_SESSION=str(tmp_path / "gone"))
-    offer = offer_of([running.pid])
-    assert offer.session is None
-    (gap,) = offer.gaps
+    recorded = find_session([running.pid])
+    assert recorded.session is None
+    (gap,) = recorded.gaps
     assert f"session {tmp_path / 'gone'} cannot be read" in gap.why
 
 
 def test_a_job_that_does_not_record_offers_nothing_and_misses_nothing(
     program: StartProgram,
 ) -> None:
-    assert offer_of([program("sleeping.py").pid]) == Offer()
+    assert find_session([program("sleeping.py").pid]) == RecordedSession()
 
 
 def test_ranks_that_no_environment_tells_are_known_by_their_pages(
@@ -99,7 +104,7 @@ def test_ranks_that_no_environment_tells_are_known_by_their_pages(
     launcher = program("recording_spawned.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
     words = [launcher.first_words, launcher.announcement()]
     (job,) = find_jobs(look_around(), [launcher.pid])
-    session = offer_of(job.pids).session
+    session = find_session(job.pids).session
     assert session is not None
     session.remove()
     told = {(rank.rank, rank.pid, rank.world_size) for rank in job.ranks}

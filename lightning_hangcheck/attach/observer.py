@@ -1,4 +1,4 @@
-"""What `hangcheck attach` does: look three times, a second apart, at a job that runs already."""
+"""Looking at a job that runs already: three times, a second apart, without disturbing it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.job_search import command_of
-from lightning_hangcheck.attach.offer import beats_of, watch_over
+from lightning_hangcheck.attach.recorded_session import beats_of, watch_over
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.model.case import ProcessExit
 from lightning_hangcheck.model.evidence import ProcessLook
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.attach.job_grouping import FoundJob
-    from lightning_hangcheck.attach.offer import Offer, Watch
+    from lightning_hangcheck.attach.recorded_session import RecordedSession, Watch
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case, CodeNote, Limits
     from lightning_hangcheck.model.evidence import Gap, Sample
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LOOKS = 3
 INTERVAL_S = 1.02
-"""Three looks over two seconds tell a loop from a computation; see `diagnosis.patience`."""
+"""Three looks over two seconds tell a loop from a computation; see `diagnosis.rules.patience`."""
 BLIND_INTERVAL_S = 2.1
 """Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
 LONGER_S = 4.2
@@ -52,33 +52,33 @@ STEPS = 3
 LEAST_S = 0.2
 
 
-class Attached:
-    """One visit to a job. Nothing is left in the job, and nothing of it waits for us.
+class Observer:
+    """Looks at one job. Nothing is left in the job, and nothing of it waits for us.
 
     Args:
         job: As `job_search` found it.
         limits: Patience in force; of what is proven, never more than a second.
-        offer: What the job offers a visitor, if it records.
+        recorded: The session in which the job records, if it does.
         local_values: Whether to read the ranks' local variables in the last look.
-        time_limit_s: Seconds for the whole visit, where processes and their servers don't answer.
+        time_limit_s: Seconds for all looks, where processes and their servers don't answer.
     """
 
     def __init__(
         self,
         job: FoundJob,
         limits: Limits,
-        offer: Offer,
+        recorded: RecordedSession,
         *,
         local_values: bool = False,
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         self._job = job
         self._local_values = local_values
-        self._offer = offer
+        self._recorded = recorded
         self._limits = replace(limits, proven_after=min(limits.proven_after, PROVEN_AFTER_S))
-        self._exits = ExitWatcher()
+        self._exit_watcher = ExitWatcher()
         self._samples: dict[Target, list[Sample]] = {}
-        self._departures: dict[int, ProcessExit] = {}
+        self._exits: dict[int, ProcessExit] = {}
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
         self._slept: dict[int, float | None] = {}
@@ -116,7 +116,7 @@ class Attached:
                 self._look(targets, last=True)
                 case = self._case(targets, run_id, began_ns)
         finally:
-            self._exits.close()
+            self._exit_watcher.close()
         return case
 
     def _begin(self) -> list[Target]:
@@ -124,14 +124,14 @@ class Attached:
         targets: list[Target] = []
         for found in self._job.ranks:
             self._slept[found.pid] = slept_s(found.pid)
-            self._exits.watch(found.pid)
+            self._exit_watcher.watch(found.pid)
             process_tree = ProcessTree(found.pid, root_belongs=True)
             process_tree.take(now_ns)
             targets += process_tree.targets(found.rank, found.pid, self._job.pids)
         return targets
 
     def _look(self, targets: list[Target], *, last: bool) -> None:
-        present = [target for target in targets if target.rank not in self._departures]
+        present = [target for target in targets if target.rank not in self._exits]
         subjects = [
             Subject(
                 pid=target.pid,
@@ -151,13 +151,13 @@ class Attached:
                 self._mute.add(target)
             self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
 
-    def _read_offer(self, targets: list[Target]) -> None:
+    def _read_recorded(self, targets: list[Target]) -> None:
         """Read what the ranks recorded: pages last, so that they are as new as the last look."""
-        self._gaps.update(((gap.what, gap.rank), gap) for gap in self._offer.gaps)
-        session = self._offer.session
+        self._gaps.update(((gap.what, gap.rank), gap) for gap in self._recorded.gaps)
+        session = self._recorded.session
         if session is None:
             return
-        present = [target for target in targets if target.rank not in self._departures]
+        present = [target for target in targets if target.rank not in self._exits]
         limit_s = self._limit_s(len(self._job.ranks))
         self._flights, gaps = flights_of(present, session.torch_servers, limit_s)
         self._gaps.update(((gap.what, gap.rank), gap) for gap in gaps)
@@ -174,10 +174,10 @@ class Attached:
         """Wait, and see meanwhile which ranks end."""
         while True:
             left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
-            for ended in self._exits.wait(left_s):
+            for ended in self._exit_watcher.wait(left_s):
                 rank = next(one.rank for one in self._job.ranks if one.pid == ended.pid)
-                self._departures[rank] = ProcessExit(
-                    order=len(self._departures), at=utc_now(), exit_code=ended.exit_code
+                self._exits[rank] = ProcessExit(
+                    order=len(self._exits), at=utc_now(), exit_code=ended.exit_code
                 )
             if left_s <= 0:
                 return
@@ -201,9 +201,9 @@ class Attached:
     def _case(self, targets: list[Target], run_id: str, began_ns: int) -> Case:
         from lightning_hangcheck.attach.case import Observation, attached_case
 
-        self._read_offer(targets)
+        self._read_recorded(targets)
         self._wait_until(0)
-        left_ns = time.monotonic_ns()
+        taken_ns = time.monotonic_ns()
         looks = {
             found.rank: tuple(
                 ProcessLook(
@@ -219,19 +219,19 @@ class Attached:
                 job=self._job,
                 looks=looks,
                 slept=self._slept,
-                departures=self._departures,
+                exits=self._exits,
                 beats=self._beats,
                 flights=self._flights,
                 watch=self._watch,
                 gaps=tuple(self._gaps.values()),
                 code=self._code(),
                 limits=self._limits,
-                watched_s=(left_ns - began_ns) / NANOSECONDS,
+                watched_s=(taken_ns - began_ns) / NANOSECONDS,
                 ages_s=self._ages_s(),
                 command=self._command,
                 host=self.host,
-                left_at=utc_now(),
-                left_ns=left_ns,
+                taken_at=utc_now(),
+                taken_ns=taken_ns,
             ),
             run_id,
         )
