@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.attach.watched_history import WHAT_SIDECAR_SAW
+from lightning_hangcheck.attach.watched_history import WHAT_WATCHER_SAW
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import Fact, decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
@@ -86,12 +86,12 @@ def watch_over(session: Session) -> Watch | None:
     except FileNotFoundError:
         return None
     except (NoAnswer, OSError, UnreadableRun) as error:
-        return Watch(run_folder=folder, gaps=(Gap(WHAT_SIDECAR_SAW, None, str(error)),))
+        return Watch(run_folder=folder, gaps=(Gap(WHAT_WATCHER_SAW, None, str(error)),))
     alive = is_alive(facts.pid, facts.started_ticks)
     try:
         notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
     except (NoAnswer, OSError, UnreadableRun) as error:
-        gap = Gap(WHAT_SIDECAR_SAW, None, f"its notes cannot be read ({error})")
+        gap = Gap(WHAT_WATCHER_SAW, None, f"its notes cannot be read ({error})")
         return Watch(run_folder=folder, alive=alive, gaps=(gap,))
     return Watch(run_folder=folder, alive=alive, notes=notes)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FRESH_S = 5.0
 """Age up to which notes tell the present; `hangcheck attach` looks for two seconds itself."""
-WHAT_SIDECAR_SAW = "what the job's watcher saw"
+WHAT_WATCHER_SAW = "what the job's watcher saw"
 STANDS = ("hang", "dead", "crashed")
 """Verdicts that an exit code tells, until the sidecar says that the job recovered."""
 
@@ -63,7 +63,7 @@ def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
         f"its newest note is {age_s:.0f} s old: it is stopped, has no processor, or has ended; "
         "what ranks did since is known only of those that slept"
     )
-    return (Gap(WHAT_SIDECAR_SAW, None, why),)
+    return (Gap(WHAT_WATCHER_SAW, None, why),)
 
 
 def hang_stands(notes: WatchNotes, case: Case) -> bool:
