@@ -19,7 +19,8 @@ PAGES = [
 WORKED_EXAMPLE = re.compile(r"^```(?:diff|python|toml)\n.*?^```", re.MULTILINE | re.DOTALL)
 """A worked example adds files that are not there; what stands outside of it must be."""
 CODE = re.compile(r"`([^`\n]+)`")
-SOURCE_FILE = re.compile(r"(?:[\w.-]+/)+[\w-]+\.(?:py|toml|json|md)")
+SOURCE_FILE = re.compile(r"(?:[\w.-]+/)+(?!NAME\.)[\w-]+\.(?:py|toml|md)\b")
+"""A file of the repository; ``NAME`` stands for one that a reader will write."""
 DOTTED = re.compile(r"lightning_hangcheck(?:\.\w+)+")
 WALKS = "how-it-works.md"
 
