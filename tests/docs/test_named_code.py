@@ -17,7 +17,9 @@ PAGES = [
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 WORKED_EXAMPLE = re.compile(r"^```(?:diff|python|toml)\n.*?^```", re.MULTILINE | re.DOTALL)
-"""A worked example adds files that are not there; what stands outside of it must be."""
+"""It adds files that are not there; what stands outside of it must be."""
+ADDED = re.compile(r"^```python\n# (\S+\.py)$", re.MULTILINE)
+CHANGED = re.compile(r"^--- ([^\s,]+)", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
 SOURCE_FILE = re.compile(r"(?:[\w.-]+/)+(?!NAME\.)[\w-]+\.(?:py|toml|md)\b")
 """A file of the repository; ``NAME`` stands for one that a reader will write."""
@@ -45,6 +47,16 @@ NAMES = _named(DOTTED)
 def test_a_file_that_a_page_names_exists(page: str, file: str) -> None:
     """By its path from the root, or from the package."""
     assert (ROOT / file).is_file() or (PACKAGE / file).is_file(), f"{page} names {file}"
+
+
+def test_a_worked_example_changes_files_that_are_there() -> None:
+    """Or that it has added itself."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    added, changed = set(ADDED.findall(text)), set(CHANGED.findall(text))
+    assert added
+    assert changed
+    assert [file for file in changed - added if not (ROOT / file).is_file()] == []
+    assert [file for file in added if (ROOT / file).is_file()] == []
 
 
 @pytest.mark.parametrize(("page", "name"), NAMES)
