@@ -28,6 +28,8 @@ def watched(*ranks: FoundRank, left: int | None = None) -> WatchedRound:
     made = WatchedRound(0)
     for one in ranks:
         made.take_in(one, 0)
+    made.note_alive()
+    for one in ranks:
         if left is not None:
             made.note_exit(one.pid, left)
     return made
@@ -44,8 +46,14 @@ def test_a_rank_that_another_process_claims_while_the_rest_live_is_only_replaced
 
 def test_the_number_of_a_rank_that_is_gone_with_all_others_begins_a_round() -> None:
     made = watched(found(0, 10), found(1, 11), left=1)
-    assert made.is_left_by(found(1, 21))
+    assert made.is_left_by(found(1, 21, started_ticks=ALWAYS_LATER))
     assert not made.is_left_by(found(1, 11)), "it is the same process"
+
+
+def test_a_worker_that_outlives_its_rank_begins_no_round() -> None:
+    """It inherited the rank's number, and was there while the rank still lived."""
+    made = watched(found(0, 10), found(1, 11), left=-15)
+    assert not made.is_left_by(found(1, 21, started_ticks=1))
 
 
 def test_the_launchers_count_begins_a_round_whoever_is_left() -> None:

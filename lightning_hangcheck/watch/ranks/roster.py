@@ -150,6 +150,7 @@ class Roster:
             if seen is None or not seen.is_still(rank.found.started_ticks):
                 self.round.note_exit(rank.found.pid, None)
             else:
+                self.round.note_alive()
                 rank.state = seen.state
                 main_s = main_thread_cpu_s(rank.found.pid) or 0.0
                 rank.progress.read_processor(ProcessorTime(main_s, seen.cpu_s), now_ns)

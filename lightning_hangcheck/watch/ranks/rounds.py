@@ -44,7 +44,7 @@ class WatchedRound:
         self.started_at = utc_now()
         self._guessed_command: list[str] | Gap = []
         self._exit_count = 0
-        self._last_exit_ticks = 0
+        self._seen_alive_ticks = 0
 
     @property
     def alive(self) -> list[WatchedRank]:
@@ -77,8 +77,9 @@ class WatchedRound:
         """Whether this process belongs to a later round.
 
         The launcher's count says so. Where there is none, or it stays (torchrun does not count a
-        change of nodes), all ranks are gone, and the process has the number of one of them or was
-        started after the last of them had gone.
+        change of nodes), all ranks are gone, and the process was started after one of them was
+        last seen alive. A DataLoader worker that outlives its rank has its number, too, but is
+        older than that.
         """
         if not self.ranks or any(rank.found.pid == found.pid for rank in self.ranks.values()):
             return False
@@ -86,7 +87,7 @@ class WatchedRound:
             return found.start.number > self.count
         if self.alive or not found.started_ticks:
             return False
-        return found.rank in self.ranks or found.started_ticks > self._last_exit_ticks
+        return found.started_ticks > self._seen_alive_ticks
 
     def is_repeated_by(self, found: FoundRank) -> bool:
         """Whether what follows is the same job again, not the next command of a shell script.
@@ -118,6 +119,10 @@ class WatchedRound:
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
 
+    def note_alive(self) -> None:
+        """Take down that one of the ranks is seen alive at this moment."""
+        self._seen_alive_ticks = _ticks_since_boot()
+
     def note_exit(self, pid: int, exit_code: int | None) -> None:
         """Take down that the process of a rank has ended, or the exit code that was unknown."""
         for rank in self.ranks.values():
@@ -126,7 +131,6 @@ class WatchedRound:
             if rank.process_exit is None:
                 rank.note_exit(self._exit_count, utc_now(), exit_code)
                 self._exit_count += 1
-                self._last_exit_ticks = _ticks_since_boot()
             elif rank.process_exit.exit_code is None:
                 rank.process_exit = replace(rank.process_exit, exit_code=exit_code)
 
