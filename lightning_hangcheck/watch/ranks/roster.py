@@ -211,15 +211,20 @@ class Roster:
 
 
 def _gone_ranks(beats: dict[int, Beat], present: set[int]) -> list[FoundRank]:
-    """A rank that came and went between two scans is known by the page that it left."""
+    """A rank that came and went between two scans is known by the page that it left.
+
+    One that never learnt its number is rank 0 where nobody else has left a page.
+    """
+    alone = len(beats) == 1
     return [
         FoundRank(
-            rank=beat.rank,
+            rank=beat.rank or 0,
             pid=pid,
             local_rank=beat.local_rank,
             world_size=beat.world_size,
             start=RoundStart(number=beat.round),
+            guessed=beat.rank is None,
         )
         for pid, beat in beats.items()
-        if beat.rank is not None and pid not in present
+        if pid not in present and (alone or beat.rank is not None)
     ]
