@@ -18,8 +18,8 @@ from lightning_hangcheck.diagnosis.verdict.summary import summarise
 from lightning_hangcheck.diagnosis.verdict.tables import collectives, rank_table
 from lightning_hangcheck.gather.stack_groups import group_stacks
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
+from lightning_hangcheck.model.verdict import Gap as ToldGap
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading
@@ -102,16 +102,17 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
     return (*later, *found, *before)
 
 
-def _gaps(conclusion: Conclusion) -> tuple[Gap, ...]:
+def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
     job, finding = conclusion.job, conclusion.finding
     gaps = [*job.case.gaps, *job.gaps]
     if job.world_size <= 1:
-        gaps = [gap for gap in gaps if gap.what != FLIGHT_RECORD]
+        gaps = [gap for gap in gaps if gap.kind != "flight_record"]
     if finding is not None:
         gaps += [*finding.gaps, *_unseen(job)]
     if not _is_timestamp(job.case.taken_at):
-        gaps.append(Gap("time", None, f"the case's time {job.case.taken_at!r} cannot be read"))
-    return tuple(gaps)
+        why = f"the case's time {job.case.taken_at!r} cannot be read"
+        gaps.append(Gap("time", None, why, "time"))
+    return tuple(map(ToldGap.of, gaps))
 
 
 def _unseen(job: JobReading) -> list[Gap]:
@@ -123,12 +124,13 @@ def _unseen(job: JobReading) -> list[Gap]:
             reading.rank,
             f"{reading.process_activity.samples} usable samples of its stack and kernel state; "
             "two are needed",
+            "activity",
         )
         for reading in unseen[:MOST_UNSEEN]
     ]
     if len(unseen) > MOST_UNSEEN:
         more = len(unseen) - MOST_UNSEEN
-        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise"))
+        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
     return gaps
 
 

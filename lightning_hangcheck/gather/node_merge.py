@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.gather.case_building import ELSEWHERE, build_case
+from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.gather.node_view import pids_of, rebased, without_pids
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
@@ -43,7 +43,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         [NodeCase(node.source, _on_clock_of(newest, node.case)) for node in _told_apart(ordered)]
     )
     cases = [node.case for node in ordered]
-    told = [gap for case in cases for gap in case.gaps if gap.why != ELSEWHERE]
+    told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
     return build_case(
         run=_run_facts(cases, run_id),
         ranks=views,
@@ -96,6 +96,7 @@ def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
 
 def _contradiction(source: str, known: RankView, other: str, view: RankView) -> Gap:
     return Gap(
+        kind="rank",
         what=f"rank {view.rank} in {other}",
         rank=view.rank,
         why=f"pid {view.pid} on {view.host or 'an unnamed host'} says that it is this rank, and so "
@@ -141,6 +142,7 @@ def _differences(nodes: Sequence[NodeCase]) -> Iterable[Gap]:
             here, there = getattr(first.case.run, what), getattr(node.case.run, what)
             if here != there:
                 yield Gap(
+                    kind="job_facts",
                     what=f"{what.replace('_', ' ')} of {node.source}",
                     rank=None,
                     why=f"it is {there!r}, in {first.source} {here!r}; are these nodes of one job?",

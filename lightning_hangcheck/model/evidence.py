@@ -13,18 +13,54 @@ TargetKind = Literal[
 PAGE_FAULT = "page fault"
 
 
+GapKind = Literal[
+    "stack",
+    "local_values",
+    "native_calls",
+    "kernel_state",
+    "holders",
+    "gpu",
+    "flight_record",
+    "page",
+    "recording",
+    "journal",
+    "process_memory",
+    "watcher",
+    "sleep",
+    "activity",
+    "rank",
+    "other_nodes",
+    "job_facts",
+    "saved_evidence",
+    "time",
+    "other",
+]
+"""Which evidence is missing: ``process_memory`` a command line or environment, ``recording`` all
+that a job's ranks tell of themselves, ``rank`` a process that is no rank's, or a rank without one,
+``other`` in cases that were saved before gaps had a kind."""
+
+
 class Gap(Struct, frozen=True):
     """A fact too: what could not be seen, and why.
 
     Attributes:
         what: The missing evidence, for example ``"stack of pid 4711"``.
         rank: Whose, or None for the whole job or node.
-        why: The reason in one sentence, with the way to allow it where there is one.
+        why: The reason in one sentence.
+        kind: Which evidence is missing.
+        remedy: What would allow it, in one clause; empty where nothing does, or ``why`` says it.
     """
 
     what: str
     rank: int | None
     why: str
+    kind: GapKind = "other"
+    remedy: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it could not be seen, and what would allow it, as a person reads it."""
+        return f"{self.why}; {self.remedy}" if self.remedy else self.why
 
 
 class Frame(Struct, frozen=True):

@@ -131,7 +131,7 @@ def _with_gpus(
 def _completed(taken: list[Sampled]) -> list[Sampled]:
     """Add what only all processes together show; where that fails, say so once."""
     states = [one.kernel for one, _ in taken if one.kernel is not None]
-    found, gaps = guarded("who holds what", None, lambda: (with_holders(states), ()))
+    found, gaps = guarded("holders", "who holds what", None, lambda: (with_holders(states), ()))
     complete = {state.pid: state for state in found or states}
     joined = [
         (replace(one, kernel=complete[one.kernel.pid]) if one.kernel is not None else one, own)

@@ -43,8 +43,8 @@ def why_no_stack(pid: int, time_limit_s: float = 20.0) -> str:
     stack, gaps = python_stacks(pid, 3, time_limit_s)
     assert stack is None
     (gap,) = gaps
-    assert gap == Gap(f"stack of pid {pid}", 3, gap.why)
-    return gap.why
+    assert gap == Gap(f"stack of pid {pid}", 3, gap.why, "stack", gap.remedy)
+    return gap.reason
 
 
 def test_without_py_spy_the_gap_says_how_to_get_it(beside_python: Path) -> None:

@@ -56,7 +56,7 @@ class PageReader:
             self._page = None
 
     def _gap(self, why: str) -> Gap:
-        return Gap(f"page of pid {self._path.stem}", None, why)
+        return Gap(f"page of pid {self._path.stem}", None, why, "page")
 
 
 class PageUnreadable(Exception):
