@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from lightning_hangcheck.model.evidence import Gap
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
 
 
 class NodeCase(Struct, frozen=True):
@@ -69,15 +68,11 @@ def _told_apart(nodes: Sequence[NodeCase]) -> Iterable[NodeCase]:
 def _on_clock_of(newest: Case, case: Case) -> Case:
     """Move a case to the clock of another; as if simultaneous if times are unreadable."""
     try:
-        apart = _moment(case.taken_at) - _moment(newest.taken_at)
+        apart = read_utc(case.taken_at) - read_utc(newest.taken_at)
         apart_ns = int(apart.total_seconds() * NANOSECONDS)
     except ValueError:
         apart_ns = 0
     return rebased(case, newest.taken_ns + apart_ns - case.taken_ns)
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
