@@ -13,6 +13,7 @@ __all__ = [
     "evidence",
     "flight",
     "phase_words",
+    "published",
     "run",
     "slugs",
     "verdict",

@@ -116,13 +116,13 @@ def test_a_user_who_may_not_look_is_told_what_would_allow_it(program: StartProgr
     looker = [sys.executable, str(PROGRAMS / "probing_unprivileged.py"), str(running.pid)]
     output = subprocess.run(looker, capture_output=True, check=True, timeout=60)
     answer = msgspec.json.decode(output.stdout)
-    reasons = {gap["what"]: gap["why"] for gap in answer["gaps"]}
-    assert reasons.keys() == {
+    remedies = {gap["what"]: gap["remedy"] for gap in answer["gaps"]}
+    assert remedies.keys() == {
         f"stack of pid {running.pid}",
         f"system calls of pid {running.pid}",
         f"bytes read and written by pid {running.pid}",
     }
-    assert all("run as" in why for why in reasons.values())
+    assert all("run as" in remedy for remedy in remedies.values())
     assert answer["sample"]["kernel"]["state"] == "S"
     assert answer["sample"]["kernel"]["threads"][0]["syscall"] is None
     assert answer["io"] is None
