@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ TargetKind = Literal[
 ]
 
 PAGE_FAULT = "page fault"
+_WRITTEN_FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d{1,9})\)")
 
 
 GapKind = Literal[
@@ -72,6 +74,12 @@ class Frame(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.function} ({self.file}:{self.line})"
+
+    @classmethod
+    def parse(cls, text: str) -> Frame | None:
+        """Read a frame that was written as text, None if it is of another form."""
+        found = _WRITTEN_FRAME.fullmatch(text)
+        return cls(found["function"], found["file"], int(found["line"])) if found else None
 
 
 class ThreadStack(Struct, frozen=True, kw_only=True):
