@@ -1,4 +1,7 @@
-"""The room's boundary: a probe that fails becomes a `Gap`, a probe that blocks is left behind."""
+"""Work that may fail or block.
+
+A probe that fails becomes a `Gap`; work that blocks is left behind after its time limit.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
 from lightning_hangcheck.probes.gpu.use import Gpus, gpus_of
-from lightning_hangcheck.probes.proc.kernel import kernel_state
+from lightning_hangcheck.probes.kernel import kernel_state
 from lightning_hangcheck.probes.stacks.local_values import local_values
 from lightning_hangcheck.probes.stacks.native_calls import native_calls
 from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stacks

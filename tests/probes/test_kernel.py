@@ -12,7 +12,7 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.model.evidence import Gap, ProcessState
-from lightning_hangcheck.probes.proc.kernel import MOST_THREADS, kernel_state
+from lightning_hangcheck.probes.kernel import MOST_THREADS, kernel_state
 from lightning_hangcheck.probes.proc.vitals import vitals
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Python stacks of a process, taken by py-spy from outside.
 
-Does a line of a program take a lock? A lock's own frame is C and shows in no Python stack.
+A lock's own frame is C and shows in no Python stack, so the line on which a thread stands is read
+too: does it take a lock?
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Python stacks that a process writes itself, asked by a signal: where py-spy may not read it.
 
-What a process does with a signal, as /proc tells everybody: no permission is needed for it.
+What the process does with that signal /proc tells everybody, without any permission; it is read
+first, because a signal without a handler would end the process.
 """
 
 from __future__ import annotations
