@@ -13,7 +13,6 @@ __all__ = [
     "evidence",
     "flight",
     "phase_words",
-    "published",
     "run",
     "slugs",
     "verdict",

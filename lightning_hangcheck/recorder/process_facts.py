@@ -22,9 +22,9 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.machine.process_stat import read_process_stat
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.published import DISTRIBUTIONS, published_environment
 from lightning_hangcheck.recorder.page.reader import PageReader
 from lightning_hangcheck.settings import PREFIX, Settings, read_option
+from lightning_hangcheck.text.published import DISTRIBUTIONS, published_environment
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown_command import show_command
 
