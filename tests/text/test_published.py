@@ -19,7 +19,12 @@ def test_what_training_reads_is_told_and_nothing_else() -> None:
 
 
 def test_the_journal_and_the_run_record_tell_the_same() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=ENVIRONMENT) as rank:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, bufsize=0, env=ENVIRONMENT) as rank:
+        assert rank.stdin is not None
+        assert rank.stdout is not None
+        rank.stdin.write(b"\n")
+        assert rank.stdout.read(1) == b"\n"  # it runs: during its exec it shows no environment
         recorded = rank_record(FoundRank(rank=0, pid=rank.pid), "node0")
     assert recorded.environment == TOLD
     assert start_facts(ENVIRONMENT, identify(ENVIRONMENT))["environment"] == TOLD
