@@ -1,11 +1,14 @@
-"""The room's boundary: a probe that fails becomes a `Gap`, a probe that blocks is left behind."""
+"""Work that may fail or block.
+
+A probe that fails becomes a `Gap`; work that blocks is left behind after its time limit.
+"""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.evidence import Gap, GapKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +26,14 @@ class NoAnswer(Exception):
     """A piece of work was not done within its time limit and was left behind, or never begun."""
 
 
-def guarded(what: str, rank: int | None, probe: Callable[[], Looked[Fact]]) -> Looked[Fact]:
+def guarded(
+    kind: GapKind, what: str, rank: int | None, probe: Callable[[], Looked[Fact]]
+) -> Looked[Fact]:
     """Run a probe that may fail in any way.
 
     Args:
-        what: The evidence, for the gap.
+        kind: Of the evidence, for the gap.
+        what: The evidence, likewise.
         rank: Whose evidence.
         probe: The work; bounded in time by itself.
 
@@ -36,7 +42,7 @@ def guarded(what: str, rank: int | None, probe: Callable[[], Looked[Fact]]) -> L
     """
     outcome = _attempt(probe)
     if isinstance(outcome, Exception):
-        return None, (Gap(what, rank, f"the probe failed ({_in_words(outcome)})"),)
+        return None, (Gap(what, rank, f"the probe failed ({_in_words(outcome)})", kind),)
     return outcome
 
 

@@ -14,14 +14,14 @@ def test_a_probe_that_raises_becomes_a_gap_that_names_the_error() -> None:
     def broken() -> Looked[int]:
         raise ValueError("half a line")
 
-    assert guarded("stack of pid 7", 3, broken) == (
+    assert guarded("stack", "stack of pid 7", 3, broken) == (
         None,
-        (Gap("stack of pid 7", 3, "the probe failed (ValueError: half a line)"),),
+        (Gap("stack of pid 7", 3, "the probe failed (ValueError: half a line)", "stack"),),
     )
 
 
 def test_what_a_probe_returns_is_passed_on() -> None:
-    assert guarded("x", None, lambda: (7, ())) == (7, ())
+    assert guarded("stack", "x", None, lambda: (7, ())) == (7, ())
 
 
 def test_bounded_work_gives_its_result() -> None:

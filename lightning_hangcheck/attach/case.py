@@ -165,7 +165,7 @@ def _with_absent(case: Case, age_s: float) -> Case:
     if age_s >= YOUNG_S:
         return case
     gaps = (
-        Gap(f"rank {rank}", rank, f"it has no process yet; the job is {age_s:.0f} s old")
+        Gap(f"rank {rank}", rank, f"it has no process yet; the job is {age_s:.0f} s old", "rank")
         for rank in absent
     )
     return replace(

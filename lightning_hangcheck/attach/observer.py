@@ -191,8 +191,8 @@ class Observer:
             return
         if any(_stopped(samples) for samples in own.values()):
             return
-        gap = next((gap for gap in self._gaps.values() if gap.what.startswith("stack of")), None)
-        why, _, remedy = (gap.why if gap is not None else "its processes are gone").partition("; ")
+        gap = next((gap for gap in self._gaps.values() if gap.kind == "stack"), None)
+        why, remedy = (gap.why, gap.remedy) if gap is not None else ("its processes are gone", "")
         raise NoJobFound(
             f"no stack of the job can be read: {why}",
             remedy or "look for its processes again: hangcheck attach",

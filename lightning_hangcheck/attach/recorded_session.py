@@ -73,9 +73,8 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
     try:
         return within(READ_LIMIT_S, lambda: _find(tuple(pids)))
     except (NoAnswer, OSError) as error:
-        return RecordedSession(
-            gaps=(Gap(WHAT, None, f"the job's session cannot be read ({error})"),)
-        )
+        why = f"the job's session cannot be read ({error})"
+        return RecordedSession(gaps=(Gap(WHAT, None, why, "recording"),))
 
 
 def watch_over(session: Session) -> Watch | None:
@@ -86,12 +85,12 @@ def watch_over(session: Session) -> Watch | None:
     except FileNotFoundError:
         return None
     except (NoAnswer, OSError, UnreadableRun) as error:
-        return Watch(run_folder=folder, gaps=(Gap(WHAT_WATCHER_SAW, None, str(error)),))
+        return Watch(run_folder=folder, gaps=(Gap(WHAT_WATCHER_SAW, None, str(error), "watcher"),))
     alive = is_alive(facts.pid, facts.started_ticks)
     try:
         notes = within(READ_LIMIT_S, lambda: _read(session.watch_file, WatchNotes))
     except (NoAnswer, OSError, UnreadableRun) as error:
-        gap = Gap(WHAT_WATCHER_SAW, None, f"its notes cannot be read ({error})")
+        gap = Gap(WHAT_WATCHER_SAW, None, f"its notes cannot be read ({error})", "watcher")
         return Watch(run_folder=folder, alive=alive, gaps=(gap,))
     return Watch(run_folder=folder, alive=alive, notes=notes)
 
@@ -122,12 +121,15 @@ def _find(pids: tuple[int, ...]) -> RecordedSession:
     folder = folders[0]
     try:
         if not of_this_namespace(folder):
-            why = "the job records in another pid namespace; attach inside its container"
-            return RecordedSession(gaps=(Gap(WHAT, None, why),))
+            why, remedy = "the job records in another pid namespace", "attach inside its container"
+            return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
         return RecordedSession(session=read_session(folder))
     except (OSError, UnreadableRun) as error:
-        why = f"the job's session {folder} cannot be read ({error}); attach where the job runs"
-        return RecordedSession(gaps=(Gap(WHAT, None, why),))
+        why, remedy = (
+            f"the job's session {folder} cannot be read ({error})",
+            "attach where the job runs",
+        )
+        return RecordedSession(gaps=(Gap(WHAT, None, why, "recording", remedy),))
 
 
 def _named_session(pid: int) -> Path | None:

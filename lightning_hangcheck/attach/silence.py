@@ -79,7 +79,7 @@ def unknown_sleep(
         watched: By rank, what a sidecar knows of it.
     """
     return tuple(
-        Gap(f"how long rank {view.rank} had been idle before", view.rank, why)
+        Gap(f"how long rank {view.rank} had been idle before", view.rank, why, "sleep")
         for view in views
         if view.process_exit is None
         and view.rank not in watched

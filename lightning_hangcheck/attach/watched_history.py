@@ -63,7 +63,7 @@ def stale_notes(notes: WatchNotes, now_ns: int) -> tuple[Gap, ...]:
         f"its newest note is {age_s:.0f} s old: it is stopped, has no processor, or has ended; "
         "what ranks did since is known only of those that slept"
     )
-    return (Gap(WHAT_WATCHER_SAW, None, why),)
+    return (Gap(WHAT_WATCHER_SAW, None, why, "watcher"),)
 
 
 def hang_stands(notes: WatchNotes, case: Case) -> bool:

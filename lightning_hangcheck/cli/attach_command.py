@@ -87,7 +87,7 @@ def attach(
 def _say_who_watches(watch: Watch) -> None:
     """Say in one line who watches the job, what it found and when."""
     newest = watch.notes.newest if watch.notes is not None else None
-    said = "no verdict yet" if watch.notes is not None else watch.gaps[0].why
+    said = "no verdict yet" if watch.notes is not None else watch.gaps[0].reason
     if newest is not None:
         said = f"{terminal.render_line(newest)}; told at {newest.detected_at}"
     state = "is watched" if watch.alive else "was watched, but its watcher is gone"

@@ -11,6 +11,7 @@ from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import terminal, unjudged
 from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
@@ -45,7 +46,7 @@ def report(run_dir: str | None, *, as_json: bool) -> int:
     elif saved.verdict is None:
         click.echo(unjudged.render(saved, shown_folder), nl=False)
     else:
-        judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *saved.gaps))
+        judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
         show(terminal.render(saved.case, judged, shown_folder))
     return 0
 

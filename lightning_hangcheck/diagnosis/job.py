@@ -255,6 +255,7 @@ def _read_worker(look: ProcessLook, *, of_livelocked: bool) -> WorkerReading:
 
 def _doubled(view: RankView) -> Gap:
     return Gap(
+        kind="rank",
         what=f"process {view.pid}",
         rank=view.rank if view.rank >= 0 else None,
         why=f"it says that it is rank {view.rank}, which another process is, or which cannot be; "

@@ -5,7 +5,7 @@ And of a job that is over: did it end well, and what became of a hang that had b
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_end
@@ -18,10 +18,13 @@ from lightning_hangcheck.diagnosis.verdict.summary import summarise
 from lightning_hangcheck.diagnosis.verdict.tables import collectives, rank_table
 from lightning_hangcheck.gather.stack_groups import group_stacks
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
+from lightning_hangcheck.model.verdict import Gap as ToldGap
+from lightning_hangcheck.text.moments import EPOCH, read_utc, utc
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.case import Case
 
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
 MOST_UNSEEN = 8
-EPOCH = datetime(1970, 1, 1)
 
 
 def judge(case: Case) -> Verdict:
@@ -102,16 +104,17 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
     return (*later, *found, *before)
 
 
-def _gaps(conclusion: Conclusion) -> tuple[Gap, ...]:
+def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
     job, finding = conclusion.job, conclusion.finding
     gaps = [*job.case.gaps, *job.gaps]
     if job.world_size <= 1:
-        gaps = [gap for gap in gaps if gap.what != FLIGHT_RECORD]
+        gaps = [gap for gap in gaps if gap.kind != "flight_record"]
     if finding is not None:
         gaps += [*finding.gaps, *_unseen(job)]
-    if not _is_timestamp(job.case.taken_at):
-        gaps.append(Gap("time", None, f"the case's time {job.case.taken_at!r} cannot be read"))
-    return tuple(gaps)
+    if _moment(job.case.taken_at) is None:
+        why = f"the case's time {job.case.taken_at!r} cannot be read"
+        gaps.append(Gap("time", None, why, "time"))
+    return tuple(map(ToldGap.of, gaps))
 
 
 def _unseen(job: JobReading) -> list[Gap]:
@@ -123,37 +126,30 @@ def _unseen(job: JobReading) -> list[Gap]:
             reading.rank,
             f"{reading.process_activity.samples} usable samples of its stack and kernel state; "
             "two are needed",
+            "activity",
         )
         for reading in unseen[:MOST_UNSEEN]
     ]
     if len(unseen) > MOST_UNSEEN:
         more = len(unseen) - MOST_UNSEEN
-        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise"))
+        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
     return gaps
 
 
 def _timestamp(text: str, before_s: float = 0.0) -> str:
     """Write a moment, or one so many seconds before it; the epoch if it cannot be read."""
-    moment = _parse(text) or EPOCH
+    moment = _moment(text) or EPOCH
     try:
-        moment -= timedelta(seconds=before_s)
+        return utc(moment - timedelta(seconds=before_s))
     except OverflowError:
-        moment = EPOCH
-    return f"{moment.isoformat(timespec='milliseconds')}Z"
+        return utc(EPOCH)
 
 
-def _is_timestamp(text: str) -> bool:
-    return _parse(text) is not None
-
-
-def _parse(text: str) -> datetime | None:
-    """Read ISO 8601 UTC; Python 3.10 knows neither ``Z`` nor fractions of 1 to 5 digits."""
-    whole, _, fraction = text.removesuffix("Z").partition(".")
+def _moment(text: str) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}")
+        return read_utc(text)
     except ValueError:
         return None
-    return moment if moment.tzinfo is None else None
 
 
 def ended_well(case: Case) -> bool:

@@ -43,7 +43,7 @@ def _as_found(gpus: int | None, gpu_gb: float | None) -> tuple[int, ...]:
     """The GPUs of this machine, with what was given in place of what they have."""
     found = gpu_memory()
     if isinstance(found, Gap) or not found:
-        why = f" ({found.why})" if isinstance(found, Gap) else ""
+        why = f" ({found.reason})" if isinstance(found, Gap) else ""
         raise BadUsage(f"no GPU was found here{why}", f"say what the job will have, {EXAMPLE}")
     if gpus is not None and gpus > len(found):
         raise BadUsage(

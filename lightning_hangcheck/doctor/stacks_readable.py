@@ -52,7 +52,7 @@ def _check_child(child: subprocess.Popen[bytes], deadline: float) -> Check:
     stack, gaps = python_stacks(child.pid, None, max(0.1, deadline - time.monotonic()))
     if stack is not None and any(thread.frames for thread in stack.threads):
         return Check(NAME, "ok", "py-spy reads the stack of another process")
-    return _unreadable(child.pid, gaps[0].why if gaps else "py-spy shows no Python frame")
+    return _unreadable(child.pid, gaps[0].reason if gaps else "py-spy shows no Python frame")
 
 
 def _unreadable(pid: int, why: str) -> Check:

@@ -75,8 +75,4 @@ def _all_ranks_belong_here(run: RunFacts) -> bool:
 
 
 def _unseen_ranks(ranks: set[int]) -> Gap:
-    return Gap(
-        what=f"ranks {format_ranks(ranks)}",
-        rank=None,
-        why=ELSEWHERE,
-    )
+    return Gap(f"ranks {format_ranks(ranks)}", None, ELSEWHERE, "other_nodes")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.gather.case_building import ELSEWHERE, build_case
+from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.gather.node_view import pids_of, rebased, without_pids
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
@@ -16,7 +15,7 @@ from lightning_hangcheck.model.evidence import Gap
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
 
 
 class NodeCase(Struct, frozen=True):
@@ -43,7 +42,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         [NodeCase(node.source, _on_clock_of(newest, node.case)) for node in _told_apart(ordered)]
     )
     cases = [node.case for node in ordered]
-    told = [gap for case in cases for gap in case.gaps if gap.why != ELSEWHERE]
+    told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
     return build_case(
         run=_run_facts(cases, run_id),
         ranks=views,
@@ -69,15 +68,11 @@ def _told_apart(nodes: Sequence[NodeCase]) -> Iterable[NodeCase]:
 def _on_clock_of(newest: Case, case: Case) -> Case:
     """Move a case to the clock of another; as if simultaneous if times are unreadable."""
     try:
-        apart = _moment(case.taken_at) - _moment(newest.taken_at)
+        apart = read_utc(case.taken_at) - read_utc(newest.taken_at)
         apart_ns = int(apart.total_seconds() * NANOSECONDS)
     except ValueError:
         apart_ns = 0
     return rebased(case, newest.taken_ns + apart_ns - case.taken_ns)
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
@@ -96,6 +91,7 @@ def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
 
 def _contradiction(source: str, known: RankView, other: str, view: RankView) -> Gap:
     return Gap(
+        kind="rank",
         what=f"rank {view.rank} in {other}",
         rank=view.rank,
         why=f"pid {view.pid} on {view.host or 'an unnamed host'} says that it is this rank, and so "
@@ -141,6 +137,7 @@ def _differences(nodes: Sequence[NodeCase]) -> Iterable[Gap]:
             here, there = getattr(first.case.run, what), getattr(node.case.run, what)
             if here != there:
                 yield Gap(
+                    kind="job_facts",
                     what=f"{what.replace('_', ' ')} of {node.source}",
                     rank=None,
                     why=f"it is {there!r}, in {first.source} {here!r}; are these nodes of one job?",

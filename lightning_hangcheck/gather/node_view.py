@@ -1,7 +1,4 @@
-"""Process ids mean something on one node only: what a merged case must forget of them. Pure.
-
-Moves a case from its host's monotonic clock to another's. Pure.
-"""
+"""One node's case as another may read it: on another clock, without ids that mean nothing there."""
 
 from __future__ import annotations
 

@@ -1,3 +1,6 @@
-"""What the machine allows a process: control groups, and room for what we start in a rank."""
+"""What the machine allows a process and tells of it.
+
+Room for threads of ours and the one way to start them, control groups, the line of /proc/PID/stat.
+"""
 
 __all__ = ["control_groups", "own_thread", "process_stat", "room"]

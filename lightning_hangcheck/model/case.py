@@ -1,7 +1,4 @@
-"""All that a rule may see, built once and never changed.
-
-What the source says around a line on which a rank stands.
-"""
+"""All that a rule may see, built once and never changed: the `Case`, its ranks and the run."""
 
 from __future__ import annotations
 

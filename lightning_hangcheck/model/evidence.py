@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from msgspec import Struct
@@ -11,6 +12,34 @@ TargetKind = Literal[
 ]
 
 PAGE_FAULT = "page fault"
+_WRITTEN_FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d{1,9})\)")
+
+
+GapKind = Literal[
+    "stack",
+    "local_values",
+    "native_calls",
+    "kernel_state",
+    "holders",
+    "gpu",
+    "flight_record",
+    "page",
+    "recording",
+    "journal",
+    "process_memory",
+    "watcher",
+    "sleep",
+    "activity",
+    "rank",
+    "other_nodes",
+    "job_facts",
+    "saved_evidence",
+    "time",
+    "other",
+]
+"""Which evidence is missing: ``process_memory`` a command line or environment, ``recording`` all
+that a job's ranks tell of themselves, ``rank`` a process that is no rank's, or a rank without one,
+``other`` in cases that were saved before gaps had a kind."""
 
 
 class Gap(Struct, frozen=True):
@@ -19,12 +48,21 @@ class Gap(Struct, frozen=True):
     Attributes:
         what: The missing evidence, for example ``"stack of pid 4711"``.
         rank: Whose, or None for the whole job or node.
-        why: The reason in one sentence, with the way to allow it where there is one.
+        why: The reason in one sentence.
+        kind: Which evidence is missing.
+        remedy: What would allow it, in one clause; empty where nothing does, or ``why`` says it.
     """
 
     what: str
     rank: int | None
     why: str
+    kind: GapKind = "other"
+    remedy: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it could not be seen, and what would allow it, as a person reads it."""
+        return f"{self.why}; {self.remedy}" if self.remedy else self.why
 
 
 class Frame(Struct, frozen=True):
@@ -36,6 +74,12 @@ class Frame(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.function} ({self.file}:{self.line})"
+
+    @classmethod
+    def parse(cls, text: str) -> Frame | None:
+        """Read a frame that was written as text, None if it is of another form."""
+        found = _WRITTEN_FRAME.fullmatch(text)
+        return cls(found["function"], found["file"], int(found["line"])) if found else None
 
 
 class ThreadStack(Struct, frozen=True, kw_only=True):

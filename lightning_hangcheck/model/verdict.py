@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import Cause, Phase, VerdictKind
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model import evidence
 
 Confidence = Annotated[float, Meta(ge=0.0, le=1.0, description="0: a guess, 1: proven")]
 Rank = Annotated[int, Meta(ge=0, description="global rank")]
@@ -41,6 +43,25 @@ class Edge(Struct, frozen=True):
     source: str = field(name="from")
     target: str = field(name="to")
     through: str
+
+
+class Gap(Struct, frozen=True):
+    """A fact too: what could not be seen, and why.
+
+    Attributes:
+        what: The missing evidence, for example ``"stack of pid 4711"``.
+        rank: Whose, or None for the whole job or node.
+        why: The reason in one sentence, with the way to allow it where there is one.
+    """
+
+    what: str
+    rank: int | None
+    why: str
+
+    @classmethod
+    def of(cls, missing: evidence.Gap) -> Gap:
+        """Write what probes and rules recorded as missing."""
+        return cls(missing.what, missing.rank, missing.reason)
 
 
 class RankState(Struct, frozen=True, kw_only=True):

@@ -165,7 +165,12 @@ def flights_of(
         )
         flights: dict[int, FlightRecord] = {}
         gaps = [
-            Gap(FLIGHT_RECORD, one.rank, "its process is stopped, so its server does not answer")
+            Gap(
+                FLIGHT_RECORD,
+                one.rank,
+                "its process is stopped, so its server does not answer",
+                "flight_record",
+            )
             for one in stopped
         ]
         for target, (flight, missing) in zip(ranks, answers, strict=True):

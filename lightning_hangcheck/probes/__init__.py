@@ -1,7 +1,8 @@
 """One file per source of evidence: each probe returns evidence, or a `Gap`, within its time budget.
 
 No probe raises, and none waits on its target without a limit. Where a look can be taken without
-stopping the target, it is.
+stopping the target, it is. `sample` takes a whole look at one process or at all: the kernel's view
+(`kernel`, over `proc` and `waits`), Python's (`stacks`) and the driver's (`gpu`).
 """
 
 __all__ = ["flight_record", "gpu", "memory", "proc", "sample", "stacks", "waits"]

@@ -111,8 +111,9 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
             "this rank has no worker server: torch is not imported yet or too old (2.5 or later "
             "has it), or the job was not started by hangcheck run or with the HangCheck callback"
         )
-        return None, (Gap(FLIGHT_RECORD, rank, why),)
-    return guarded(FLIGHT_RECORD, rank, lambda: _ask(path, rank, time.monotonic() + time_limit_s))
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
+    deadline = time.monotonic() + time_limit_s
+    return guarded("flight_record", FLIGHT_RECORD, rank, lambda: _ask(path, rank, deadline))
 
 
 def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
@@ -123,12 +124,11 @@ def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
             _post(path, "wait_counter_values", deadline), type=dict[str, _Counter]
         )
     except (OSError, http.client.HTTPException) as error:
-        return None, (
-            Gap(FLIGHT_RECORD, rank, f"torch's worker server gave no answer ({error!r})"),
-        )
+        why = f"torch's worker server gave no answer ({error!r})"
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
     except msgspec.MsgspecError as error:
         why = f"this torch writes its flight record in another form ({error})"
-        return None, (Gap(FLIGHT_RECORD, rank, why),)
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
     waits = {
         name.removeprefix(COUNTER_PREFIX): counter.active_count
         for name, counter in counters.items()

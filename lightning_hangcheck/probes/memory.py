@@ -1,8 +1,7 @@
-"""How much memory is left to a process: in its control group, or in the machine.
+"""How much memory is left to a process, in its control group or in the machine, and what that cost.
 
-The control groups whose memory a process counts towards, and their files.
-
-Did the kernel end processes for want of memory? It counts them, and names none.
+Limits come from the control groups that the process counts towards. Whether the kernel ended
+processes for want of memory it counts too, without naming any.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
 from lightning_hangcheck.probes.gpu.use import Gpus, gpus_of
-from lightning_hangcheck.probes.proc.kernel import kernel_state
+from lightning_hangcheck.probes.kernel import kernel_state
 from lightning_hangcheck.probes.stacks.local_values import local_values
 from lightning_hangcheck.probes.stacks.native_calls import native_calls
 from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stacks
@@ -131,7 +131,7 @@ def _with_gpus(
 def _completed(taken: list[Sampled]) -> list[Sampled]:
     """Add what only all processes together show; where that fails, say so once."""
     states = [one.kernel for one, _ in taken if one.kernel is not None]
-    found, gaps = guarded("who holds what", None, lambda: (with_holders(states), ()))
+    found, gaps = guarded("holders", "who holds what", None, lambda: (with_holders(states), ()))
     complete = {state.pid: state for state in found or states}
     joined = [
         (replace(one, kernel=complete[one.kernel.pid]) if one.kernel is not None else one, own)

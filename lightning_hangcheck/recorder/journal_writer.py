@@ -13,7 +13,6 @@ import os
 import queue
 import threading
 import time
-from datetime import datetime, timedelta, timezone
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from lightning_hangcheck.machine.own_thread import start_thread
 from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.session.journal_handover import MOST_LEFT_BYTES, Carrier, Handover
 from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.text.moments import moment_of
 from lightning_hangcheck.text.plain_text import visible_json
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
 
@@ -46,7 +46,6 @@ WAIT_TO_BE_TAKEN_S = 0.5
 SIDECAR_COMES_WITHIN_S = 5.0
 """A sidecar of HangCheck announces itself within a second of the recorder's start; until this time
 lines wait for it, so that the rank need not touch the disk. Where none comes, the rank must."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Entry(Struct, frozen=True):
@@ -231,7 +230,7 @@ class JournalWriter:
 def encode_entry(entry: Entry, pid: int) -> bytes:
     """Encode a line, its newline included. Never fails: a value that JSON cannot hold is named."""
     head: dict[str, object] = {
-        "at": _EPOCH + timedelta(microseconds=entry.at_ns // 1000),
+        "at": moment_of(entry.at_ns),
         "ns": entry.monotonic_ns,
         "pid": pid,
         "kind": entry.kind,

@@ -24,9 +24,9 @@ from lightning_hangcheck.machine.process_stat import read_process_stat
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page.reader import PageReader
 from lightning_hangcheck.settings import PREFIX, Settings, read_option
+from lightning_hangcheck.text.published import DISTRIBUTIONS, published_environment
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown_command import show_command
-from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,42 +73,8 @@ def _ancestors() -> Iterator[int]:
         pid = stat.parent_pid if stat else 0
 
 
-# variables that decide how a distributed job behaves; nobody needs the rest, so it stays private
-_TOLD = (
-    "ACCELERATE_",
-    "CUDA_",
-    "FSDP_",
-    "GLOO_",
-    "GROUP_",
-    "HANGCHECK_",
-    "HF_",
-    "KMP_",
-    "LIGHTNING_",
-    "LOCAL_",
-    "MASTER_",
-    "MKL_",
-    "NCCL_",
-    "NODE_RANK",
-    "NVIDIA_",
-    "OMP_",
-    "PL_",
-    "PYTHON",
-    "PYTORCH_",
-    "RANK",
-    "SLURM_",
-    "TOKENIZERS_",
-    "TORCH",
-    "TRANSFORMERS_",
-    "TRITON_",
-    "WANDB_",
-    "WORLD_SIZE",
-)
-_PACKAGES = ("torch", "lightning", "pytorch_lightning", "transformers", "wandb", "deepspeed")
-
-
 def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str, object]:
     """Gather who and where this process is, redacted. Imports nothing."""
-    told = {name: value for name, value in environment.items() if name.startswith(_TOLD)}
     return {
         "rank": identity.rank,
         "world_size": identity.world_size,
@@ -119,18 +85,19 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
         "command": show_command(sys.orig_argv),
         "folder": _working_folder(),
         "versions": versions(),
-        "environment": redact_values(dict(sorted(told.items()))),
+        "environment": redact_values(published_environment(environment)),
     }
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this package and of the frameworks that are imported by now."""
+    modules = [name.replace("-", "_") for name in DISTRIBUTIONS]
     found = {
         name: str(getattr(sys.modules[name], "__version__", "unknown"))
-        for name in _PACKAGES
+        for name in modules
         if sys.modules.get(name) is not None
     }
-    return {"python": platform.python_version(), "lightning_hangcheck": __version__, **found}
+    return {"python": platform.python_version(), **found}
 
 
 def _working_folder() -> str:

@@ -5,14 +5,17 @@ With it, in a few characters, when each rank last advanced or how it ended.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from signal import Signals
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.ledger.spending import blocked_rank_hours
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, plain, wrapped
+from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
@@ -57,7 +60,7 @@ def last_seen(case: Case | None) -> dict[int, str]:
     """
     if case is None:
         return {}
-    taken = datetime.fromisoformat(case.taken_at.replace("Z", "+00:00"))
+    taken = read_utc(case.taken_at)
     return {view.rank: _seen(view, taken) for view in case.ranks}
 
 

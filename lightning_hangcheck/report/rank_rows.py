@@ -5,10 +5,10 @@ A row shows where they are: the line of the user's own code on their stack, in f
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.code_owner import is_users
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, plain
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.verdict import Edge, RankState, State, Verdict
 
-_FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
 LONGEST_RANKS = 24
 DOING, FUNCTION, LINE = 2, 3, 4
 STATE_WORDS: dict[State, tuple[str, str]] = {
@@ -88,10 +87,10 @@ def user_place(frames: Sequence[str]) -> Place:
         That frame's place with its path cut to the last two parts; the innermost frame of all where
         none is the user's; an empty place where no frame can be read.
     """
-    read = [found for frame in reversed(frames) if (found := _FRAME.fullmatch(frame))]
-    own = [found for found in read if is_users(found["file"])]
-    for found in own or read:
-        return Place(found["function"], f"{short_path(found['file'])}:{found['line']}")
+    read = [frame for text in reversed(frames) if (frame := Frame.parse(text))]
+    own = [frame for frame in read if is_users(frame.file)]
+    for frame in own or read:
+        return Place(frame.function, f"{short_path(frame.file)}:{frame.line}")
     return Place()
 
 

@@ -131,7 +131,9 @@ class _Parts:
                 f"see whether its disk answers: df {quote(str(source))}",
             )
         self.refused = self.refused or refused
-        self.gaps.append(Gap(source.name, None, str(refused)))
+        self.gaps.append(
+            Gap(source.name, None, str(refused.args[0]), "saved_evidence", refused.remedy)
+        )
         return None
 
 
@@ -163,7 +165,7 @@ def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Ga
             return None, ()
         return _read(folder.evidence(number) / CASE_FILE, Case), ()
     except (OSError, UnreadableRun) as error:
-        return None, (Gap(f"evidence of verdict {number}", None, str(error)),)
+        return None, (Gap(f"evidence of verdict {number}", None, str(error), "saved_evidence"),)
 
 
 def _journals(folder: RunFolder) -> list[Path]:

@@ -32,7 +32,7 @@ def render_stacks(case: Case) -> str:
         lines += ["", "not seen"]
     for gap in case.gaps:
         whose = "" if gap.rank is None else f"rank {gap.rank}: "
-        lines.append(f"  {whose}{gap.what}: {gap.why}")
+        lines.append(f"  {whose}{gap.what}: {gap.reason}")
     return "\n".join(map(visible, lines)) + "\n"
 
 

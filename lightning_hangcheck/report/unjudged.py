@@ -31,7 +31,7 @@ def render(saved: SavedRun, run_folder: str) -> str:
     shown = aligned(rows[:MOST_ROWS], shrinking=(1,), tails=-1) if rows else []
     if len(rows) > MOST_ROWS:
         shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")
-    gaps = [f"{gap.what}: {gap.why}" for gap in saved.gaps]
+    gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
     lines = [
         "no verdict that can be read" if saved.refused else "no verdict yet",
         "",

@@ -1,3 +1,3 @@
-"""Where a run keeps its files: the run folder on disk and the session in shared memory."""
+"""The run folder of the contract: where each file lies, and how what it keeps is read again."""
 
 __all__ = ["journal_reader", "layout", "saved_evidence"]

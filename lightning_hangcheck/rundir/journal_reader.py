@@ -52,4 +52,5 @@ def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
 
 def _gap(path: Path, why: str) -> Gap:
     number = path.stem.removeprefix("rank-")
-    return Gap(f"journal {path.name}", int(number) if number.isdecimal() else None, why)
+    rank = int(number) if number.isdecimal() else None
+    return Gap(f"journal {path.name}", rank, why, "journal")

@@ -39,7 +39,7 @@ def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
         except UnreadableRun as error:
             refused = refused or error
             why = str(error.args[0])
-        gaps.append(Gap(f"evidence {number} of {folder.path}", None, why))
+        gaps.append(Gap(f"evidence {number} of {folder.path}", None, why, "saved_evidence"))
     if refused is not None:
         raise refused
     return None, tuple(gaps)

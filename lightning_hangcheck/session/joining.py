@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from lightning_hangcheck.session.session import (
     read_session,
     session_folder,
 )
+from lightning_hangcheck.text.moments import utc_now
 from lightning_hangcheck.text.shown_command import show_command
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def join_session(
     facts = SessionFacts(
         run_dir=str(name_run_folder(run_dir).path),
         command=show_command(sys.orig_argv),
-        started_at=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",
+        started_at=utc_now("microseconds"),
         job=job_key(environment, identity),
         root_pid=_root_pid(environment, identity),
         restarts=identity.launcher == "torchrun",

@@ -1,9 +1,9 @@
-"""What a rank offers where no debugger may read it: a signal that makes it write its own stacks.
+"""What a rank offers where no debugger may read it, and what it had to withhold.
 
-<session>/stacks/<pid>.json   the offer
-<session>/stacks/<pid>.txt    where the rank writes, in shared memory: no disk can stall it
+    <session>/stacks/<pid>.json   the offer: a signal that makes it write its own stacks
+    <session>/stacks/<pid>.txt    where the rank writes, in shared memory: no disk can stall it
 
-What a rank did not start, and why: told beside where its worker server's socket would be.
+What a rank did not start, and why, is told beside where its worker server's socket would be.
 """
 
 from __future__ import annotations

@@ -1,3 +1,16 @@
-"""TODO."""
+"""Texts and their forms: moments, ranges of ranks, commands, what is shown and what is hidden.
 
-__all__ = ["amounts", "moments", "plain_text", "rank_ranges", "redaction", "shown_command"]
+The lowest floor: nothing here knows of ranks, files or processes. What leaves a process goes
+through `redaction`, and which variables may is said in `published`; what a terminal shows goes
+through `plain_text`.
+"""
+
+__all__ = [
+    "amounts",
+    "moments",
+    "plain_text",
+    "published",
+    "rank_ranges",
+    "redaction",
+    "shown_command",
+]

@@ -88,7 +88,7 @@ def test_a_session_that_is_gone_is_a_gap_and_costs_nothing_else(
     recorded = find_session([running.pid])
     assert recorded.session is None
     (gap,) = recorded.gaps
-    assert f"session {tmp_path / 'gone'} cannot be read" in gap.why
+    assert f"session {tmp_path / 'gone'} cannot be read" in gap.reason
 
 
 def test_a_job_that_does_not_record_offers_nothing_and_misses_nothing(

@@ -99,7 +99,8 @@ def _told(case: Case) -> str:
 
 @pytest.mark.parametrize("cause", STUCK)
 def test_a_verdict_on_one_process_speaks_of_one(cause: Cause) -> None:
-    missed = Gap("flight record", 0, "its process is stopped, so its server does not answer")
+    why = "its process is stopped, so its server does not answer"
+    missed = Gap("flight record", 0, why, "flight_record")
     case = job(STUCK[cause], gaps=(missed,), command="python train.py")
     verdict = judge(case)
     assert (verdict.cause, verdict.culprits) == (cause, (0,))

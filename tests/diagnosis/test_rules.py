@@ -31,6 +31,7 @@ from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
 from lightning_hangcheck.model.case import Case, Pace, RankView
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.phase_words import phase_of_name
+from lightning_hangcheck.model.verdict import Gap as ToldGap
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
@@ -260,10 +261,10 @@ def test_where_no_wait_is_seen_the_rank_that_stands_apart_is_asked() -> None:
 
 
 def test_a_rank_that_cannot_be_seen_is_unknown_and_a_gap() -> None:
-    refused = Gap("stack of pid 101", 1, "py-spy may not read it")
+    refused = Gap("stack of pid 101", 1, "py-spy may not read it", "stack", "run as root")
     verdict = judge(job(rank(0, silent=301.0), rank(1, silent=301.0), gaps=(refused,)))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "unknown")
-    assert refused in verdict.gaps
+    assert ToldGap("stack of pid 101", 1, "py-spy may not read it; run as root") in verdict.gaps
     assert "activity of rank 0" in [gap.what for gap in verdict.gaps]
     assert verdict.ranks[0].state == "unseen"
 

@@ -16,7 +16,15 @@ from processes import PROGRAMS
 
 from lightning_hangcheck.model.evidence import Gap, GpuState
 from lightning_hangcheck.probes.gpu.nvml_reader import Device, Share
-from lightning_hangcheck.probes.gpu.use import ABSENT, DRIVER, HIDDEN, LOST, gpus_of, shared_out
+from lightning_hangcheck.probes.gpu.use import (
+    ABSENT,
+    DRIVER,
+    HIDDEN,
+    LOST,
+    SEE_KERNEL_LOG,
+    gpus_of,
+    shared_out,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +75,7 @@ def test_a_driver_that_hangs_costs_the_time_limit_and_leaves_a_gap(
     began = time.monotonic()
     gpus, (gap,) = gpus_of([OWN], 1.0, driver("hangs"))
     assert not gpus
-    assert gap.why == "the driver gave no answer within 1 s; ask the driver itself: nvidia-smi"
+    assert gap.reason == "the driver gave no answer within 1 s; ask the driver itself: nvidia-smi"
     assert time.monotonic() - began < 5.0
 
 
@@ -75,7 +83,7 @@ def test_a_gpu_that_fell_off_the_bus_is_told_and_the_others_are_read(
     driver: Callable[[str], Path],
 ) -> None:
     gpus, gaps = gpus_of([OWN], 20.0, driver("lost"))
-    assert gaps == (Gap("GPU 0", None, LOST),)
+    assert gaps == (Gap("GPU 0", None, LOST, "gpu", SEE_KERNEL_LOG),)
     assert gpus is not None
     assert [gpu.index for gpu in gpus[OWN]] == [1]
 
@@ -85,14 +93,14 @@ def test_the_librarys_own_word_is_passed_on_where_there_is_no_driver(tmp_path: P
     pytest.importorskip("pynvml")
     gpus, (gap,) = gpus_of([OWN], 20.0, tmp_path)
     assert not gpus
-    assert gap.why == "NVML: NVML Shared Library Not Found; ask the driver itself: nvidia-smi"
+    assert gap.reason == "NVML: NVML Shared Library Not Found; ask the driver itself: nvidia-smi"
 
 
 def test_without_the_library_the_gap_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [])
-    assert gpus_of([OWN], 20.0, tmp_path) == ({}, (Gap("GPUs", None, ABSENT),))
+    assert gpus_of([OWN], 20.0, tmp_path) == ({}, (ABSENT,))
 
 
 def test_a_machine_without_gpus_misses_nothing() -> None:
@@ -106,7 +114,7 @@ def test_a_gpu_whose_users_are_hidden_counts_only_where_it_is_the_only_one() -> 
     assert shared_out([Device(BUSY)], [7, 8]) == ({7: (BUSY,), 8: (BUSY,)}, ())
     assert shared_out([Device(BUSY), Device(IDLE)], [7]) == (
         {},
-        (Gap("GPU of each rank", None, HIDDEN),),
+        (Gap("GPU of each rank", None, HIDDEN, "gpu"),),
     )
     assert shared_out([Device(IDLE), Device(IDLE)], [7]) == ({}, ())
 

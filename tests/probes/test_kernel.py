@@ -12,7 +12,7 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.model.evidence import Gap, ProcessState
-from lightning_hangcheck.probes.proc.kernel import MOST_THREADS, kernel_state
+from lightning_hangcheck.probes.kernel import MOST_THREADS, kernel_state
 from lightning_hangcheck.probes.proc.vitals import vitals
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def test_a_process_that_is_gone_leaves_a_gap() -> None:
     gone.wait()
     state, gaps = kernel_state(gone.pid, 3, 10.0)
     assert state is None
-    assert gaps == (Gap(f"kernel state of pid {gone.pid}", 3, "the process has ended"),)
+    assert gaps == (
+        Gap(f"kernel state of pid {gone.pid}", 3, "the process has ended", "kernel_state"),
+    )
 
 
 def test_processes_that_vanish_while_we_look_never_raise() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.probes.proc.permission import Access, explain, why_filtered, why_refused
 
 
@@ -31,7 +32,8 @@ def test_each_reason_comes_with_its_way_out(facts: Access, why: str, remedy: str
     refusal = explain(facts)
     assert why in refusal.why
     assert remedy in refusal.remedy
-    assert str(refusal) == f"{refusal.why}; {refusal.remedy}"
+    gap = Gap("stack of pid 7", 3, refusal.why, "stack", refusal.remedy)
+    assert gap.reason == f"{refusal.why}; {refusal.remedy}"
 
 
 def test_we_may_read_ourselves_and_no_filter_forbids_it() -> None:

@@ -112,8 +112,12 @@ def test_a_process_that_is_gone_leaves_a_gap() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     why = "the process has ended"
-    assert read_environment(gone.pid) == Gap(f"environment of pid {gone.pid}", None, why)
-    assert command_line(gone.pid) == Gap(f"command line of pid {gone.pid}", None, why)
+    assert read_environment(gone.pid) == Gap(
+        f"environment of pid {gone.pid}", None, why, "process_memory"
+    )
+    assert command_line(gone.pid) == Gap(
+        f"command line of pid {gone.pid}", None, why, "process_memory"
+    )
 
 
 def test_a_zombie_shows_neither_environment_nor_command_line(program: StartProgram) -> None:

@@ -43,8 +43,8 @@ def why_no_stack(pid: int, time_limit_s: float = 20.0) -> str:
     stack, gaps = python_stacks(pid, 3, time_limit_s)
     assert stack is None
     (gap,) = gaps
-    assert gap == Gap(f"stack of pid {pid}", 3, gap.why)
-    return gap.why
+    assert gap == Gap(f"stack of pid {pid}", 3, gap.why, "stack", gap.remedy)
+    return gap.reason
 
 
 def test_without_py_spy_the_gap_says_how_to_get_it(beside_python: Path) -> None:
@@ -116,13 +116,13 @@ def test_a_user_who_may_not_look_is_told_what_would_allow_it(program: StartProgr
     looker = [sys.executable, str(PROGRAMS / "probing_unprivileged.py"), str(running.pid)]
     output = subprocess.run(looker, capture_output=True, check=True, timeout=60)
     answer = msgspec.json.decode(output.stdout)
-    reasons = {gap["what"]: gap["why"] for gap in answer["gaps"]}
-    assert reasons.keys() == {
+    remedies = {gap["what"]: gap["remedy"] for gap in answer["gaps"]}
+    assert remedies.keys() == {
         f"stack of pid {running.pid}",
         f"system calls of pid {running.pid}",
         f"bytes read and written by pid {running.pid}",
     }
-    assert all("run as" in why for why in reasons.values())
+    assert all("run as" in remedy for remedy in remedies.values())
     assert answer["sample"]["kernel"]["state"] == "S"
     assert answer["sample"]["kernel"]["threads"][0]["syscall"] is None
     assert answer["io"] is None

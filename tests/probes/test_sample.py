@@ -86,4 +86,4 @@ def test_without_py_spy_the_kernel_state_is_still_there(
     seen, gaps = sample(os.getppid(), 0, 10.0)
     assert seen.kernel is not None
     assert seen.stack is None
-    assert gaps[-1].why.endswith("pip install py-spy")
+    assert gaps[-1].reason.endswith("pip install py-spy")

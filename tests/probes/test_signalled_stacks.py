@@ -46,7 +46,7 @@ def why_not(pid: int) -> str:
     """The reason of the one gap; there must be no stack."""
     stack, (gap,) = signalled_stacks(pid, 3, 2.0)
     assert stack is None
-    return gap.why
+    return gap.reason
 
 
 def innermost(pid: int) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import until
 
-from lightning_hangcheck.probes.proc.kernel import kernel_state
+from lightning_hangcheck.probes.kernel import kernel_state
 from lightning_hangcheck.probes.sample import Subject, sample_all
 from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
 from lightning_hangcheck.probes.waits.file_locks import parse_lock

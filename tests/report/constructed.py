@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from lightning_hangcheck.model.case import Case, ProcessExit, RankView, RunFacts
-from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import (
     Edge,
     EvidenceItem,
+    Gap,
     LastCheckpoint,
     RankState,
     Remedy,

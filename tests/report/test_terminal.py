@@ -18,11 +18,11 @@ from msgspec import json
 from lightning_hangcheck.cli import report_command
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.model.codec import encode, verdict_schema
-from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import (
     Edge,
     EvidenceItem,
+    Gap,
     RankState,
     Remedy,
     StackGroup,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 NO_RECORD = Gap(
+    kind="flight_record",
     what=FLIGHT_RECORD,
     rank=None,
     why="none was taken of all ranks: which collective each is in is told from stacks alone",

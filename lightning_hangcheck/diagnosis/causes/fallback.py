@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import RankReading
 
 NO_RECORD = Gap(
+    kind="flight_record",
     what=FLIGHT_RECORD,
     rank=None,
     why="none was taken: which collective each rank is in cannot be told from stacks alone",

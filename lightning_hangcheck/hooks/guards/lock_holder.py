@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,6 +15,7 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.probes.proc.process_tree import command_line, read_environment
 from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
 from lightning_hangcheck.probes.waits.file_locks import file_locks, holders_of
+from lightning_hangcheck.text.moments import utc_now
 from lightning_hangcheck.text.plain_text import one_line
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown_command import show_command
@@ -70,7 +70,7 @@ def own_record(rank: int | None) -> Record:
         pid=os.getpid(),
         host=socket.gethostname(),
         rank="" if rank is None else f"rank {rank}",
-        since=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        since=utc_now("seconds"),
         command=_shown(sys.orig_argv),
     )
 

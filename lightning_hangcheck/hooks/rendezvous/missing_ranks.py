@@ -195,7 +195,8 @@ def _look(
     earlier = _seen_by_sidecar(session, index if beat is None else beat.rank)
     if earlier:
         return MissingRank(lines=f"pid {pid}{stopped}, as the sidecar saw it:{_indented(earlier)}")
-    return MissingRank(lines=f"pid {pid}{stopped}; no stack: {gaps[0].why if gaps else 'unknown'}")
+    why = gaps[0].reason if gaps else "unknown"
+    return MissingRank(lines=f"pid {pid}{stopped}; no stack: {why}")
 
 
 def _indented(frames: Sequence[str]) -> str:

@@ -51,4 +51,4 @@ def _ask() -> tuple[int, ...]:
 
 
 def _gap(why: str) -> Gap:
-    return Gap("memory of the GPUs", None, why)
+    return Gap("memory of the GPUs", None, why, "gpu")

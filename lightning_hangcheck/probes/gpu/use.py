@@ -20,15 +20,19 @@ if TYPE_CHECKING:
 WHAT = "GPUs"
 READER = "lightning_hangcheck.probes.gpu.nvml_reader"
 DRIVER = Path("/proc/driver/nvidia")
-ABSENT = "the library that reads GPUs is not installed; pip install 'lightning-hangcheck[gpu]'"
+ABSENT = Gap(
+    WHAT,
+    None,
+    "the library that reads GPUs is not installed",
+    "gpu",
+    "pip install 'lightning-hangcheck[gpu]'",
+)
 HIDDEN = (
     "GPUs are busy, but the driver names no process that uses them: a container hides process ids "
     "(docker run --pid=host shows them)"
 )
-LOST = (
-    "the driver can no longer reach it: it fell off the bus, or needs a reset; "
-    "dmesg -T | grep -i xid tells why"
-)
+LOST = "the driver can no longer reach it: it fell off the bus, or needs a reset"
+SEE_KERNEL_LOG = "dmesg -T | grep -i xid tells why"
 SEE = "ask the driver itself: nvidia-smi"
 Gpus = dict[int, tuple[GpuState, ...]]
 
@@ -50,20 +54,24 @@ def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -
     if not pids or not driver.exists():
         return {}, ()
     if folder_of("pynvml") is None:
-        return {}, (Gap(WHAT, None, ABSENT),)
-    return guarded(WHAT, None, lambda: _look(pids, time_limit_s))
+        return {}, (ABSENT,)
+    return guarded("gpu", WHAT, None, lambda: _look(pids, time_limit_s))
 
 
 def _look(pids: Collection[int], time_limit_s: float) -> Looked[Gpus]:
     try:
         answer = _ask(time_limit_s)
     except ChildLate as error:
-        return {}, (Gap(WHAT, None, f"the driver gave {error}; {SEE}"),)
+        return {}, (_unread(f"the driver gave {error}"),)
     except (OSError, msgspec.MsgspecError) as error:
-        return {}, (Gap(WHAT, None, f"they cannot be read ({error}); {SEE}"),)
+        return {}, (_unread(f"they cannot be read ({error})"),)
     if answer.failure:
-        return {}, (Gap(WHAT, None, f"NVML: {answer.failure}; {SEE}"),)
+        return {}, (_unread(f"NVML: {answer.failure}"),)
     return shared_out(answer.devices, pids)
+
+
+def _unread(why: str) -> Gap:
+    return Gap(WHAT, None, why, "gpu", SEE)
 
 
 def _ask(time_limit_s: float) -> Answer:
@@ -84,7 +92,11 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
         devices: All of this machine.
         pids: Of the ranks.
     """
-    gaps = tuple(Gap(f"GPU {one.state.index}", None, LOST) for one in devices if one.lost)
+    gaps = tuple(
+        Gap(f"GPU {one.state.index}", None, LOST, "gpu", SEE_KERNEL_LOG)
+        for one in devices
+        if one.lost
+    )
     found = {
         pid: tuple(_as_seen_by(pid, one) for one in devices if pid in one.processes) for pid in pids
     }
@@ -95,7 +107,7 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
     if len(seen) == 1 == len(devices):
         return dict.fromkeys(pids, (seen[0],)), gaps
     busy = any((state.busy_percent or 0) > 0 for state in seen)
-    return {}, (*gaps, Gap("GPU of each rank", None, HIDDEN)) if busy else gaps
+    return {}, (*gaps, Gap("GPU of each rank", None, HIDDEN, "gpu")) if busy else gaps
 
 
 def _as_seen_by(pid: int, device: Device) -> GpuState:

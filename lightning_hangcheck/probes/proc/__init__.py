@@ -1,3 +1,6 @@
-"""TODO."""
+"""What /proc tells of a process: alive, since when, who started it, what it may be asked.
 
-__all__ = ["exits", "files", "kernel", "last_run", "permission", "process_tree", "vitals"]
+Nothing here needs another program, and nothing pauses the process.
+"""
+
+__all__ = ["exits", "files", "last_run", "permission", "process_tree", "vitals"]

@@ -1,6 +1,6 @@
-"""How processes of others end: noticed at once, with the exit code where the kernel has it.
+"""How processes of others end: noticed at once, with the exit code where the kernel tells it.
 
-Reading the exit code of a process that is not our child.
+It tells the parent; what it tells others is read here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Reading files of /proc at the least cost.
+"""Reading files of /proc at the least cost, the one line of /proc/PID/stat among them.
 
 Which of them can block (read in the sources of Linux 6.x, fs/proc): ``stat``, ``status``, ``wchan``
 and ``children`` take no lock that a stuck process can hold; ``syscall`` and ``io`` wait only while
 the process is inside execve. ``cmdline`` and ``environ`` read the process's memory under its
 mmap lock: they can block for as long as one of its threads is stuck in the kernel inside mmap or a
-page fault (a dead network file system), so they are read with `guard.within`.
-
-Reads the one line of /proc/PID/stat for the probes, at the least cost.
+page fault (a dead network file system), so they are read with `time_limit.within`.
 """
 
 from __future__ import annotations

@@ -18,13 +18,10 @@ CAP_SYS_PTRACE = 19  # include/uapi/linux/capability.h
 
 
 class Refusal(NamedTuple):
-    """Why a process cannot be read, and what to do: both without a full stop."""
+    """Why a process cannot be read, and what to do, if anything: both without a full stop."""
 
     why: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.why}; {self.remedy}"
+    remedy: str = ""
 
 
 CONTAINER = Refusal(

@@ -126,15 +126,17 @@ def _read_memory_file(pid: int, name: str, what: str, time_limit_s: float) -> li
     try:
         data = within(time_limit_s, lambda: read_proc(f"/proc/{pid}/{name}"))
     except GONE:
-        return Gap(what, None, "the process has ended")
+        return _gap(what, "the process has ended")
     except PermissionError:
-        return Gap(what, None, "it belongs to another user; run as that user, or as root")
+        return _gap(what, "it belongs to another user", "run as that user, or as root")
     except NoAnswer as error:
-        return Gap(
-            what, None, f"{error}: the process is stuck in the kernel with its memory locked"
-        )
+        return _gap(what, f"{error}: the process is stuck in the kernel with its memory locked")
     except OSError as error:
-        return Gap(what, None, f"/proc/{pid}/{name} cannot be read ({error.strerror})")
+        return _gap(what, f"/proc/{pid}/{name} cannot be read ({error.strerror})")
     if not data:
-        return Gap(what, None, "it shows none: the process is ending, or was started without any")
+        return _gap(what, "it shows none: the process is ending, or was started without any")
     return data.removesuffix(b"\0").decode(errors="replace").split("\0")
+
+
+def _gap(what: str, why: str, remedy: str = "") -> Gap:
+    return Gap(what, None, why, "process_memory", remedy)

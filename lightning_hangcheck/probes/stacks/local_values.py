@@ -63,14 +63,16 @@ def local_values(
     def look() -> Looked[tuple[LocalValues, ...]]:
         program = find_py_spy()
         if program is None:
-            return None, (Gap(what, rank, "py-spy is not installed; pip install py-spy"),)
+            return None, (
+                Gap(what, rank, "py-spy is not installed", "local_values", "pip install py-spy"),
+            )
         try:
             data = dump(program, pid, time_limit_s, nonblocking=nonblocking, values=SHORT_VALUES)
         except (PySpyFailed, PySpyLate) as error:
-            return None, (Gap(what, rank, f"py-spy: {error}"),)
+            return None, (Gap(what, rank, f"py-spy: {error}", "local_values"),)
         return _of_main(pid, msgspec.json.decode(data, type=list[_Thread])), ()
 
-    return guarded(what, rank, look)
+    return guarded("local_values", what, rank, look)
 
 
 def _of_main(pid: int, threads: list[_Thread]) -> tuple[LocalValues, ...]:

@@ -43,14 +43,16 @@ def native_calls(pid: int, rank: int | None, time_limit_s: float) -> Looked[tupl
     def look() -> Looked[tuple[str, ...]]:
         program = find_py_spy()
         if program is None:
-            return None, (Gap(what, rank, "py-spy is not installed; pip install py-spy"),)
+            return None, (
+                Gap(what, rank, "py-spy is not installed", "native_calls", "pip install py-spy"),
+            )
         try:
             data = dump(program, pid, time_limit_s, nonblocking=False, native=True)
         except (PySpyFailed, PySpyLate) as error:
-            return None, (Gap(what, rank, f"py-spy: {error}"),)
+            return None, (Gap(what, rank, f"py-spy: {error}", "native_calls"),)
         return innermost_calls(data, pid), ()
 
-    return guarded(what, rank, look)
+    return guarded("native_calls", what, rank, look)
 
 
 def innermost_calls(data: bytes, pid: int) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Python stacks of a process, taken by py-spy from outside.
 
-Does a line of a program take a lock? A lock's own frame is C and shows in no Python stack.
+A lock's own frame is C and shows in no Python stack, so the line on which a thread stands is read
+too: does it take a lock?
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
-from lightning_hangcheck.probes.proc.permission import why_filtered, why_refused
+from lightning_hangcheck.probes.proc.permission import Refusal, why_filtered, why_refused
 from lightning_hangcheck.probes.proc.vitals import has_ended
 from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
 from lightning_hangcheck.time_limit import Looked, NoAnswer, guarded, within
@@ -56,10 +57,10 @@ def _read(path: Path) -> tuple[bytes, ...]:
     return tuple(read_regular(path, LARGEST_FILE).splitlines())
 
 
-ABSENT = "py-spy is not installed beside this Python nor on PATH; pip install py-spy"
+ABSENT = Refusal("py-spy is not installed beside this Python nor on PATH", "pip install py-spy")
 PY_SPY = "py-spy"
 """Source of the stacks that `python_stacks` takes."""
-ENDED = "the process has ended"
+ENDED = Refusal("the process has ended")
 
 
 class _DumpedFrame(msgspec.Struct):
@@ -103,12 +104,14 @@ def python_stacks(
 
     def look() -> Looked[ProcessStack]:
         answer = _take(pid, time_limit_s, nonblocking)
-        return (None, (Gap(what, rank, answer),)) if isinstance(answer, str) else (answer, ())
+        if isinstance(answer, ProcessStack):
+            return answer, ()
+        return None, (Gap(what, rank, answer.why, "stack", answer.remedy),)
 
-    return guarded(what, rank, look)
+    return guarded("stack", what, rank, look)
 
 
-def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | str:
+def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | Refusal:
     """Return the stacks, or why there are none."""
     if has_ended(pid):
         return ENDED
@@ -119,21 +122,21 @@ def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | st
         data = dump(program, pid, time_limit_s, nonblocking=nonblocking)
         threads = msgspec.json.decode(data, type=list[_DumpedThread])
     except PySpyLate as error:
-        return str(error)
+        return Refusal(str(error))
     except PySpyFailed as error:
         return _why_failed(pid, str(error))
     except msgspec.MsgspecError as error:
-        return f"py-spy's answer is of another version than 0.4: {error}; pip install -U py-spy"
+        why = f"py-spy's answer is of another version than 0.4: {error}"
+        return Refusal(why, "pip install -U py-spy")
     if not threads:
-        return "it runs no Python thread"
+        return Refusal("it runs no Python thread")
     return ProcessStack(pid=pid, source=PY_SPY, threads=_main_first(pid, threads))
 
 
-def _why_failed(pid: int, complaint: str) -> str:
+def _why_failed(pid: int, complaint: str) -> Refusal:
     if has_ended(pid):
         return ENDED
-    refusal = why_refused(pid) or why_filtered()
-    return str(refusal) if refusal else f"py-spy: {complaint}"
+    return why_refused(pid) or why_filtered() or Refusal(f"py-spy: {complaint}")
 
 
 def _main_first(pid: int, dumped: list[_DumpedThread]) -> tuple[ThreadStack, ...]:

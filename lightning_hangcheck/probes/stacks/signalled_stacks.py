@@ -1,6 +1,7 @@
 """Python stacks that a process writes itself, asked by a signal: where py-spy may not read it.
 
-What a process does with a signal, as /proc tells everybody: no permission is needed for it.
+What the process does with that signal /proc tells everybody, without any permission; it is read
+first, because a signal without a handler would end the process.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ def signalled_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[
         try:
             return _ask(offer, time.monotonic() + time_limit_s), ()
         except (_NoStacks, OSError) as error:
-            return None, (Gap(what, rank, str(error)),)
+            return None, (Gap(what, rank, str(error), "stack"),)
 
-    return guarded(what, rank, look)
+    return guarded("stack", what, rank, look)
 
 
 def or_by_signal(pid: int, rank: int | None, refused: tuple[Gap, ...]) -> Looked[ProcessStack]:
@@ -118,7 +119,7 @@ def or_by_signal(pid: int, rank: int | None, refused: tuple[Gap, ...]) -> Looked
     if stack is None:
         return None, refused + gaps
     instead = f"the rank wrote its stack itself instead, by faulthandler: {WITHOUT}"
-    return stack, tuple(replace(gap, why=f"{gap.why}; {instead}") for gap in refused)
+    return stack, tuple(replace(gap, why=f"{gap.reason}; {instead}", remedy="") for gap in refused)
 
 
 def _ask(offer: StackOffer, deadline: float) -> ProcessStack:

@@ -1,6 +1,7 @@
-"""The lock file that a library polls for: the kernel sees only sleep, and no open file.
+"""Locks that are polled for: the kernel sees only sleep.
 
-A lock that native code polls for (SQLite does): it tries, sleeps a moment, and tries again.
+A Python library that polls has no file open, but a variable of its stack names it. Native code
+(SQLite does) tries a lock, sleeps a moment and tries again, with the file open.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Both ends of sockets by inode, in the network namespace of a process.
+"""Sockets of a network namespace by inode: both ends, and the bytes that TCP connections carried.
 
-Bytes that TCP connections carried so far, by inode.
-
-The kernel counts them for everybody and tells them over netlink (sock_diag(7)), without any right:
+The kernel counts bytes for everybody and tells them over netlink (sock_diag(7)), without any right:
 /proc shows nothing of the kind, and ``recv`` does not count in /proc/PID/io.
 """
 

@@ -1,10 +1,8 @@
 """What a blocked thread waits for: its call's arguments, read as files, sockets and children.
 
-System calls in which threads are found blocked, by number, and where their arguments point.
-
-Numbers of Linux 6.x: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
-
-A few bytes of another process's memory: what the arguments of its system call point to.
+Calls are those in which threads are found blocked, by their numbers of Linux 6.x
+(arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h). Where an argument is an
+address, a few bytes of the process's memory say what it points to.
 """
 
 from __future__ import annotations

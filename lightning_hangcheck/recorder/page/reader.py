@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lightning_hangcheck.files.owned_file import open_owned
@@ -12,12 +11,12 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
 from lightning_hangcheck.recorder.page import layout as layout
 from lightning_hangcheck.recorder.page.layout import Record, read_text
+from lightning_hangcheck.text.moments import moment_of, utc
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ATTEMPTS = 8
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Memory(Protocol):
@@ -56,7 +55,7 @@ class PageReader:
             self._page = None
 
     def _gap(self, why: str) -> Gap:
-        return Gap(f"page of pid {self._path.stem}", None, why)
+        return Gap(f"page of pid {self._path.stem}", None, why, "page")
 
 
 class PageUnreadable(Exception):
@@ -162,9 +161,7 @@ def _checkpoint(number: int, at_ns: int, name: bytes) -> CheckpointMark | None:
 
 
 def _clock(ns: int) -> str:
-    """Write nanoseconds since 1970 as ISO 8601 UTC."""
-    at = _EPOCH + timedelta(microseconds=ns // 1000)
-    return f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"
+    return utc(moment_of(ns), "microseconds")
 
 
 def _sections(count: int, slots: list[Any]) -> tuple[OpenSection, ...]:

@@ -35,6 +35,7 @@ class _Call(NamedTuple):
 
 
 NO_CALL = _Call(None, ())
+NOT_COUNTED = Refusal("the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
 
 
 def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessState]:
@@ -52,7 +53,7 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
     """
     deadline = time.monotonic() + time_limit_s
     what = f"kernel state of pid {pid}"
-    return guarded(what, rank, lambda: _look(pid, rank, what, deadline))
+    return guarded("kernel_state", what, rank, lambda: _look(pid, rank, what, deadline))
 
 
 def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[ProcessState]:
@@ -60,9 +61,10 @@ def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[Proc
         line = read_stat(pid)
         tids = _threads(pid)
     except GONE:
-        return None, (Gap(what, rank, "the process has ended"),)
+        return None, (Gap(what, rank, "the process has ended", "kernel_state"),)
     except PermissionError:
-        return None, (Gap(what, rank, "/proc hides it: run as its user, or as root"),)
+        why = "/proc hides it: run as its user, or as root"
+        return None, (Gap(what, rank, why, "kernel_state"),)
     counted = io_bytes(pid)
     refusal = None if line.state in "ZX" else why_refused(pid)
     threads = _look_at_threads(pid, tids[:MOST_THREADS], refusal is None, deadline)
@@ -73,13 +75,12 @@ def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[Proc
 def _unseen(
     pid: int, rank: int | None, refusal: Refusal | None, *, counted_bytes: bool
 ) -> tuple[Gap, ...]:
-    gaps = []
+    missing = []
     if refusal is not None:
-        gaps.append(Gap(f"system calls of pid {pid}", rank, str(refusal)))
+        missing.append((f"system calls of pid {pid}", refusal))
     if not counted_bytes:
-        why = str(refusal or "the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
-        gaps.append(Gap(f"bytes read and written by pid {pid}", rank, why))
-    return tuple(gaps)
+        missing.append((f"bytes read and written by pid {pid}", refusal or NOT_COUNTED))
+    return tuple(Gap(what, rank, why, "kernel_state", remedy) for what, (why, remedy) in missing)
 
 
 def _threads(pid: int) -> list[int]:
