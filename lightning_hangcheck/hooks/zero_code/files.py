@@ -73,7 +73,7 @@ _model = in_section("model", _title, then=lambda _: passed(5))
 @contextmanager
 def _loading_model(call: Call) -> Iterator[None]:
     recorder = current()
-    progress = ShardProgress(UNSEEN, recorder.say, recorder.heart.beat)
+    progress = ShardProgress(UNSEEN, recorder.say, recorder.beat)
     following = follow_loading(progress) if is_outermost("model", _title(call)) else nullcontext()
     with _model(call), following:
         yield

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from lightning_hangcheck.hooks.worker_server import offer_flight_record
+from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.zero_code.imports import watch_ranks
 from lightning_hangcheck.hooks.zero_code.sections import in_section
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
@@ -84,7 +84,7 @@ def _learn(rank: int | None, world_size: int | None) -> None:
     local_rank = os.environ.get("LOCAL_RANK", "")
     known = recorder.identity.local_rank
     recorder.learn_identity(rank, world_size, int(local_rank) if local_rank.isdecimal() else known)
-    offer_flight_record(recorder)
+    be_watched(recorder)
 
 
 def instrument_groups(module: ModuleType) -> None:

@@ -94,7 +94,7 @@ def _in_phase(phase: Phase) -> Around:
 
     @contextmanager
     def visit(call: Call) -> Iterator[None]:
-        enter = current().enter_phase
+        enter = current().page.enter_phase
         enter(phase)
         yield
         enter("training_step")
