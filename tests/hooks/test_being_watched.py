@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from launching import run_job
+from hooks.launching import run_job
 from processes import RunningProgram, marked_processes, until
 
 from lightning_hangcheck.errors import UnreadableRun

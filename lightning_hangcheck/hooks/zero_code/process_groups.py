@@ -1,10 +1,8 @@
-"""`init_process_group`: where a process joins the others, and learns which rank it is.
+"""Process groups: `init_process_group`, where a process learns which rank it is, barriers, the end.
 
 What is announced is told before the call, so that a rank that waits there for peers that never come
 is known; what torch itself says is told after it. This is how processes become ranks that no
 launcher numbered, as children of ``torch.multiprocessing.spawn``.
-
-Barriers of torch.distributed, and the end of a process group.
 """
 
 from __future__ import annotations
