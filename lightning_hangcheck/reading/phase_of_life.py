@@ -44,10 +44,11 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     """Tell where in its life a rank is.
 
     The rank's own word counts, then its calls, then whole words in the names of the user's
-    functions, the innermost first. Two of the rank's words count only where those don't tell:
-    ``startup``, with which every page begins, and ``dataloading``, which the callbacks say from the
-    end of a step until the next, whatever else is done in between. Creating the logger overrides
-    all: it is the more specific, and often runs inside a phase of the training loop.
+    functions, the innermost first. Three of the rank's words are told too rarely for that:
+    ``training_step``, which Lightning's callback says once a step, gives way to calls, and
+    ``startup``, with which every page begins, and ``dataloading``, which the callbacks say
+    whatever else is done until the next batch, give way to names too. Creating the logger
+    overrides all: it is the more specific, and often runs inside a phase of the training loop.
 
     Args:
         view: The rank.
@@ -64,10 +65,12 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     if overriding == "logger_init":
         return PhaseOfLife("logger_init", "calls")
     said = _said(view.beat)
-    if said not in (None, "startup", "dataloading"):
+    if said not in (None, "startup", "dataloading", "training_step"):
         return PhaseOfLife(said, "page")
     if called is not None:
         return PhaseOfLife(called, "calls")
+    if said == "training_step":
+        return PhaseOfLife(said, "page")
     named = _phase_of_names(frames)
     if named is not None:
         return PhaseOfLife(named, "names")

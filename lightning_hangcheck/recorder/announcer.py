@@ -1,37 +1,40 @@
-"""All that a recording process says, and through what: page, journal and console.
+"""All that a recording process says, and through what: page, console and journal.
 
-Names and exceptions as one clean line: no newlines, no secrets, bounded.
+What is said is one clean line: no newlines, no secrets, bounded. A failure in here is said once,
+and nothing of it reaches training.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 import threading
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
+from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import OpenSection
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.phase_words import phase_after_checkpoint, phase_of_name
+from lightning_hangcheck.recorder.console import Console
+from lightning_hangcheck.recorder.page.writer import PageWriter
 from lightning_hangcheck.recorder.process_facts import versions
 from lightning_hangcheck.recorder.sections import OpenedSection
 from lightning_hangcheck.text import plain_text
 from lightning_hangcheck.text.redaction import redact_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
-    from lightning_hangcheck.identity import Identity
-    from lightning_hangcheck.recorder.console import Console
     from lightning_hangcheck.recorder.journal_writer import JournalWriter
-    from lightning_hangcheck.recorder.page.writer import PageWriter
-
 
 LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
@@ -108,26 +111,76 @@ def _shorten(file: str) -> str:
 LONGEST_SAID = 1000  # characters of a line that a hook says
 
 
-class Announcer:
-    """Speaks for one process; any thread may call it.
+class GivesUp(Protocol):
+    """What can stop its work for good."""
 
-    Args:
+    def give_up(self) -> None:
+        """Do nothing more from now on."""
+
+
+Owner = TypeVar("Owner", bound=GivesUp)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def harmless(
+    method: Callable[Concatenate[Owner, Arguments], Result],
+) -> Callable[Concatenate[Owner, Arguments], Result | None]:
+    """Method decorator: a failure is said once, its owner gives up, and None is returned."""
+
+    @functools.wraps(method)
+    def guarded(
+        owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result | None:
+        try:
+            return method(owner, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the observer never hurts the observed
+            log.once("recorder", f"recording stops, training goes on: {error!r}")
+            owner.give_up()
+            return None
+
+    return guarded
+
+
+class Announcer:
+    """Speaks for one process, to nobody until `_speak_through` says where; any thread may call it.
+
+    Attributes:
         page: What the sidecar reads.
-        console: What people read while it runs.
-        journal: What is read afterwards; None where there is no run folder.
     """
 
-    def __init__(self, page: PageWriter, console: Console, journal: JournalWriter | None) -> None:
+    page: PageWriter
+
+    def __init__(self) -> None:
+        self._speak_to_nobody()
+
+    def give_up(self) -> None:
+        """Say nothing more: something in here has failed."""
+        self._speak_to_nobody()
+
+    def _speak_to_nobody(self) -> None:
+        self._speak_through(PageWriter.unseen(), Console("off", Identity()), None)
+
+    def _speak_through(
+        self, page: PageWriter, console: Console, journal: JournalWriter | None
+    ) -> None:
+        """Speak through these from now on, as one who has said nothing and opened nothing yet.
+
+        Args:
+            page: What the sidecar reads.
+            console: What people read while it runs.
+            journal: What is read afterwards; None where there is no run folder.
+        """
         self.page = page
         self._console = console
         self._journal = journal
-        self._visits: list[OpenedSection] = []
+        self._open: list[OpenedSection] = []
         self._last_number = 0
         self._script_counts = False
         # re-entrant: a signal handler may call us in the thread that is in here already
         self._lock = threading.RLock()
 
-    def identify(self, identity: Identity) -> None:
+    def _introduce(self, identity: Identity) -> None:
         """Say which rank this is, as soon as it is known."""
         rank, world_size, local_rank = identity.rank, identity.world_size, identity.local_rank
         self._console.identify(identity)
@@ -136,15 +189,20 @@ class Announcer:
             self._journal.settle(rank)
         self.note(
             "identity",
-            {
-                "rank": rank,
-                "world_size": world_size,
-                "local_rank": local_rank,
-                "versions": versions(),
-            },
+            rank=rank,
+            world_size=world_size,
+            local_rank=local_rank,
+            versions=versions(),
         )
 
-    def checkpoint(self, name: str, number: int | None, *, ours: bool = False) -> None:
+    @harmless
+    def leave_startup(self) -> None:
+        """Say that this rank no longer starts up, unless it has said where it is."""
+        if self.page.phase == "startup":
+            self.page.show_phase(None)
+
+    @harmless
+    def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
         """Say that a checkpoint was passed; its number is one more than the last unless given.
 
         Args:
@@ -164,13 +222,15 @@ class Announcer:
             if phase != self.page.phase:
                 self.page.show_phase(phase)
         self._console.say(f"CHECKPOINT {number}: {name}")
-        self.note("checkpoint", {"number": number, "name": name})
+        self.note("checkpoint", number=number, name=name)
 
+    @harmless
     def is_in(self, name: str) -> bool:
         """Whether a section of this name is open, in any thread."""
         with self._lock:
-            return any(visit.shown.name == name for visit in self._visits)
+            return any(one.shown.name == name for one in self._open)
 
+    @harmless
     def open_section(
         self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
     ) -> OpenedSection:
@@ -178,81 +238,97 @@ class Announcer:
         name = clean_name(str(name))
         in_main = threading.get_ident() == threading.main_thread().ident
         shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, in_main)
-        visit = OpenedSection(shown, phase_of_name(name), spoken=spoken)
+        opened = OpenedSection(shown, phase_of_name(name), spoken=spoken)
         with self._lock:
-            visit.phase_before = self.page.phase
-            self._visits.append(visit)
+            opened.phase_before = self.page.phase
+            self._open.append(opened)
             self._show_sections()
-            if visit.phase and in_main:
-                self.page.show_phase(visit.phase)
+            if opened.phase and in_main:
+                self.page.show_phase(opened.phase)
         if spoken:
             self._console.say(f"About to call {name}...")
-            self.note("section_begin", {"name": name})
-        return visit
+            self.note("section_begin", name=name)
+        return opened
 
-    def advance(self, visit: OpenedSection, item: int) -> None:
-        """Show the item that a tracked loop is at."""
+    @harmless
+    def advance(self, opened: OpenedSection, item: int) -> None:
+        """Show the item that a tracked loop, one of the open sections, is at."""
         with self._lock:
-            visit.shown = replace(visit.shown, item=item)
+            opened.shown = replace(opened.shown, item=item)
             self._show_sections()
 
-    def close_section(self, visit: OpenedSection, error: BaseException | None) -> None:
-        """Say how a critical section ended."""
-        name, seconds = visit.shown.name, visit.seconds
-        with self._lock:
-            if visit not in self._visits:  # entered before a fork, by the process that we came from
-                return
-            self._visits.remove(visit)
-            self._show_sections()
-            if visit.phase and visit.shown.in_main_thread and self.page.phase == visit.phase:
-                self.page.show_phase(visit.phase_before)
-            if visit.phase == "checkpoint_save" and error is None:
-                self._saved(seconds)
-        if not visit.spoken:
+    @harmless
+    def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
+        """Say how a critical section ended; nothing in a child that was forked within it."""
+        if not self._take_back(opened, error) or not opened.spoken:
             return
+        name, seconds = opened.shown.name, opened.seconds
         if error is None:
             self._console.say(f"{name} returned ({seconds:.3f}s)")
-            self.note("section_end", {"name": name, "seconds": seconds})
+            self.note("section_end", name=name, seconds=seconds)
             return
         self._console.in_trouble = True
         reason = describe_exception(error)
         self._console.say(f"{name} raised {reason} ({seconds:.3f}s)")
-        self.note("section_raised", {"name": name, "seconds": seconds, "error": reason})
+        self.note("section_raised", name=name, seconds=seconds, error=reason)
+
+    def _take_back(self, opened: OpenedSection, error: BaseException | None) -> bool:
+        """Show it no more; whether it was shown: one opened before a fork is the parent's."""
+        with self._lock:
+            if opened not in self._open:
+                return False
+            self._open.remove(opened)
+            self._show_sections()
+            if opened.phase and opened.shown.in_main_thread and self.page.phase == opened.phase:
+                self.page.show_phase(opened.phase_before)
+            if opened.phase == "checkpoint_save" and error is None:
+                self._saved(opened.seconds)
+        return True
 
     def _saved(self, seconds: float) -> None:
         """Count a save, as one however many parts of it had sections of their own."""
-        if any(visit.phase == "checkpoint_save" for visit in self._visits):
+        if any(one.phase == "checkpoint_save" for one in self._open):
             return
         step = self.page.mark_save(time.time_ns())
-        self.note("saved", {"seconds": seconds, "step": step})
+        self.note("saved", seconds=seconds, step=step)
 
-    def raised(self, error: BaseException) -> None:
-        """Leave last words: this exception ends the program or a stage of it."""
-        words = last_words(error)
-        self._console.in_trouble = True
-        self.page.end("raised", words)
-        self.note("raised", {"last_words": words})
+    def _show_sections(self) -> None:
+        self.page.show_sections([one.shown for one in self._open])
 
-    def finished(self) -> None:
-        """Say that the program ends without an exception."""
-        self.page.end("finished")
-        self.note("finished", {})
-
+    @harmless
     def say(self, text: str) -> None:
         """Print a line of at most 1000 characters, and keep it in the journal."""
         text = one_line(text, LONGEST_SAID)
         self._console.say(text)
-        self.note("said", {"text": text})
+        self.note("said", text=text)
 
-    def note(self, kind: str, fields: dict[str, object]) -> None:
+    @harmless
+    def note(self, kind: str, /, **fields: object) -> None:
         """Write a line of the journal."""
         if self._journal:
             self._journal.add(kind, fields)
 
-    def close(self, limit_s: float) -> None:
+    @harmless
+    def mark_raised(self, error: BaseException) -> None:
+        """Leave this exception as last words; they stay unless `mark_finished` is called."""
+        words = last_words(error)
+        self._console.in_trouble = True
+        self.page.end("raised", words)
+        self.note("raised", last_words=words)
+
+    @harmless
+    def mark_finished(self) -> None:
+        """Say that the program has done all it should."""
+        self.page.end("finished")
+        self.note("finished")
+
+    @harmless
+    def begin_shutdown(self) -> None:
+        """Show that the interpreter ends, unless an exception ends it: its place says more."""
+        if self.page.ending == "running":
+            self.open_section("interpreter shutdown", spoken=False)
+
+    def _close_journal(self, limit_s: float) -> None:
         """Write what waits, for at most so many seconds."""
         if self._journal:
             self._journal.close(limit_s)
-
-    def _show_sections(self) -> None:
-        self.page.show_sections([visit.shown for visit in self._visits])

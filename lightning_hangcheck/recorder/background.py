@@ -1,8 +1,7 @@
-"""The pulse: a thread that shows whether the interpreter of this process still turns.
+"""The threads that a recording process keeps: its pulse, which also looks for the sidecar.
 
-Is the sidecar that watches us still there, and may it read us?
-
-The threads that a recording process keeps, and what is told where there is no room for them.
+The pulse shows that the interpreter still turns. Where there is no room for a thread, that is said
+and left for the sidecar's gaps.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Console:
     def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
         self.in_trouble = False
         self._mode = mode
-        self._start_ns = process_start_ns()
+        self._start_ns = 0 if mode == "off" else process_start_ns()
         self.identify(identity)
 
     def identify(self, identity: Identity) -> None:

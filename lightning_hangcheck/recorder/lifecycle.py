@@ -1,23 +1,18 @@
-"""The recorder of this process: whether it records, where to, and until when.
-
-The recorder's boundary: a failure of ours is said once, and nothing of it reaches training.
-"""
+"""The recorder of this process: whether it records, where to, and until when."""
 
 from __future__ import annotations
 
-import functools
 import os
-import struct
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.recorder.announcer import Announcer
+from lightning_hangcheck.recorder.announcer import Announcer, harmless
 from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
@@ -37,41 +32,8 @@ from lightning_hangcheck.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.recorder.background import Pulse
-    from lightning_hangcheck.recorder.sections import OpenedSection
     from lightning_hangcheck.rundir.layout import RunFolder
-
-
-class GivesUp(Protocol):
-    """What can stop its work for good."""
-
-    def give_up(self) -> None:
-        """Do nothing more from now on."""
-
-
-Owner = TypeVar("Owner", bound=GivesUp)
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-def harmless(
-    method: Callable[Concatenate[Owner, Arguments], Result],
-) -> Callable[Concatenate[Owner, Arguments], Result | None]:
-    """Method decorator: a failure is said once, its owner gives up, and None is returned."""
-
-    @functools.wraps(method)
-    def guarded(
-        owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Result | None:
-        try:
-            return method(owner, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the observer never hurts the observed
-            log.once("recorder", f"recording stops, training goes on: {error!r}")
-            owner.give_up()
-            return None
-
-    return guarded
 
 
 EXIT_LIMIT_S = 1.0
@@ -79,8 +41,8 @@ REPLACED_WITHIN_S = 5.0
 """A sidecar announces itself half a second after its start; a busy machine takes a few."""
 
 
-class Recorder:
-    """Records this process from `start` on, if it is a rank.
+class Recorder(Announcer):
+    """An announcer that is heard from `start` on, if this process is a rank.
 
     A process that multiprocessing started, a forked child, and a helper that a rank started do not
     record, unless `learn_identity` says that they are ranks. Nothing here raises or waits.
@@ -92,33 +54,33 @@ class Recorder:
         settings: Options, defaults where the environment names none that can be used.
         identity: Who this process is, as far as known.
         session: Where the ranks of this node meet; None while there is none.
-        heart: What `beat` calls.
+        beat: Says "I advanced", and starts the recorder if nobody has; see `BeatWriter`.
         on_sidecar_lost: Called in the pulse thread when the sidecar was killed.
         on_pulse: Called in the pulse thread twice a second.
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
+        super().__init__()
         self.settings = Settings()
         self.identity = Identity()
         self.session: Session | None = None
-        self.heart = BeatWriter(self.start)
+        self._beat_writer = BeatWriter(self.start)
+        self.beat = self._beat_writer.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
         self.on_pulse: Callable[[], None] | None = None
         self._environment = environment
-        self._page = PageWriter.unseen()
-        self._announcer: Announcer | None = None
         self._pulse: Pulse | None = None
-        self._begun = self._started = self._given_up = False
-        self._lock = threading.RLock()
+        self._begun = self._started = self._records = self._given_up = False
+        self._life_lock = threading.RLock()
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
 
     def start(self) -> Recorder:
         """Begin to record if this process should; a second call does nothing."""
         if not self._started:
-            with self._lock:
+            with self._life_lock:
                 if not self._begun:
                     self._begun = True
-                    self.heart.attach(self._page.buffer)
+                    self._beat_writer.attach(self.page.buffer)
                     self._begin()
                     self._started = True
         return self
@@ -143,131 +105,44 @@ class Recorder:
         self.start()
         if self.settings.disable or self._given_up:
             return
-        with self._lock:
+        with self._life_lock:
             known = self.identity
             self.identity = msgspec.structs.replace(
                 known, rank=rank, world_size=world_size, local_rank=local_rank
             )
-            if self._announcer is None:
+            if not self._records:
                 self.session = self.session or self._join()
                 self._record()
             elif self.identity != known:
-                self._announcer.identify(self.identity)
-
-    def enter_phase(
-        self,
-        phase: Phase | None,
-        epoch: int | None = None,
-        step: int | None = None,
-        batch: int | None = None,
-    ) -> None:
-        """Show where in its life the rank is; counts as progress. About 0.5 microseconds.
-
-        Args:
-            phase: None for none that has a name.
-            epoch: None keeps the one shown; so do the others.
-            step: Optimizer steps so far.
-            batch: Index in the epoch.
-        """
-        try:
-            self._page.enter_phase(phase, epoch, step, batch)
-        except (KeyError, TypeError, struct.error) as error:
-            log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
-
-    @harmless
-    def leave_startup(self) -> None:
-        """Say that this rank no longer starts up, unless it has said where it is."""
-        if self._page.phase == "startup":
-            self._page.show_phase(None)
-
-    @harmless
-    def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
-        """Say that a named point was passed; ``ours`` were found without the script's help."""
-        if self._announcer:
-            self._announcer.checkpoint(name, number, ours=ours)
-
-    @harmless
-    def open_section(
-        self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
-    ) -> OpenedSection | None:
-        """Say that a critical section begins; one that is not spoken is on the page only."""
-        if self._announcer is None:
-            return None
-        return self._announcer.open_section(name, spoken=spoken, goes_on_after_s=goes_on_after_s)
-
-    @harmless
-    def advance(self, visit: OpenedSection, item: int) -> None:
-        """Show the item that a tracked loop, one of the open sections, is at."""
-        if self._announcer:
-            self._announcer.advance(visit, item)
-
-    @harmless
-    def is_in(self, name: str) -> bool:
-        """Whether a section of this name is open."""
-        return self._announcer is not None and self._announcer.is_in(name)
-
-    @harmless
-    def close_section(self, visit: OpenedSection, error: BaseException | None) -> None:
-        """Say how it ended; nothing in a child that was forked within it."""
-        if self._announcer:
-            self._announcer.close_section(visit, error)
-
-    @harmless
-    def say(self, text: str) -> None:
-        """Print a line, and keep it in the journal."""
-        if self._announcer:
-            self._announcer.say(text)
-
-    @harmless
-    def note(self, kind: str, /, **fields: object) -> None:
-        """Write a line of the journal."""
-        if self._announcer:
-            self._announcer.note(kind, fields)
-
-    @harmless
-    def mark_raised(self, error: BaseException) -> None:
-        """Leave this exception as last words; they stay unless `mark_finished` is called."""
-        if self._announcer:
-            self._announcer.raised(error)
-
-    @harmless
-    def mark_finished(self) -> None:
-        """Say that the program has done all it should."""
-        if self._announcer:
-            self._announcer.finished()
-
-    @harmless
-    def begin_shutdown(self) -> None:
-        """Show that the interpreter ends, unless an exception ends it: its place says more."""
-        if self._announcer and self._page.ending == "running":
-            self._announcer.open_section("interpreter shutdown", spoken=False)
+                self._introduce(self.identity)
 
     @harmless
     def finish(self) -> None:
         """Close what is open, within a second; called at exit."""
-        if self._announcer is None:
+        if not self._records:
             return
-        if self._page.ending == "running":
-            self._announcer.finished()
+        if self.page.ending == "running":
+            self.mark_finished()
         if self._pulse:
             self._pulse.stop(EXIT_LIMIT_S)
-        self._announcer.close(EXIT_LIMIT_S)
+        self._close_journal(EXIT_LIMIT_S)
         if self.session is not None:
             self.session.leave(os.getpid())
 
     def give_up(self) -> None:
         """Leave a page that shows only that the process lives: it is judged from outside then."""
         self._given_up = True
-        blank = PageWriter(self._page.buffer)
+        blank = PageWriter(self.page.buffer)
         self._identify(blank)
         self.fall_silent()
 
     def fall_silent(self) -> None:
         """Stop recording: in a forked child, where page, journal and threads are the parent's."""
-        self._lock = threading.RLock()
-        self._announcer = self._pulse = self.on_pulse = None
-        self._page = PageWriter.unseen()
-        self.heart.attach(self._page.buffer)
+        self._life_lock = threading.RLock()
+        self._pulse = self.on_pulse = None
+        self._records = False
+        self._speak_to_nobody()
+        self._beat_writer.attach(self.page.buffer)
 
     def _join(self) -> Session | None:
         try:
@@ -283,19 +158,19 @@ class Recorder:
         journal = None
         if self.session is not None:
             journal = start_journal(self.session, self.identity, partial(_settle, self.session))
-        self._page = self._create_page()
-        self.heart.attach(self._page.buffer)
-        self._announcer = Announcer(
-            self._page, Console(self.settings.console, self.identity), journal
+        self._speak_through(
+            self._create_page(), Console(self.settings.console, self.identity), journal
         )
-        self._announcer.note("start", start_facts(self._environment, self.identity))
+        self._beat_writer.attach(self.page.buffer)
+        self._records = True
+        self.note("start", **start_facts(self._environment, self.identity))
         self._hooks.install()
         if self.session is not None:
             watch = SidecarWatch(
                 self.session.sidecar_file, self._say_sidecar_lost, self._patience_with_sidecar_s
             )
             self._pulse = start_pulse(
-                self.session, self.identity, self._page, watch, self._run_errand
+                self.session, self.identity, self.page, watch, self._run_errand
             )
 
     def _create_page(self) -> PageWriter:
@@ -335,14 +210,10 @@ def _settle(session: Session) -> RunFolder:
     return settled.folder
 
 
-_recorder = Recorder(os.environ)
+process_recorder = Recorder(os.environ)
+"""That of this process; not started, for whoever needs no more than its `beat`."""
 
 
 def current() -> Recorder:
     """The recorder of this process, started by the first call."""
-    return _recorder.start()
-
-
-def heart() -> BeatWriter:
-    """Its heart, without starting it: the first beat does."""
-    return _recorder.heart
+    return process_recorder.start()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenedSection(Struct, eq=False):
-    """One stay in a section.
+    """A section that is open, or was.
 
     Attributes:
         shown: As the page shows it.
@@ -45,7 +45,7 @@ class SectionKeeper(Protocol):
     ) -> OpenedSection | None:
         """A section begins; None if nobody records."""
 
-    def close_section(self, visit: OpenedSection, error: BaseException | None) -> None:
+    def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
         """It ends, by this exception if any."""
 
 
@@ -57,7 +57,7 @@ class Section:
     then the wait is no hang.
     """
 
-    __slots__ = ("_goes_on_after_s", "_keeper", "_name", "_spoken", "_visits")
+    __slots__ = ("_goes_on_after_s", "_keeper", "_name", "_opened", "_spoken")
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class Section:
         self._name = name
         self._spoken = spoken
         self._goes_on_after_s = goes_on_after_s
-        self._visits: list[OpenedSection | None] = []
+        self._opened: list[OpenedSection | None] = []
 
     def __enter__(self) -> None:
-        self._visits.append(
+        self._opened.append(
             self._keeper.open_section(
                 self._name, spoken=self._spoken, goes_on_after_s=self._goes_on_after_s
             )
@@ -86,6 +86,6 @@ class Section:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        visit = self._visits.pop()
-        if visit is not None:
-            self._keeper.close_section(visit, error)
+        opened = self._opened.pop()
+        if opened is not None:
+            self._keeper.close_section(opened, error)

@@ -41,7 +41,7 @@ def main() -> None:
 
 def beat_alone(calls: int = 50_000) -> Figure:
     """Call it as ``generate`` does, with what that does with its answer."""
-    beat, tokens = TokenBeat(current().heart.beat), torch.ones(2, 8, dtype=torch.long)
+    beat, tokens = TokenBeat(current().beat), torch.ones(2, 8, dtype=torch.long)
     done = torch.zeros(2, dtype=torch.bool)
     rounds = []
     for _ in range(7):
@@ -64,7 +64,7 @@ def within_generate(rounds: int) -> list[Figure]:
         model.generate(tokens, **named)
 
     def beating() -> None:
-        criteria = StoppingCriteriaList([TokenBeat(current().heart.beat)])
+        criteria = StoppingCriteriaList([TokenBeat(current().beat)])
         model.generate(tokens, stopping_criteria=criteria, **named)
 
     plain_s, ratios = [], []

@@ -21,7 +21,7 @@ def main() -> None:
     """Print microseconds per call, by name."""
     repeats = int(sys.argv[1])
     hc.checkpoint("Script started")
-    enter_phase = current().enter_phase
+    enter_phase = current().page.enter_phase
     figures = {
         "beat()": _time(hc.beat, 200_000, repeats),
         "enter_phase(), what a callback's hook calls": _time(

@@ -25,7 +25,7 @@ NAMES = (
 STOPS = "import queue, os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
 WATCHED = """
 import queue, sys
-from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.hooks.being_watched import keep_sidecar
 from lightning_hangcheck.recorder.lifecycle import current
 keep_sidecar(current())
 print(current().session.sidecar_file, flush=True)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import lightning_hangcheck as hc
-from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.hooks.being_watched import keep_sidecar
 from lightning_hangcheck.recorder.lifecycle import current
 
 word = Path(sys.argv[1])

@@ -4,7 +4,7 @@ import sys
 
 from announcing import announce
 
-from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+from lightning_hangcheck.hooks.being_watched import keep_sidecar
 from lightning_hangcheck.recorder.lifecycle import current
 
 keep_sidecar(current())

@@ -50,7 +50,7 @@ say("alone", rank=0, step=page().step)
 
 broken, second, spy = HangCheck(), HangCheck(), Spy()
 options = {"max_steps": 2, "logger": False, "enable_checkpointing": False}
-broken.on_train_batch_end("no trainer", None, None, None, 0)
+broken.on_train_batch_start("no trainer", None, None, 0)
 trainer(callbacks=[broken, second, spy], **options).fit(Tiny(), loader())
 say("broken", rank=0, seen=spy.seen)
 

@@ -20,7 +20,7 @@ import lightning_hangcheck as hc
 
 words = sys.argv[1:]
 if words[0] == "callback":
-    from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+    from lightning_hangcheck.hooks.being_watched import keep_sidecar
     from lightning_hangcheck.recorder.lifecycle import current
 
     words = words[1:]

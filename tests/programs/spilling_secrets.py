@@ -47,7 +47,7 @@ def loads(words):
 
 def records():
     import lightning_hangcheck as hc
-    from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
+    from lightning_hangcheck.hooks.being_watched import keep_sidecar
     from lightning_hangcheck.recorder.lifecycle import current
 
     keep_sidecar(current())

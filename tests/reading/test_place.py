@@ -149,6 +149,15 @@ def test_the_ranks_own_word_counts_before_its_frames() -> None:
     assert phase_of(IN_BACKWARD, Beat(pid=1, phase="validation")) == "validation"
 
 
+def test_which_part_of_a_step_a_rank_is_in_is_told_by_its_frames() -> None:
+    """The callback says once a step that it began, and nothing until the next."""
+    assert phase_of(IN_BACKWARD, Beat(pid=1, phase="training_step")) == "backward"
+    assert phase_of(IN_LOADER, Beat(pid=1, phase="training_step")) == "dataloading"
+    assert phase_of([], Beat(pid=1, phase="training_step")) == "training_step"
+    named = (MAIN, user("validate_batch", 7))
+    assert phase_of(named, Beat(pid=1, phase="training_step")) == "training_step"
+
+
 def test_what_a_rank_does_between_two_steps_is_told_by_its_frames() -> None:
     assert phase_of(IN_BACKWARD, Beat(pid=1, phase="dataloading")) == "backward"
     assert phase_of([], Beat(pid=1, phase="dataloading")) == "dataloading"

@@ -25,7 +25,7 @@ def work(how):
     hc.checkpoint("worker checkpoint")
     with hc.section("worker section"):
         pass
-    current().enter_phase("backward", step=99)
+    current().page.enter_phase("backward", step=99)
     current().note("worker")
     if how == "raise":
         raise ValueError("of a worker")

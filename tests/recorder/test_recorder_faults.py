@@ -178,11 +178,11 @@ def test_without_any_memory_there_is_the_console(
 def test_a_wrong_phase_is_said_once_and_ignored(run: Callable[..., Program]) -> None:
     program = run("""
 from lightning_hangcheck.recorder.lifecycle import current
-current().enter_phase("backward", step=3)
+current().page.enter_phase("backward", step=3)
 for _ in range(3):
-    current().enter_phase("lunch")
-    current().enter_phase("backward", step="three")
-current().enter_phase("backward", step=4)
+    current().page.enter_phase("lunch")
+    current().page.enter_phase("backward", step="three")
+current().page.enter_phase("backward", step=4)
 """)
     assert program.process.returncode == 0
     assert len(program.troubles) == 1
@@ -226,7 +226,7 @@ from lightning_hangcheck.recorder.lifecycle import current
 hc.checkpoint("Script started")
 hc.beat()
 with hc.section("Trainer"):
-    current().enter_phase("backward")
+    current().page.enter_phase("backward")
 current().learn_identity(0, 2, 0)
 current().note("nothing")
 print(before == (dict(os.environ), sys.excepthook), threading.active_count())

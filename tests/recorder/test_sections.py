@@ -172,7 +172,7 @@ import lightning_hangcheck as hc
 from lightning_hangcheck.recorder.lifecycle import current
 def other():
     with hc.section("WandbLogger constructor"):
-        print(current()._page.phase)
+        print(current().page.phase)
 thread = threading.Thread(target=other)
 with hc.section("load tokenizer"):
     thread.start()

@@ -6,9 +6,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks
-from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
-from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.hooks.zero_code.files import watch_saves
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -45,9 +44,8 @@ class HuggingFaceHangCheck:
         return object.__new__(_callback_class(asked, TrainerCallback))
 
     def __init__(self) -> None:
-        self._enter = current().enter_phase
-        keep_sidecar(current())
-        offer_flight_record(current())
+        self._recorder = current()
+        be_watched(self._recorder)
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
         """Pickling and copying make a new one."""
@@ -57,11 +55,10 @@ class HuggingFaceHangCheck:
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """Learn who this rank is; the first batch comes next."""
-        recorder = current()
-        recorder.learn_identity(args.process_index, args.world_size, args.local_process_index)
-        offer_flight_record(recorder)
+        rank, local_rank = args.process_index, args.local_process_index
+        self._recorder.learn_identity(rank, args.world_size, local_rank)
+        be_watched(self._recorder)
         watch_saves(sys.modules["transformers.trainer"].Trainer)
-        self._enter = recorder.enter_phase
         self._tell(state, "dataloading")
 
     def on_epoch_begin(
@@ -76,13 +73,13 @@ class HuggingFaceHangCheck:
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """A batch has come; forward and backward follow."""
-        self._enter("training_step")
+        self._recorder.page.enter_phase("training_step")
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """Gradients are there and clipped."""
-        self._enter("optimizer_step")
+        self._recorder.page.enter_phase("optimizer_step")
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -99,7 +96,7 @@ class HuggingFaceHangCheck:
         self._tell(state, "teardown")
 
     def _tell(self, state: TrainerState, phase: Phase) -> None:
-        self._enter(phase, int(state.epoch or 0), state.global_step)
+        self._recorder.page.enter_phase(phase, int(state.epoch or 0), state.global_step)
 
 
 @cache

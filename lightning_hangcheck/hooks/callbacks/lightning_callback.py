@@ -6,13 +6,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks, switch_off
 from lightning_hangcheck.hooks.callbacks.lightning_package import lightning_packages
-from lightning_hangcheck.hooks.callbacks.sidecar_keeper import keep_sidecar
-from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.hooks.zero_code.files import watch_saves
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.stack_offer import offer_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,10 +49,8 @@ class HangCheck:
         return object.__new__(_callback_class(asked, callbacks))
 
     def __init__(self) -> None:
-        self._enter = current().enter_phase
-        keep_sidecar(current())
-        offer_flight_record(current())
-        offer_stacks(current().session)
+        self._recorder = current()
+        be_watched(self._recorder)
 
     def __reduce__(self) -> tuple[Callable[[type], object], tuple[type]]:
         """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
@@ -66,14 +62,11 @@ class HangCheck:
             switch_off(self)
             log.once("callback-twice", "HangCheck was added twice; the second one does nothing")
             return
-        recorder = current()
-        keep_sidecar(recorder)
+        self._recorder = recorder = current()
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
-        offer_flight_record(recorder)
-        offer_stacks(recorder.session)
+        be_watched(recorder)
         for package in lightning_packages():
             watch_saves(package.Trainer)  # no hook tells when a save has ended
-        self._enter = recorder.enter_phase
         self._tell(trainer, "trainer_init")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -89,41 +82,16 @@ class HangCheck:
         self._tell(trainer, "dataloading")
 
     on_sanity_check_end = on_train_epoch_start = on_train_epoch_end = on_train_start
-    # called in every step, and Lightning's way to a hook takes 2 us: it passes over what is none
-    on_before_zero_grad = None
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """A batch has come; epoch and step are on the page since the last one ended."""
-        self._enter("training_step", None, None, batch_idx)
+        """A batch has come: all of a step that the page tells. What it is at now its calls tell."""
+        self._recorder.page.enter_phase("training_step", None, trainer.global_step, batch_idx)
 
-    def on_before_backward(
-        self, trainer: Trainer, pl_module: LightningModule, loss: object
-    ) -> None:
-        """The loss is there."""
-        self._enter("backward")
-
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gradients are there, reduced over the ranks."""
-        self._enter("training_step")
-
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: object
-    ) -> None:
-        """Clipping and the optimizer's own step follow."""
-        self._enter("optimizer_step")
-
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
-        """Until the next batch starts, the data loader is at work."""
-        self._enter("dataloading", None, trainer.global_step)
+    # called in every step too, which costs 3 us a hook: Lightning passes over what is None
+    on_before_zero_grad = on_before_backward = on_after_backward = None
+    on_before_optimizer_step = on_train_batch_end = None
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also called in the sanity check."""
@@ -181,7 +149,8 @@ class HangCheck:
         current().mark_raised(exception)
 
     def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:
-        self._enter(phase, trainer.current_epoch, trainer.global_step, batch)
+        page = self._recorder.page
+        page.enter_phase(phase, trainer.current_epoch, trainer.global_step, batch)
 
 
 def _evaluation(trainer: Trainer) -> Phase:

@@ -1,17 +1,8 @@
-"""``from_pretrained`` of transformers: models, tokenizers and processors.
+"""What a run reads and writes: models, data, checkpoints, experiment records; and its exit.
 
-A model's weights count as progress one by one, as transformers' own progress bars do.
-
-Datasets and data loaders: their creation, and the first batch of each process.
-
-Checkpoints: ``torch.save`` and ``torch.load`` wherever they are called, and trainers' saves.
-
-A section that speaks of saving a checkpoint counts as a save when it ends well, so the name must be
-true: ``torch.save`` writes many other things too.
-
-Experiment tracking: WandbLogger's constructor, ``wandb.init`` and ``wandb.finish``.
-
-The end of the interpreter: threads that are waited for, exit handlers, teardown.
+Each of these calls becomes a section. A model's weights count as progress one by one. A section
+that speaks of saving a checkpoint counts as a save when it ends well, so the name must be true:
+``torch.save`` writes many other things too.
 """
 
 from __future__ import annotations
@@ -73,7 +64,7 @@ _model = in_section("model", _title, then=lambda _: passed(5))
 @contextmanager
 def _loading_model(call: Call) -> Iterator[None]:
     recorder = current()
-    progress = ShardProgress(UNSEEN, recorder.say, recorder.heart.beat)
+    progress = ShardProgress(UNSEEN, recorder.say, recorder.beat)
     following = follow_loading(progress) if is_outermost("model", _title(call)) else nullcontext()
     with _model(call), following:
         yield

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import wrapt
@@ -11,12 +11,14 @@ import wrapt
 from lightning_hangcheck import log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 _HERE = __package__
 _C10D = "torch.distributed.distributed_c10d"
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
-_WATCHED = (
+JOINING = "process_groups.instrument_joining"
+WATCHED = (
     (_C10D, "process_groups.instrument_groups"),
     ("torch.serialization", "files.instrument_checkpoints"),
     ("torch.utils.data.dataloader", "files.instrument_data_loading"),
@@ -41,19 +43,19 @@ _WATCHED = (
         for package in _LIGHTNING
     ),
 )
-"""Modules as they are imported, and the files of this folder whose ``instrument`` then wraps."""
+"""Modules as they are imported, and which file and function of this folder then wraps them."""
 
 
 @cache
 def watch_joining() -> None:
     """Notice when this process joins a process group."""
-    _watch(_C10D, "process_groups.instrument_joining")
+    _watch(_C10D, JOINING)
 
 
 @cache
 def watch_ranks() -> None:
     """Have all else wrapped as soon as it is imported, or now if it is there."""
-    for module, ours in _WATCHED:
+    for module, ours in WATCHED:
         _watch(module, ours)
 
 
@@ -63,7 +65,13 @@ def _watch(module: str, ours: str) -> None:
 
 def _instrument(ours: str, module: ModuleType) -> None:
     try:
-        file, _, function = ours.partition(".")
-        getattr(importlib.import_module(f"{_HERE}.{file}"), function)(module)
+        find_instrument(ours)(module)
     except Exception as error:  # noqa: BLE001 - else the framework's import would fail
         log.once(f"instrument-{ours}", f"{module.__name__} is not watched: {error!r}")
+
+
+def find_instrument(ours: str) -> Callable[[ModuleType], None]:
+    """Import a function of this room by its file and name; it loads nothing before it is needed."""
+    file, _, function = ours.partition(".")
+    found: Callable[[ModuleType], None] = getattr(import_module(f"{_HERE}.{file}"), function)
+    return found

@@ -1,10 +1,8 @@
-"""`init_process_group`: where a process joins the others, and learns which rank it is.
+"""Process groups: `init_process_group`, where a process learns which rank it is, barriers, the end.
 
 What is announced is told before the call, so that a rank that waits there for peers that never come
 is known; what torch itself says is told after it. This is how processes become ranks that no
 launcher numbered, as children of ``torch.multiprocessing.spawn``.
-
-Barriers of torch.distributed, and the end of a process group.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from lightning_hangcheck.hooks.worker_server import offer_flight_record
+from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.zero_code.imports import watch_ranks
 from lightning_hangcheck.hooks.zero_code.sections import in_section
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
@@ -84,7 +82,7 @@ def _learn(rank: int | None, world_size: int | None) -> None:
     local_rank = os.environ.get("LOCAL_RANK", "")
     known = recorder.identity.local_rank
     recorder.learn_identity(rank, world_size, int(local_rank) if local_rank.isdecimal() else known)
-    offer_flight_record(recorder)
+    be_watched(recorder)
 
 
 def instrument_groups(module: ModuleType) -> None:

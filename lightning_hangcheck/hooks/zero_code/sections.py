@@ -1,12 +1,9 @@
-"""Sections that a watched call opens: said by the first calls of a kind, shown on the page by all.
+"""What a watched call says: a section around it, and a checkpoint that its return proves.
 
-Of calls within calls (``AutoModel.from_pretrained`` calls that of the model's class) the outermost
-is shown, and none where the script has opened a section of that name itself.
-
-The reference script's checkpoints, for a script that never says one.
-
-Only those that a watched call proves, with their numbers and names; each once a process. A script
-that names this package says its own, and then none of these.
+The first calls of a kind are said, all are on the page. Of calls within calls the outermost is
+shown (``AutoModel.from_pretrained`` calls that of the model's class), and none where the script has
+opened a section of that name itself. Checkpoints are those of the reference script, each once a
+process; a script that names this package says its own, and then none of these.
 """
 
 from __future__ import annotations

@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lightning_hangcheck.hooks.worker_server import offer_flight_record
+from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.zero_code.files import watch_exit
 from lightning_hangcheck.hooks.zero_code.sections import passed
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.stack_offer import offer_stacks
 
 INJECT_FOLDER = Path(__file__).parent / "inject"
 
 
 def start() -> None:
     """Record this process from here on: its page, pulse, records, last words and exit."""
-    recorder = current()
-    offer_flight_record(recorder)
-    offer_stacks(recorder.session)
+    be_watched(current())
     watch_exit()
     passed(1)
 

@@ -1,10 +1,6 @@
-"""Lightning's Trainer, of both packages: its construction and stages, and a HangCheck in each.
+"""Trainers that are watched: Lightning's, Fabric, Hugging Face's, and accelerate's Accelerator.
 
-Lightning Fabric: launch, setup, the parts of a step, barriers and checkpoints.
-
-Hugging Face's Trainer: its construction and stages, and a callback of ours in each.
-
-The Accelerator of accelerate, which Hugging Face's Trainer makes too.
+Their construction, stages, barriers and saves become sections; Trainers get a callback of ours.
 """
 
 from __future__ import annotations
@@ -94,7 +90,7 @@ def _in_phase(phase: Phase) -> Around:
 
     @contextmanager
     def visit(call: Call) -> Iterator[None]:
-        enter = current().enter_phase
+        enter = current().page.enter_phase
         enter(phase)
         yield
         enter("training_step")

@@ -113,12 +113,12 @@ class _Stay(Struct, eq=False):
 
     Attributes:
         scope: What it lies in.
-        visit: Its place on the page, None if nobody records.
+        opened: Its place on the page, None if nobody records.
         inner: The scope that it is to steps within it, once it is entered by ``with``.
     """
 
     scope: Scope
-    visit: OpenedSection | None
+    opened: OpenedSection | None
     began: float
     inner: Scope | None = None
 
@@ -162,15 +162,15 @@ class Step:
         if not self._stays:
             return
         stay = self._stays.pop()
-        if stay.visit is not None:
-            self._recorder.close_section(stay.visit, None)
-        self._recorder.heart.beat()
+        if stay.opened is not None:
+            self._recorder.close_section(stay.opened, None)
+        self._recorder.beat()
         stay.scope.times.of(self._name).add(perf_counter() - stay.began)
 
     def _begin(self) -> _Stay:
         scope = self._stack[-1]
         scope.end_plain()
-        self._recorder.heart.beat()
-        visit = self._recorder.open_section(self._name, spoken=False)
-        self._stays.append(_Stay(scope, visit, perf_counter()))
+        self._recorder.beat()
+        opened = self._recorder.open_section(self._name, spoken=False)
+        self._stays.append(_Stay(scope, opened, perf_counter()))
         return self._stays[-1]

@@ -69,9 +69,9 @@ class _Loop(Scope):
         "_items",
         "_name",
         "_number",
+        "_opened",
         "_recorder",
         "_stack",
-        "_visit",
         "whole",
     )
 
@@ -86,7 +86,7 @@ class _Loop(Scope):
         self._items = Times()
         self._number = 0
         recorder.leave_startup()
-        self._visit = recorder.open_section(name, spoken=False)
+        self._opened = recorder.open_section(name, spoken=False)
         self._stack.append(self)
         self._began = self._item_began = perf_counter()
 
@@ -98,17 +98,17 @@ class _Loop(Scope):
         """The last item is done, and the next one there; its time includes waiting for it."""
         self._end_item()
         self._number += 1
-        self._recorder.heart.beat()
-        if self._visit is not None:
-            self._recorder.advance(self._visit, self._number)
+        self._recorder.beat()
+        if self._opened is not None:
+            self._recorder.advance(self._opened, self._number)
 
     def end(self) -> None:
         """The loop was left: at its end, by break or return, or by an exception."""
         self._end_item()
         if self in self._stack:
             self._stack.remove(self)
-        if self._visit is not None:
-            self._recorder.close_section(self._visit, None)
+        if self._opened is not None:
+            self._recorder.close_section(self._opened, None)
         self._bar.close()
         seconds = perf_counter() - self._began
         if self._is_outermost:

@@ -19,8 +19,8 @@ _NOWHERE = bytearray(layout.PAGE_SIZE)
 class BeatWriter:
     """Where `beat` writes to.
 
-    ``heart.beat`` may be taken before recording begins (``from lightning_hangcheck import beat``):
-    it reads the present buffer at each call.
+    Its ``beat`` may be taken before recording begins (``from lightning_hangcheck import beat``): it
+    reads the present buffer at each call.
 
     Args:
         begin: Called by the first beat of all; it must `attach` a buffer.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck import log
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, name_beside
 from lightning_hangcheck.recorder.page import layout as layout
 from lightning_hangcheck.recorder.page.layout import PHASE_INDEX, UNKNOWN, fit_text
@@ -24,7 +26,7 @@ _EMPTY_SLOT = (0, UNKNOWN, UNKNOWN, 0, b"")
 
 
 class PageWriter:
-    """One page. A beat is written by `heart.BeatWriter`, everything else here.
+    """One page. A beat is written by `BeatWriter`, everything else here.
 
     Two threads may write different records at once; callers take turns at one record.
 
@@ -83,17 +85,15 @@ class PageWriter:
         step: int | None = None,
         batch: int | None = None,
     ) -> None:
-        """Say where the process is, as a sign of progress. About 0.5 microseconds.
+        """Show where in its life the rank is; counts as progress. About 0.5 microseconds.
+
+        What is no phase or no number of 64 bits is said once and ignored.
 
         Args:
             phase: None for none that has a name.
             epoch: None keeps the one shown; so do the others.
             step: Optimizer steps so far.
             batch: Index in the epoch.
-
-        Raises:
-            KeyError: There is no such phase.
-            struct.error: A number is no whole number of 64 bits.
         """
         if epoch is not None:
             self._epoch = epoch
@@ -101,10 +101,13 @@ class PageWriter:
             self._step = step
         if batch is not None:
             self._batch = batch
-        self._phase_index = PHASE_INDEX[phase]
-        self.phase = phase
-        self._entries += 1
-        self._write_phase()
+        try:
+            self._phase_index = PHASE_INDEX[phase]
+            self.phase = phase
+            self._entries += 1
+            self._write_phase()
+        except (KeyError, TypeError, struct.error) as error:
+            log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
 
     def show_phase(self, phase: Phase | None) -> None:
         """Show a phase that a section or checkpoint implies; it promises no further beats."""

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-STEP = ["training_step", "backward", "training_step", "optimizer_step", "dataloading"]
+STEP = ["training_step"] * 5
+"""Behind each hook of a step: the page tells it once, the rank's calls tell which part it is in."""
 EVALUATED = {
     "validate": "on_validation_batch_start",
     "test": "on_test_batch_start",
@@ -66,7 +67,7 @@ def test_epoch_step_and_batch_are_on_the_page(job: Ended) -> None:
     ends = [row[2:] for row in rows(job, "fit", "on_train_batch_end")]
 
     assert starts == [[0, 0, 0], [0, 1, 1], [1, 2, 0], [1, 3, 1]]
-    assert ends == [[0, 1, 0], [0, 2, 1], [1, 3, 0], [1, 4, 1]]
+    assert ends == starts, "the page tells a step once, when it begins"
 
 
 def test_a_save_is_counted_when_it_ends_and_its_phase_ends_with_it(job: Ended) -> None:
@@ -87,7 +88,7 @@ def test_other_stages_count_their_batches(stage: str, job: Ended) -> None:
 
 
 def test_hook_that_cannot_work_rests_and_training_goes_on(job: Ended) -> None:
-    assert job.errors.count("HangCheck.on_train_batch_end failed (AttributeError") == 1
+    assert job.errors.count("HangCheck.on_train_batch_start failed (AttributeError") == 1
     batches = rows(job, "broken", "on_train_batch_start")
     assert len(batches) == 2
     assert {row[1] for row in batches} == {"teardown"}, "the second instance does not take over"

@@ -53,7 +53,7 @@ class GenerationWatch:
         self._recorder = recorder
         self._model = model
         self._warn_after_s = warn_after_s
-        self._beat = TokenBeat(recorder.heart.beat)
+        self._beat = TokenBeat(recorder.beat)
         self._began = time.perf_counter()
 
     @contextmanager

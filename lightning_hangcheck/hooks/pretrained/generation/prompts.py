@@ -65,7 +65,7 @@ def prepare(
         recorder.say(pad_token_set)
     options, truncated = _cut(tokenizer, prompts, limits, recorder)
     tokens = tokenizer(list(prompts), return_tensors="pt", padding=batched, **options)
-    recorder.heart.beat()
+    recorder.beat()
     device, tokenized = input_device(model), time.perf_counter()
     # no others, as in a pipeline: a model may refuse or misread token_type_ids
     inputs = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}

@@ -68,14 +68,14 @@ def _generate(model: PreTrainedModel, recorder: Recorder) -> None:
         made = model.generate(
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
-            **with_beat({"generation_config": _plainest(model)}, TokenBeat(recorder.heart.beat)),
+            **with_beat({"generation_config": _plainest(model)}, TokenBeat(recorder.beat)),
         )
     say(f"5 output of shape {tuple(made.shape)}")
     _clear_cache(say)
 
 
 def _say(recorder: Recorder, step: str) -> None:
-    recorder.heart.beat()
+    recorder.beat()
     recorder.say(f"test generation: {step}")
 
 

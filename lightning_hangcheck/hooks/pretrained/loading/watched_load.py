@@ -55,7 +55,7 @@ def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> 
     if recorder.settings.disable:
         return work()
     source = attempt("looking at the files", partial(_look, recorder, load)) or UNSEEN
-    progress = ShardProgress(source, recorder.say, recorder.heart.beat)
+    progress = ShardProgress(source, recorder.say, recorder.beat)
     with (
         Section(recorder, f"{load.what} from_pretrained ({load.loader})"),
         follow_loading(progress),

@@ -1,4 +1,7 @@
-"""Where `hangcheck run` did not start a sidecar, the first process of each node does."""
+"""What a rank does so that it can be watched: it offers its records, and starts a sidecar.
+
+Where `hangcheck run` did not start a sidecar, the first process of each node does.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,30 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.recorder.stack_offer import offer_stacks
 from lightning_hangcheck.session.session import read_sidecar
-from lightning_hangcheck.watch.starting import start_sidecar
 
 if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 MOST_STARTS = 4  # the first, and three after a loss: a sidecar that dies again and again is no use
+
+
+def be_watched(recorder: Recorder) -> None:
+    """Open all that a watcher of this rank may ask for, and have its node watched.
+
+    Whatever learns that this process is a rank calls it, also once its number is known: asking
+    again opens what is missing, and changes nothing else.
+
+    Args:
+        recorder: Of this process.
+    """
+    keep_sidecar(recorder)
+    offer_flight_record(recorder)
+    offer_stacks(recorder.session)
 
 
 class SidecarKeeper:
@@ -36,6 +54,9 @@ class SidecarKeeper:
         if session is None or self.starts == MOST_STARTS:
             return
         self.starts += 1
+        # imported here: 20 ms that only a process pays which starts one
+        from lightning_hangcheck.watch.starting import start_sidecar
+
         try:
             pid = start_sidecar(session, self._recorder.settings)
         except OSError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from hooks.launching import run_job
 from processes import RunningProgram, marked_processes, until
 
 from lightning_hangcheck.errors import UnreadableRun
@@ -154,3 +155,12 @@ def _recorded_ranks(folder: Path) -> list[int]:
     """Process ids of the ranks in the run.json of all run folders below this one."""
     records = (json.loads(file.read_text()) for file in folder.glob("run*/run.json"))
     return [rank["pid"] for record in records for rank in record["ranks"]]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("callback", ["HangCheck", "HuggingFaceHangCheck"])
+def test_each_callback_offers_the_stacks_of_its_rank(callback: str, tmp_path: Path) -> None:
+    """Where nobody may read a process from outside, its own offer is all that there is."""
+    ended = run_job(tmp_path, "hooks_offers.py", callback)
+    assert ended.code == 0, ended.errors
+    assert ended.of("offer")[0]["made"]
