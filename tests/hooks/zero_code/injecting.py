@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 
 from lightning_hangcheck.hooks.zero_code.start import injected
-from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
+from lightning_hangcheck.rundir.layout import prepare_run_folder
+from lightning_hangcheck.session.journal_handover import Carrier
+from lightning_hangcheck.session.session import (
+    SESSION_VARIABLE,
+    SessionFacts,
+    open_session,
+    read_session,
+)
 
 PACKAGE = str(Path(__file__).parents[3])
 
@@ -49,3 +56,10 @@ def as_rank(tmp_path: Path) -> tuple[dict[str, str], str]:
     """The same, of the only rank of that job."""
     watched, python_path = as_script(tmp_path)
     return {**watched, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}, python_path
+
+
+def carried_journals(tmp_path: Path) -> list[Path]:
+    """Carry the journals of what ran in `as_script`'s session, as its sidecar would."""
+    session = read_session(tmp_path / "shared" / "key")
+    Carrier(session.journals, lambda: prepare_run_folder(session.run_folder)).carry()
+    return sorted((tmp_path / "run" / "ranks").iterdir())

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.zero_code.injecting import PACKAGE, as_script, run_script
+from hooks.zero_code.injecting import PACKAGE, as_script, carried_journals, run_script
 from processes import PROGRAMS
 
 from lightning_hangcheck.rundir.journal_reader import read_journal
@@ -57,7 +57,7 @@ def test_a_framework_is_seen_and_not_changed(name: str, tmp_path: Path) -> None:
     lines = re.findall(r"\] (?:About to call (.+)\.\.\.|(CHECKPOINT .+))", watched[2])
     assert list(dict.fromkeys(call or checkpoint for call, checkpoint in lines)) == SAID[name]
     assert watched[2].count("Trainer constructor returned") <= 1
-    (journal,) = (tmp_path / "run" / "ranks").iterdir()
+    (journal,) = carried_journals(tmp_path)
     entries, _ = read_journal(journal)
     assert "is no longer watched" not in watched[2]
     assert "is switched off" not in watched[2]
