@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import lightning_hangcheck
+
 ROOT = Path(__file__).parent.parent.parent
-PACKAGE = ROOT / "lightning_hangcheck"
+PACKAGE = Path(str(lightning_hangcheck.__file__)).parent
+"""Beside the documentation in a checkout, elsewhere where the tests run on what is installed."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -46,7 +49,7 @@ NAMES = _named(DOTTED)
 @pytest.mark.parametrize(("page", "file"), FILES)
 def test_a_file_that_a_page_names_exists(page: str, file: str) -> None:
     """By its path from the root, or from the package."""
-    assert (ROOT / file).is_file() or (PACKAGE / file).is_file(), f"{page} names {file}"
+    assert _is_there(file) or (PACKAGE / file).is_file(), f"{page} names {file}"
 
 
 def test_a_worked_example_changes_files_that_are_there() -> None:
@@ -55,8 +58,8 @@ def test_a_worked_example_changes_files_that_are_there() -> None:
     added, changed = set(ADDED.findall(text)), set(CHANGED.findall(text))
     assert added
     assert changed
-    assert [file for file in changed - added if not (ROOT / file).is_file()] == []
-    assert [file for file in added if (ROOT / file).is_file()] == []
+    assert [file for file in changed - added if not _is_there(file)] == []
+    assert [file for file in added if _is_there(file)] == []
 
 
 @pytest.mark.parametrize(("page", "name"), NAMES)
@@ -67,11 +70,16 @@ def test_a_name_that_a_page_names_exists(page: str, name: str) -> None:
         found = getattr(found, attribute)
 
 
+def _is_there(file: str) -> bool:
+    """Whether a file of the repository exists, by its path from the root."""
+    return (ROOT / file).is_file() or (PACKAGE.parent / file).is_file()
+
+
 def _longest_module(name: str) -> list[str]:
     """Split a dotted name into its module, as far as there is one, and the attributes."""
     parts = name.split(".")
     for end in range(len(parts), 1, -1):
-        file = ROOT.joinpath(*parts[:end])
+        file = PACKAGE.parent.joinpath(*parts[:end])
         if file.with_suffix(".py").is_file() or (file / "__init__.py").is_file():
             return [".".join(parts[:end]), *parts[end:]]
     return [parts[0], *parts[1:]]
