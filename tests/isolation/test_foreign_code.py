@@ -14,6 +14,8 @@ import pytest
 from processes import PROGRAMS, end, until
 from watch.launched import start_run, verdict_of
 
+import lightning_hangcheck
+
 if TYPE_CHECKING:
     from processes import StartProgram
 
@@ -32,7 +34,7 @@ print(current().session.sidecar_file, flush=True)
 sys.stdin.read()
 """
 HASTE = {"HANGCHECK_PROVEN_AFTER": "3", "HANGCHECK_ABORT_GRACE": "1"}
-PACKAGE = Path(__file__).parents[2] / "lightning_hangcheck"
+PACKAGE = Path(str(lightning_hangcheck.__file__)).parent
 OURS = ("lightning_hangcheck.watch.sidecar", "nvml_reader")
 
 

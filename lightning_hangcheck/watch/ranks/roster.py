@@ -12,7 +12,7 @@ from lightning_hangcheck.observe.discovery import FoundRank, find_ranks
 from lightning_hangcheck.observe.pages import Pages
 from lightning_hangcheck.observe.process_tree import ProcessTree
 from lightning_hangcheck.probes.proc.exits import ExitWatcher
-from lightning_hangcheck.probes.proc.vitals import main_thread_cpu_s, vitals
+from lightning_hangcheck.probes.proc.vitals import has_ended, main_thread_cpu_s, vitals
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.ranks.progress import ProcessorTime
 from lightning_hangcheck.watch.ranks.rounds import WatchedRound
@@ -168,7 +168,7 @@ class Roster:
         for rank in self.alive:
             if rank.found.pid in present - pids:
                 del self.ranks[rank.found.rank]
-        gone = _gone_ranks(beats, present)
+        gone = _gone_ranks(beats)
         for one in sorted((*found, *gone), key=lambda rank: rank.start.number or 0):
             self._take(one, beats, now_ns)
 
@@ -210,10 +210,11 @@ class Roster:
         return any(start == 0 or guessed.started_ticks <= start for start in starts)
 
 
-def _gone_ranks(beats: dict[int, Beat], present: set[int]) -> list[FoundRank]:
+def _gone_ranks(beats: dict[int, Beat]) -> list[FoundRank]:
     """A rank that came and went between two scans is known by the page that it left.
 
-    One that never learnt its number is rank 0 where nobody else has left a page.
+    One that never learnt its number is rank 0 where nobody else has left a page. A process that its
+    parent has not waited for yet is gone, too.
     """
     alone = len(beats) == 1
     return [
@@ -226,5 +227,5 @@ def _gone_ranks(beats: dict[int, Beat], present: set[int]) -> list[FoundRank]:
             guessed=beat.rank is None,
         )
         for pid, beat in beats.items()
-        if pid not in present and (alone or beat.rank is not None)
+        if (alone or beat.rank is not None) and has_ended(pid)
     ]

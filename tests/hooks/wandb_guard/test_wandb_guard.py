@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 STEPS = 2
-IN_TRAINING = {"trainer_init", "dataloading", "training_step", "backward", "optimizer_step"}
+IN_TRAINING = {"trainer_init", "dataloading", "training_step"}
 
 
 @pytest.fixture
