@@ -7,7 +7,6 @@ with such a thread cannot end either. So whoever must end on time lets another p
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import time
 import warnings
@@ -35,6 +34,8 @@ def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
         NoAnswerFromStorage: It took longer.
         Exception: What the work raised.
     """
+    import pickle  # before the fork; a rank never asks, and does not pay these 3 ms
+
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # from Python 3.12 on: of several threads a fork copies one. Ours does this work, and ends
@@ -66,6 +67,8 @@ def _become_orphan(writer: int, work: Callable[[], object]) -> None:
                 outcome = work()
             except Exception as error:  # noqa: BLE001 - raised again by the process that asked
                 outcome = error
+            import pickle
+
             os.write(writer, pickle.dumps(outcome))
     finally:
         os._exit(0)

@@ -5,7 +5,6 @@ Where `hangcheck run` did not start a sidecar, the first process of each node do
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from functools import cache
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.recorder.process_facts import is_multiprocessing_child
 from lightning_hangcheck.recorder.stack_offer import offer_stacks
 from lightning_hangcheck.session.session import read_sidecar
 
@@ -93,4 +93,4 @@ def _falls_to_us() -> bool:
     identity = identify(os.environ)
     first = not (identity.rank if identity.local_rank is None else identity.local_rank)
     launched = identity.launcher not in ("none", "lightning")
-    return first and (launched or multiprocessing.parent_process() is None)
+    return first and (launched or not is_multiprocessing_child())

@@ -1,3 +1,12 @@
 """In the training process: says what the rank does, where a sidecar reads it. Never in the way."""
 
-__all__ = ["announcer", "api", "background", "lifecycle", "page", "sections", "stack_offer"]
+__all__ = [
+    "announcer",
+    "api",
+    "background",
+    "lifecycle",
+    "page",
+    "process_facts",
+    "sections",
+    "stack_offer",
+]

@@ -1,4 +1,4 @@
-"""What a run reads and writes: models, data, checkpoints, experiment records; and its exit.
+"""What a run reads and writes: models, data, checkpoints, experiment records.
 
 Each of these calls becomes a section. A model's weights count as progress one by one. A section
 that speaks of saving a checkpoint counts as a save when it ends well, so the name must be true:
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -131,15 +130,3 @@ def instrument_experiments(module: ModuleType) -> None:
     wrap(module, "finish", finished)
     if hasattr(module, "Run"):
         wrap(module.Run, "finish", finished)
-
-
-def watch_exit() -> None:
-    """Show on the page when the interpreter begins to end.
-
-    Python first calls what was registered with threading, then waits for threads that are no
-    daemons, then calls exit handlers; an exit handler of ours would be the last of all.
-    """
-    # private, as nothing else is called that early (threading.py of 3.10 to 3.13)
-    register = getattr(threading, "_register_atexit", None)
-    if register is not None:
-        register(current().begin_shutdown)

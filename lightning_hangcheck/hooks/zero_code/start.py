@@ -1,16 +1,17 @@
 """Records scripts that never heard of this package, when `hangcheck run` starts them.
 
 Python imports ``sitecustomize`` from there before the script, in every process; the file decides
-whether it is in a rank, and only then comes here.
+whether it is in a rank, and only then comes here. What wraps frameworks (wrapt, 60 ms) is imported
+with the first of them: a rank that needs none does not pay for it.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from lightning_hangcheck.hooks.being_watched import be_watched
-from lightning_hangcheck.hooks.zero_code.files import watch_exit
 from lightning_hangcheck.hooks.zero_code.sections import passed
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -22,6 +23,18 @@ def start() -> None:
     be_watched(current())
     watch_exit()
     passed(1)
+
+
+def watch_exit() -> None:
+    """Show on the page when the interpreter begins to end.
+
+    Python first calls what was registered with threading, then waits for threads that are no
+    daemons, then calls exit handlers; an exit handler of ours would be the last of all.
+    """
+    # private, as nothing else is called that early (threading.py of 3.10 to 3.13)
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        register(current().begin_shutdown)
 
 
 def watch(*, is_child: bool) -> None:
