@@ -124,6 +124,14 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def runs(process: psutil.Process, word: str) -> bool:
+    """Whether a process runs a command with this word; one that has just ended runs none."""
+    try:
+        return word in process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
+
+
 def until(look: Callable[[], Seen], what: str, seconds: float = PATIENCE_S) -> Seen:
     """Look again and again until there is something to see, and return it."""
     deadline = time.monotonic() + seconds

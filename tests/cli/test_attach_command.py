@@ -191,9 +191,13 @@ def test_a_process_that_is_not_python(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_process_of_another_user(program: StartProgram) -> None:
+    """What a visit imports late is imported before: the other user may not read our interpreter."""
     ranks = StartedRanks(program("starting_ranks.py", "stuck", "2"), 2)
     visit = (
-        "import os, sys, lightning_hangcheck.attach.attach, lightning_hangcheck.cli.main as m;"
+        "import importlib, os, pickle, pkgutil, sys, lightning_hangcheck.cli.main as m;"
+        "[importlib.import_module(f'lightning_hangcheck.{room}.{file.name}')"
+        " for room in ('attach', 'observe') for file in pkgutil.iter_modules("
+        "importlib.import_module(f'lightning_hangcheck.{room}').__path__)];"
         f"os.setgroups([]); os.setresgid(*[{NOBODY}] * 3); os.setresuid(*[{NOBODY}] * 3);"
         "sys.exit(m.invoke(['attach', '--pid', sys.argv[1]]))"
     )

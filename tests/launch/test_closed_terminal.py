@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from launch.terminal import Terminal
-from processes import end_by_pid, is_alive, until
+from processes import end_by_pid, is_alive, runs, until
 from watch.launched import run_words, verdict_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_tmux_kill_session(tmp_path: Path) -> None:
         )
         run = psutil.Process(int(pane.stdout))
         below = until(
-            lambda: [one for one in run.children(recursive=True) if SLEEPS in one.cmdline()],
+            lambda: [one for one in run.children(recursive=True) if runs(one, SLEEPS)],
             "the command to start",
         )
         try:
