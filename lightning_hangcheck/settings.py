@@ -21,16 +21,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         run_dir: Run folder; None for ``hangcheck_runs/<UTC time>-<short id>`` below the working
             folder.
-        stall_timeout: Seconds of silence after which anything unexplained is a hang.
+        stall_timeout: Seconds of silence after which a hang is called that something outside could
+            end, that may be a computation of unknown pace, or that nothing explains.
         on_hang: What `hangcheck run` does on a hang: only report, or end the job.
         console: ``auto`` prints every rank up to 16 ranks, then rank 0 and ranks in trouble;
             ``all``; ``off``.
         disable: Everything becomes a no-op.
         locals: Read local variables too, of the ranks that a suspicion names; secrets are hidden.
-        proven_after: Seconds of silence after which a proven hang is called.
-        idle_after: Seconds after which an idle rank that others wait for is called hung.
-        busy_floor: Least seconds before a busy, silent rank of known pace is called hung.
-        busy_factor: The same as a multiple of its longest pause.
+        suspect_proven_after: Seconds of silence after which what nobody can end is suspected.
+        proven_after: The same for calling it a hang.
+        suspect_person_after: Seconds after which what only a person can end is suspected.
+        person_after: The same for calling it a hang.
+        suspect_idle_after: Seconds after which what only the job itself can end is suspected, while
+            whoever could end it is idle.
+        idle_after: The same for calling it a hang.
+        suspect_outside_after: Seconds after which what something outside can end is suspected.
+        suspect_busy_after: Seconds after which a computation is suspected.
+        busy_floor: Least seconds before a computation of known pace is called a hang.
+        busy_factor: The same as a multiple of the longest pause of that place.
+        suspect_absent_after: Seconds after which ranks that were announced and have not come are
+            suspected.
+        absent_after: Seconds after which they are called a hang where they can never come.
         look_after: Seconds of silence after which the first cheap evidence is taken.
         poll_interval: Seconds between two readings of the pages.
         probe_timeout: Seconds that one probe of one process may take.
@@ -49,10 +60,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     console: Literal["auto", "all", "off"] = "auto"
     disable: bool = False
     locals: bool = False
-    proven_after: float = 10.0
+    suspect_proven_after: float = 3.0
+    proven_after: float = 5.0
+    suspect_person_after: float = 3.0
+    person_after: float = 10.0
+    suspect_idle_after: float = 5.0
     idle_after: float = 30.0
-    busy_floor: float = 30.0
+    suspect_outside_after: float = 10.0
+    suspect_busy_after: float = 10.0
+    busy_floor: float = 60.0
     busy_factor: float = 20.0
+    suspect_absent_after: float = 10.0
+    absent_after: float = 15.0
     look_after: float = 2.0
     poll_interval: float = 0.25
     probe_timeout: float = 5.0

@@ -26,6 +26,7 @@ def test_nothing_set_gives_the_defaults_of_the_contract() -> None:
     settings = from_environment({})
     assert settings == Settings()
     assert (settings.stall_timeout, settings.idle_after, settings.busy_factor) == (300, 30, 20)
+    assert (settings.proven_after, settings.person_after, settings.absent_after) == (5, 10, 15)
 
 
 def test_every_option_has_a_variable() -> None:

@@ -11,7 +11,6 @@ from lightning_hangcheck.attach.job_grouping import FoundJob
 from lightning_hangcheck.attach.recorded_session import Watch
 from lightning_hangcheck.attach.silence import unknown_sleep, with_silences
 from lightning_hangcheck.attach.watched_history import history, stale_notes
-from lightning_hangcheck.diagnosis.rules.patience import STRANGE_PLACE_S
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, CodeNote, Limits, ProcessExit, RankView, RunFacts
@@ -85,26 +84,13 @@ def attached_case(seen: Observation, run_id: str) -> Case:
     case = build_case(
         run=_facts(seen, run_id),
         ranks=views,
-        gaps=(*seen.gaps, *unwatched, *unknown_sleep(views, seen.watched_s, watched)),
+        gaps=(*seen.gaps, *unwatched, *unknown_sleep(views, watched)),
         code=seen.code,
         limits=seen.limits,
         taken_at=seen.taken_at,
         taken_ns=seen.taken_ns,
     )
     return _with_absent(case, min(seen.ages_s, default=0.0))
-
-
-def undecided(case: Case) -> bool:
-    """Whether a longer look would tell more: somebody waits, nobody advances, and not yet for long.
-
-    A look of another tool wakes a rank that has been stuck for an hour; a rank that really arrived
-    a moment ago goes on meanwhile.
-    """
-    alive = [view for view in case.ranks if view.pid is not None and view.process_exit is None]
-    activities = {read_rank_activity(view).activity for view in alive}
-    longest_s = max((view.silent_for_s for view in alive), default=0.0)
-    still = "waiting" in activities and not activities & {"moving", "busy"}
-    return still and longest_s < STRANGE_PLACE_S
 
 
 def _history(seen: Observation) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:

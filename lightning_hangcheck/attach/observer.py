@@ -1,4 +1,4 @@
-"""Looking at a job that runs already: three times, a second apart, without disturbing it."""
+"""Looking at a job that runs already: a few times within two seconds, without disturbing it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from lightning_hangcheck.attach.job_search import command_of
 from lightning_hangcheck.attach.recorded_session import beats_of, watch_over
+from lightning_hangcheck.attach.silence import of_a_visit
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.model.case import ProcessExit
 from lightning_hangcheck.model.evidence import ProcessLook
@@ -34,17 +33,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.observe.looking import Target
 
-LOOKS = 3
-INTERVAL_S = 1.02
+LOOKS_S = (0.0, 1.02, 2.04)
 """Three looks over two seconds tell a loop from a computation; see `diagnosis.rules.patience`."""
-BLIND_INTERVAL_S = 2.1
-"""Where the kernel does not tell how long ranks have slept, we must see a suspicious silence."""
-LONGER_S = 4.2
-"""The same where they slept too little for a suspicion, and yet nobody advances."""
+SECOND_GLANCE_S = 0.25
+"""Where every rank has slept for long, a glance shows whether its processes work meanwhile: a core
+in use counts 25 ticks of the kernel's clock in that time, and a fifth of one, `BUSY_SHARE`, 5."""
 ASLEEP_FROM_S = 0.5
-PROVEN_AFTER_S = 1.0
-"""What is proven is told at once, as nobody watched before; but not of a rank that says that it has
-just progressed."""
 PROBE_LIMIT_S = 3.0
 TIME_LIMIT_S = 30.0
 STEPS = 3
@@ -75,7 +69,7 @@ class Observer:
         self._job = job
         self._local_values = local_values
         self._recorded = recorded
-        self._limits = replace(limits, proven_after=min(limits.proven_after, PROVEN_AFTER_S))
+        self._limits = of_a_visit(limits)
         self._exit_watcher = ExitWatcher()
         self._samples: dict[Target, list[Sample]] = {}
         self._exits: dict[int, ProcessExit] = {}
@@ -91,7 +85,7 @@ class Observer:
         self._born_ns = {rank.pid: born_ns(rank.pid) for rank in job.ranks}
 
     def take_evidence(self, run_id: str) -> Case:
-        """Look at the job: about two seconds, or four where these and the kernel leave it open.
+        """Look at the job: for two seconds, or for a quarter where the kernel knows the rest.
 
         Args:
             run_id: For the case.
@@ -102,22 +96,28 @@ class Observer:
         began_ns = time.monotonic_ns()
         try:
             targets = self._begin()
-            told = any(slept is not None for slept in self._slept.values())
-            interval_s = INTERVAL_S if told else BLIND_INTERVAL_S
-            for number in range(LOOKS):
-                self._wait_until(began_ns + int(number * interval_s * NANOSECONDS))
-                self._look(targets, last=number == LOOKS - 1)
-                if number == 0:
-                    self._refuse_blindness()
-                    _prepare_to_judge()
-            case = self._case(targets, run_id, began_ns)
-            if told and time.monotonic() < self._deadline and _undecided(case):
-                self._wait_until(began_ns + int(LONGER_S * NANOSECONDS))
-                self._look(targets, last=True)
-                case = self._case(targets, run_id, began_ns)
+            self._look(targets, last=False)
+            self._refuse_blindness()
+            _prepare_to_judge()
+            case = self._glance(targets, run_id, began_ns)
+            if case is not None:
+                return case
+            for moment_s in LOOKS_S[1:]:
+                self._wait_until(began_ns + int(moment_s * NANOSECONDS))
+                self._look(targets, last=moment_s == LOOKS_S[-1])
+            return self._case(targets, run_id, began_ns)
         finally:
             self._exit_watcher.close()
-        return case
+
+    def _glance(self, targets: list[Target], run_id: str, began_ns: int) -> Case | None:
+        """Look once more at a job that sleeps; None where that does not tell all."""
+        asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
+        if asleep_s < self._limits.idle_after:
+            return None
+        self._wait_until(began_ns + int(SECOND_GLANCE_S * NANOSECONDS))
+        self._look(targets, last=True)
+        case = self._case(targets, run_id, began_ns)
+        return case if _stands_still(case) else None
 
     def _begin(self) -> list[Target]:
         now_ns = time.monotonic_ns()
@@ -252,10 +252,10 @@ def _prepare_to_judge() -> None:
         import_module(name)
 
 
-def _undecided(case: Case) -> bool:
-    from lightning_hangcheck.attach.case import undecided
+def _stands_still(case: Case) -> bool:
+    from lightning_hangcheck.attach.silence import stands_still
 
-    return undecided(case)
+    return stands_still(case.ranks)
 
 
 def _stopped(samples: Sequence[Sample]) -> bool:

@@ -13,8 +13,9 @@ The longest that sidecar and kernel know counts, and the page bounds it:
 - a rank that stands still has been idle for as long as its main thread slept;
 - a rank that waits in a collective has waited for as long as it slept, and the rank that it waits
   for has not come for that long: that is this one's silence, whatever it does;
-- one that polls wakes now and then, so its own sleep says little. The waiting of others is enough
-  to suspect it, and to call it hung once that is longer than any silence that is borne;
+- one that polls wakes now and then, so its own sleep says little. The waiting of others, or its
+  own page, is enough to suspect it; the waiting, once longer than any silence that is borne, to
+  call it hung;
 - one that computes may be at a long computation: without a sidecar, which knows its pace, silence
   and the waiting of others count only from the time from which a busy rank may be suspected.
 """
@@ -26,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.rules.patience import STRANGE_PLACE_S
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.reading.rank_activity import read_rank_activity
 from lightning_hangcheck.text.moments import NANOSECONDS
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Limits, RankView
     from lightning_hangcheck.observe.watch_notes import RankNote
 
+PROVEN_AFTER_S = 1.0
+"""What is proven is told at once, as nobody watched before; but not of a rank that says that it has
+just progressed."""
+WOKEN_S = 5.0
+"""Sleep so short that a look of another tool may have begun it, where nobody does anything."""
 NOBODY_WATCHED: Mapping[int, RankNote] = MappingProxyType({})
 
 
@@ -66,31 +71,44 @@ def with_silences(
     )
 
 
+def of_a_visit(limits: Limits) -> Limits:
+    """Return the patience of one that was not there before: it tells at once what cannot end."""
+    at_once = ("suspect_proven_after", "proven_after", "suspect_person_after", "person_after")
+    shorter = {name: min(getattr(limits, name), PROVEN_AFTER_S) for name in at_once}
+    return replace(limits, **shorter)
+
+
+def stands_still(views: Sequence[RankView]) -> bool:
+    """Whether no rank that has a process does anything."""
+    alive = [view for view in views if view.pid is not None and view.process_exit is None]
+    activities = {read_rank_activity(view).activity for view in alive}
+    return bool(alive) and activities <= {"idle", "waiting", "stopped"}
+
+
 def unknown_sleep(
-    views: Sequence[RankView],
-    watched_s: float,
-    watched: Mapping[int, RankNote] = NOBODY_WATCHED,
+    views: Sequence[RankView], watched: Mapping[int, RankNote] = NOBODY_WATCHED
 ) -> tuple[Gap, ...]:
     """Say of which ranks nobody tells for how long they had slept.
 
     Args:
         views: With ``slept_for_s``.
-        watched_s: Seconds from the first look to the last: many where the first ones left it open.
         watched: By rank, what a sidecar knows of it.
     """
+    longest_s = max((view.slept_for_s or 0.0 for view in views), default=0.0)
+    woken = stands_still(views) and longest_s < WOKEN_S
     return tuple(
         Gap(f"how long rank {view.rank} had been idle before", view.rank, why, "sleep")
         for view in views
         if view.process_exit is None
         and view.rank not in watched
-        and (why := _untold(view.slept_for_s, watched_s))
+        and (why := _untold(view.slept_for_s, woken=woken))
     )
 
 
-def _untold(slept_s: float | None, watched_s: float) -> str:
+def _untold(slept_s: float | None, *, woken: bool) -> str:
     if slept_s is None:
         return "the kernel does not show it (/proc/PID/sched); compare with a visit in a minute"
-    if watched_s < STRANGE_PLACE_S or slept_s >= STRANGE_PLACE_S:
+    if not woken:
         return ""
     return (
         f"it last ran {slept_s:.1f} s before this visit; that may have been another tool's look "
@@ -132,11 +150,13 @@ def _with_silence(
         return _silent(view, awaited_s, 0.0)
     if activity == "busy":
         longest_s = max(awaited_s, view.silent_for_s)
-        return _silent(view, longest_s if paced or longest_s >= limits.busy_floor else 0.0, 0.0)
+        counts = paced or longest_s >= limits.suspect_busy_after
+        return _silent(view, longest_s if counts else 0.0, 0.0)
     longest_s = max(silent_s, awaited_s)
     if own_s >= limits.idle_after:
         return _silent(view, longest_s, own_s)
-    polls_s = awaited_s if awaited_s >= limits.stall_timeout else min(awaited_s, STRANGE_PLACE_S)
+    suspect_s = min(max(awaited_s, view.silent_for_s), limits.suspect_outside_after)
+    polls_s = awaited_s if awaited_s >= limits.stall_timeout else suspect_s
     return _silent(view, longest_s, max(own_s, polls_s))
 
 

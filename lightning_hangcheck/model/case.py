@@ -51,12 +51,23 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The contract's patience table, in seconds of silence (busy_factor: a plain number)."""
+    """The contract's patience table, in seconds of silence (busy_factor: a plain number).
 
-    proven_after: float = 10.0
+    Each field is an option of the same name; `diagnosis.rules.patience` says which row is whose.
+    """
+
+    suspect_proven_after: float = 3.0
+    proven_after: float = 5.0
+    suspect_person_after: float = 3.0
+    person_after: float = 10.0
+    suspect_idle_after: float = 5.0
     idle_after: float = 30.0
-    busy_floor: float = 30.0
+    suspect_outside_after: float = 10.0
+    suspect_busy_after: float = 10.0
+    busy_floor: float = 60.0
     busy_factor: float = 20.0
+    suspect_absent_after: float = 10.0
+    absent_after: float = 15.0
     stall_timeout: float = 300.0
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 TargetKind = Literal[
-    "lock", "file", "fifo", "pipe", "terminal", "socket", "process", "futex", "other"
+    "lock", "file", "fifo", "pipe", "terminal", "socket", "process", "futex", "time", "other"
 ]
 
 PAGE_FAULT = "page fault"
@@ -131,7 +131,8 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
             where native code sleeps with a file open that another process keeps locked; ``page
             fault`` where no call but the kernel reads a page of a file that the process has mapped.
         kind: ``lock`` a lock on a file; ``process`` the end of a child; ``futex`` a word of memory
-            in this process, without a time limit; the others what the descriptor is.
+            in this process, without a time limit; ``time`` a time limit, at which the call ends by
+            itself; the others what the descriptor is.
         name: Path of a file; ``ADDR:PORT`` of a socket's remote end; ``pipe:[INODE]``; the pid of a
             child; the address of a futex. Empty where it could not be read.
         holders: Processes that could end the wait, as far as known: who holds the lock, has the

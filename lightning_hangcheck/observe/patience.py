@@ -11,11 +11,5 @@ if TYPE_CHECKING:
 
 
 def patience_of(settings: Settings) -> Limits:
-    """Return the patience that is in force."""
-    return Limits(
-        proven_after=settings.proven_after,
-        idle_after=settings.idle_after,
-        busy_floor=settings.busy_floor,
-        busy_factor=settings.busy_factor,
-        stall_timeout=settings.stall_timeout,
-    )
+    """Return the patience that is in force: each limit is the setting of the same name."""
+    return Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})

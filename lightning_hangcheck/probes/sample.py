@@ -154,7 +154,8 @@ def _with_native_calls(taken: Sampled, subject: Subject) -> Sampled:
     one, gaps = taken
     if one.kernel is None or one.stack is None or one.stack.source != PY_SPY:
         return taken
-    known = bool(one.kernel.threads and one.kernel.threads[0].waits_for)
+    waits = one.kernel.threads[0].waits_for if one.kernel.threads else ()
+    known = any(target.kind != "time" for target in waits)
     if known or subject.asleep or _cannot_be_paused(one.kernel):
         return taken
     calls, unseen = native_calls(subject.pid, subject.rank, NATIVE_LIMIT_S)

@@ -22,7 +22,8 @@ POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait",
 def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     """Return what the main thread waits for now and waited for a sample ago.
 
-    Futexes are left out: they are words of the process's own memory, and name nobody.
+    Futexes are left out: they are words of the process's own memory, and name nobody. So are
+    time limits; see `limited`.
     """
     samples = [sample for sample in look.samples if sample.kernel is not None][-2:]
     if len(samples) < 2:
@@ -31,8 +32,14 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     return tuple(
         target
         for target in _targets(samples[1])
-        if target.kind != "futex" and (target.kind, target.name) in before
+        if target.kind not in ("futex", "time") and (target.kind, target.name) in before
     )
+
+
+def limited(look: ProcessLook) -> bool:
+    """Whether the call that its main thread is in ends by itself at a time: a sleep, a retry."""
+    samples = [sample for sample in look.samples if sample.kernel is not None][-1:]
+    return any(target.kind == "time" for sample in samples for target in _targets(sample))
 
 
 def works(look: ProcessLook, holder: Holder) -> bool:

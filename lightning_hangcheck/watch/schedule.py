@@ -1,7 +1,8 @@
 """When to look at a job again. Pure: time is a parameter, in monotonic nanoseconds.
 
 A look costs each rank a few milliseconds, so none is taken while all is well; suspicion is cheap
-and looks often; what turned out to be only slow is looked at less and less.
+and looks often; what turned out to be only slow is looked at less and less. Looks come when the
+contract's table may have something to say: at 3 and 5 s of silence, and at 10.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
-FIRST_LOOKS = 3
+FIRST_LOOKS = 4
 BETWEEN_FIRST_LOOKS_S = 1.0
 WHILE_SUSPECT_S = 2.5
+ALL_NAMED_S = 10.0
+"""Silence at which whatever can be suspected is: up to it, the looks come as for a suspicion."""
 LONGEST_S = 30.0
 PAUSES_BEFORE_SURPRISE = 3.0
 LONGEST_PATIENCE_S = 8.0
@@ -30,6 +33,7 @@ class Schedule:
         self._look_after_s = look_after_s
         self._looks = 0
         self._last_ns = 0
+        self._silent_s = 0.0
         self._interval_s = BETWEEN_FIRST_LOOKS_S
 
     def due_for(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
@@ -59,6 +63,7 @@ class Schedule:
             idle_s: How long the rank that is silent has been idle.
             now_ns: Present time.
         """
+        self._silent_s = silent_s
         surprise = min(PAUSES_BEFORE_SURPRISE * longest_pause_s, LONGEST_PATIENCE_S)
         threshold = max(self._look_after_s, surprise)
         if silent_s < threshold:
@@ -76,7 +81,7 @@ class Schedule:
         self._last_ns = begun_ns
         if self._looks < FIRST_LOOKS:
             self._interval_s = BETWEEN_FIRST_LOOKS_S
-        elif suspicious:
+        elif suspicious or self._silent_s < ALL_NAMED_S:
             self._interval_s = WHILE_SUSPECT_S
         else:
             self._interval_s = min(2 * self._interval_s, LONGEST_S)

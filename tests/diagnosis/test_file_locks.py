@@ -60,8 +60,8 @@ def test_a_cycle_through_a_lock_that_is_only_supposed_has_the_patience_of_idlene
 
 
 def test_a_cycle_is_not_proven_before_its_time() -> None:
-    wants = rank(1, IN_LOAD, silent=9.0, **waiting_for("lock", "flock", "/l", 100))
-    assert told(job(rank(0, IN_BARRIER, silent=9.0), wants))[0] == "suspect"
+    wants = rank(1, IN_LOAD, silent=4.9, **waiting_for("lock", "flock", "/l", 100))
+    assert told(job(rank(0, IN_BARRIER, silent=4.9), wants))[0] == "suspect"
     assert told(job(rank(0, IN_BARRIER, silent=300.0), wants))[0] == "suspect"
 
 
@@ -120,7 +120,9 @@ def with_newest(view: RankView, **fields: Any) -> RankView:
 
 
 def test_a_lock_that_nobody_holds_is_called_stale() -> None:
-    verdict = judge(job(WAITS, rank(1, IN_LOAD, **waiting_for("lock", "filelock", "/l"))))
+    verdict = judge(
+        job(WAITS, rank(1, IN_LOAD, silent=300.0, **waiting_for("lock", "filelock", "/l")))
+    )
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "file_lock")
     assert "a stale lock file" in verdict.summary
     assert "delete the lock file" in verdict.remedies[0].text

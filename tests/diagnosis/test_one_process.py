@@ -125,7 +125,7 @@ def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
         finding = Finding(
             cause=cause,
             culprits=(0,),
-            certainty="other",
+            ended_by="unknown_pace",
             confidence=0.5,
             silence_s=301.0,
             sentence="",

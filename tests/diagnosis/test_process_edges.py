@@ -48,7 +48,7 @@ def told(case: Case) -> tuple[Any, ...]:
     [("recvfrom", "does not answer"), ("connect", "does not accept the connection")],
 )
 def test_a_remote_end_that_is_silent_is_named(call: str, words: str) -> None:
-    asks = rank(1, IN_LOAD, **waiting_for("socket", call, "10.0.0.1:443"))
+    asks = rank(1, IN_LOAD, silent=300.0, **waiting_for("socket", call, "10.0.0.1:443"))
     verdict = judge(job(WAITS, asks))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "network_wait")
     assert "for 10.0.0.1:443" in verdict.summary
@@ -85,7 +85,10 @@ def test_a_slow_download_is_no_hang(carried: int, kind: str) -> None:
         if one.kernel is not None
     )
     loading = msgspec.structs.replace(
-        asks, silent_for_s=301.0, processes=(msgspec.structs.replace(own, samples=samples),)
+        asks,
+        silent_for_s=301.0,
+        idle_for_s=301.0,
+        processes=(msgspec.structs.replace(own, samples=samples),),
     )
     assert judge(job(WAITS, loading)).verdict == kind
 
@@ -95,15 +98,17 @@ def test_a_slow_download_is_no_hang(carried: int, kind: str) -> None:
 )
 @pytest.mark.parametrize("kind", ["file", "fifo"])
 def test_a_file_that_blocks_is_named(frames: tuple[Frame, ...], cause: str, kind: str) -> None:
-    verdict = judge(job(WAITS, rank(1, frames, **waiting_for(kind, "write", "/nfs/a.ckpt"))))
+    blocked = waiting_for(kind, "write", "/nfs/a.ckpt")
+    verdict = judge(job(WAITS, rank(1, frames, silent=300.0, **blocked)))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), cause)
+    assert judge(job(WAITS, rank(1, frames, silent=299.0, **blocked))).verdict == "suspect"
     assert "in write of" in verdict.summary
     assert "/nfs/a.ckpt" in verdict.summary
     assert Edge("rank:0", "rank:1", "in barrier") in verdict.wait_for
 
 
 def test_a_page_that_does_not_come_is_a_wait_for_the_file_system() -> None:
-    mapped = rank(1, IN_LOAD, state="D", **waiting_for("file", PAGE_FAULT, ""))
+    mapped = rank(1, IN_LOAD, silent=300.0, state="D", **waiting_for("file", PAGE_FAULT, ""))
     verdict = judge(job(WAITS, mapped))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "filesystem_wait")
     assert "reading a page of a file that is mapped into its memory" in verdict.summary

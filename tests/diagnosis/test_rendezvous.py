@@ -28,15 +28,15 @@ def _told(case: Case) -> tuple[Any, ...]:
 
 
 def test_a_missing_rank_is_proven_where_all_ranks_belong_on_this_node() -> None:
-    case = job(rank(0, IN_INIT, silent=11.0), missing(1, silent=11.0))
+    case = job(rank(0, IN_INIT, silent=15.0), missing(1, silent=15.0))
     assert _told(case) == ("hang", (1,), (0,), "rendezvous")
     assert "rank 1 never came: WORLD_SIZE is 2" in judge(case).summary
     assert judge(case).ranks[1].state == "missing"
 
 
 def test_processes_that_took_the_same_number_are_told_where_a_rank_is_missing() -> None:
-    zero = msgspec.structs.replace(rank(0, IN_INIT, silent=11.0), rivals=(700,))
-    verdict = judge(job(zero, missing(1, silent=11.0)))
+    zero = msgspec.structs.replace(rank(0, IN_INIT, silent=15.0), rivals=(700,))
+    verdict = judge(job(zero, missing(1, silent=15.0)))
     assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
     assert "2 processes (pids 100, 700) say that they are rank 0" in verdict.summary
 
@@ -50,7 +50,7 @@ def test_a_rank_without_a_store_is_the_culprit_of_the_rendezvous() -> None:
 
 def test_where_all_wait_in_the_rendezvous_unseen_ranks_are_named_later() -> None:
     case = job(rank(0, IN_INIT), rank(1, IN_INIT), world_size=4, local_world_size=2, nnodes=2)
-    assert judge(case).verdict == "healthy"
+    assert _told(case) == ("suspect", (2, 3), (), "rendezvous")
     late = job(
         rank(0, IN_INIT, silent=301.0),
         rank(1, IN_INIT, silent=301.0),

@@ -66,19 +66,19 @@ def test_an_idle_rank_that_others_wait_for_is_stalled() -> None:
 
 
 def test_a_short_silence_is_a_suspicion_that_names_culprit_and_place() -> None:
-    verdict = judge(job(rank(0, IN_BACKWARD, silent=4.0), rank(1, IN_LOAD, silent=4.0)))
+    verdict = judge(job(rank(0, IN_BACKWARD, silent=5.0), rank(1, IN_LOAD, silent=5.0)))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "rank_stalled")
     assert "load (demo/train.py:41)" in verdict.summary
 
 
 def test_a_rank_that_computed_silently_is_idle_only_since_it_stopped_computing() -> None:
-    computed = msgspec.structs.replace(rank(1, IN_LOAD, silent=200.0), idle_for_s=4.0)
+    computed = msgspec.structs.replace(rank(1, IN_LOAD, silent=200.0), idle_for_s=5.0)
     verdict = judge(job(WAITS, computed))
-    assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 4.0)
+    assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 5.0)
 
 
 def test_a_rank_that_burns_cpu_spins() -> None:
-    spins = rank(1, IN_LOAD, cpu=1.0, pace=FAST)
+    spins = rank(1, IN_LOAD, cpu=1.0, pace=FAST, silent=61.0)
     assert _told(job(WAITS, spins)) == ("hang", (1,), (0,), "spinning")
     assert _told(job(WAITS, rank(1, IN_LOAD, cpu=1.0)))[0] == "suspect"
 
@@ -191,7 +191,7 @@ def test_a_dead_or_stopped_worker_is_told(children: list[Any], words: str) -> No
 def test_a_spinning_worker_has_the_patience_of_a_busy_rank() -> None:
     spins = [worker(0, IN_GETITEM, cpu=1.0)]
     assert _told(job(WAITS, rank(1, IN_LOADER, children=spins)))[0] == "suspect"
-    known = rank(1, IN_LOADER, children=spins, pace=FAST)
+    known = rank(1, IN_LOADER, children=spins, pace=FAST, silent=61.0)
     assert _told(job(WAITS, known)) == ("hang", (1,), (0,), "dataloader_worker")
 
 

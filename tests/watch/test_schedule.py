@@ -22,8 +22,11 @@ def looks_of_a_silence(
     return looks
 
 
-def test_three_looks_come_soon_after_each_other() -> None:
-    assert looks_of_a_silence(Schedule(2.0), 5.0, suspicious=True) == [2.0, 3.0, 4.0]
+def test_looks_come_when_the_table_may_say_something_new() -> None:
+    """At 3 and 5 s what nobody can end, and 10 s whatever it is."""
+    for suspicious in (True, False):
+        looks = looks_of_a_silence(Schedule(2.0), 10.0, suspicious=suspicious)
+        assert looks == [2.0, 3.0, 4.0, 5.0, 7.5, 10.0]
 
 
 def test_what_is_only_slow_is_looked_at_less_and_less() -> None:

@@ -64,7 +64,7 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
     finding = blame(
         culprits,
         cause=cause,
-        certainty="proven" if divergence.proven else "idle",
+        ended_by="nobody" if divergence.proven else "inside",
         confidence=confidence,
         sentence=_sentence(job, divergence, culprits),
         waited_for=True,
@@ -137,7 +137,7 @@ def _went_home(situation: Situation) -> Finding | None:
     return blame(
         gone,
         cause="uneven_work",
-        certainty="proven",
+        ended_by="nobody",
         confidence=0.9,
         sentence=sentence,
         waited_for=True,

@@ -59,7 +59,7 @@ def find_crash(job: JobReading) -> Finding | None:
             blame(
                 [first],
                 cause="process_dead",
-                certainty="proven",
+                ended_by="nobody",
                 confidence=0.9,
                 sentence=sentence,
                 waited_for=bool(others),
@@ -99,7 +99,7 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
     return Finding(
         cause="process_dead",
         culprits=(),
-        certainty="proven",
+        ended_by="nobody",
         confidence=0.5,
         silence_s=0.0,
         sentence=sentence,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.kernel_targets import in_words
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, within
@@ -43,7 +44,7 @@ def dataloader_worker(situation: Situation) -> Finding | None:
     finding = blame(
         waiting,
         cause="dataloader_worker",
-        certainty=situation.certainty(first.activity),
+        ended_by=who_ends(situation, waiting),
         confidence=0.9 if worker is not None and situation.waited_for else 0.6,
         sentence=sentence,
         waited_for=situation.waited_for,

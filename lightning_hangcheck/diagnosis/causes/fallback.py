@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.blame import blame
-from lightning_hangcheck.diagnosis.rules.contract import Certainty, Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Finding, Rule, Situation
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS
@@ -66,7 +66,7 @@ def slow_progress(situation: Situation) -> Finding | None:
     return blame(
         moving,
         cause="slow_progress",
-        certainty="moving",
+        ended_by="moving",
         confidence=0.7,
         sentence=sentence,
         waited_for=waited_for,
@@ -83,11 +83,11 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
     silence = min(reading.silence_s for reading in waiting)
-    certainty: Certainty = "idle" if apart and not elsewhere else "other"
+    ended_by: EndedBy = "inside" if apart and not elsewhere else "unknown_pace"
     finding = blame(
         culprits,
         cause="unknown",
-        certainty=certainty,
+        ended_by=ended_by,
         confidence=0.2,
         sentence=_sentence(culprits, waiting, silence),
         waited_for=apart,
@@ -137,7 +137,7 @@ def _unseen(situation: Situation, unseen: Sequence[RankReading]) -> Finding:
     return blame(
         unseen,
         cause="unknown",
-        certainty="other",
+        ended_by="unknown_pace",
         confidence=0.3,
         sentence=sentence,
         waited_for=waited_for,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
@@ -74,7 +75,7 @@ def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget)
     finding = blame(
         cycle or [waiter],
         cause="file_lock",
-        certainty="proven" if proven else situation.certainty("idle"),
+        ended_by=who_ends(situation, cycle or [waiter]),
         confidence=0.95 if proven else 0.8 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
@@ -145,7 +146,7 @@ def _blame_for_file(
     return blame(
         waiting,
         cause=cause,
-        certainty=situation.certainty("idle"),
+        ended_by=who_ends(situation, waiting),
         confidence=0.85 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,

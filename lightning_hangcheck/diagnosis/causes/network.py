@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
 
@@ -35,7 +36,7 @@ def network_wait(situation: Situation) -> Finding | None:
     return blame(
         culprits,
         cause="network_wait",
-        certainty=situation.certainty("idle"),
+        ended_by=who_ends(situation, culprits),
         confidence=0.85 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.kernel_targets import in_words
 from lightning_hangcheck.reading.wording import (
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.job import RankReading
-    from lightning_hangcheck.diagnosis.rules.contract import Certainty
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.slugs import Cause
 
 
@@ -54,7 +55,7 @@ def rank_stalled(situation: Situation) -> Finding | None:
     return blame(
         idle,
         cause="rank_stalled",
-        certainty="proven" if deadlocked and len(idle) == 1 else situation.certainty("idle"),
+        ended_by=who_ends(situation, idle),
         confidence=0.85 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
@@ -80,7 +81,7 @@ def spinning(situation: Situation) -> Finding | None:
         situation,
         busy,
         cause="spinning",
-        certainty=situation.certainty("busy"),
+        ended_by=who_ends(situation, busy),
         doing="waited for a busy GPU" if for_gpu else "burnt CPU",
         manner="without advancing",
         confidence=0.7 if situation.waited_for else 0.4,
@@ -107,7 +108,7 @@ def logger_init(situation: Situation) -> Finding | None:
         situation,
         creating,
         cause="logger_init",
-        certainty=situation.certainty(creating[0].activity),
+        ended_by=who_ends(situation, creating),
         doing="been creating the experiment logger",
         manner="without coming back",
         confidence=_confidence(situation, creating[0]),
@@ -126,7 +127,7 @@ def model_load(situation: Situation) -> Finding | None:
         situation,
         loading,
         cause="model_load",
-        certainty=situation.certainty("idle"),
+        ended_by=who_ends(situation, loading),
         doing="stood still while loading the model",
         manner="without using the CPU",
         confidence=(0.7 if loading[0].seen_by_calls else 0.6) if situation.waited_for else 0.4,
@@ -154,7 +155,7 @@ def _blame_in_place(
     situation: Situation,
     culprits: Sequence[RankReading],
     cause: Cause,
-    certainty: Certainty,
+    ended_by: EndedBy,
     *,
     doing: str,
     manner: str,
@@ -166,7 +167,7 @@ def _blame_in_place(
         situation: At hand.
         culprits: At least one; the first gives the place.
         cause: Slug.
-        certainty: As in `Finding`.
+        ended_by: As in `Finding`.
         doing: Behind "has" or "have".
         manner: What was missing all that time.
         confidence: As in `Finding`.
@@ -182,7 +183,7 @@ def _blame_in_place(
     return blame(
         culprits,
         cause=cause,
-        certainty=certainty,
+        ended_by=ended_by,
         confidence=confidence,
         sentence=sentence,
         waited_for=situation.waited_for,

@@ -20,6 +20,7 @@ from lightning_hangcheck.diagnosis.process_exit import (
 )
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.evidence import MemoryUse
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
@@ -54,7 +55,7 @@ def process_dead(situation: Situation) -> Finding | None:
     return blame(
         ordered,
         cause="process_dead",
-        certainty="proven" if situation.waited_for else "other",
+        ended_by="nobody" if situation.waited_for else "unknown_pace",
         confidence=0.95 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
@@ -84,7 +85,7 @@ def process_stopped(situation: Situation) -> Finding | None:
     return blame(
         stopped,
         cause="process_stopped",
-        certainty="proven",
+        ended_by="person",
         confidence=0.98,
         sentence=sentence,
         waited_for=waited_for,
@@ -115,7 +116,7 @@ def memory_pressure(situation: Situation) -> Finding | None:
     return blame(
         readings,
         cause="memory_pressure",
-        certainty=situation.certainty(first.reading.activity),
+        ended_by=who_ends(situation, readings),
         confidence=0.8 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,

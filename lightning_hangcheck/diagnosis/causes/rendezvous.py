@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
-    from lightning_hangcheck.diagnosis.rules.contract import Certainty
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy
 
 NOBODY_ELSEWHERE = (
     "all known ranks are there, so one that they expect was never started, or they cannot reach "
     "each other"
 )
-SUSPECT_AFTER_S = 8.0
-"""A large job needs seconds to connect; the contract asks for a suspicion within 10."""
 
 
 def rendezvous(situation: Situation) -> Finding | None:
@@ -48,11 +46,11 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
         f"{name_ranks(who)} never came: WORLD_SIZE is {job.world_size}, and "
         f"{_of_one_number(job) or _too_few(job)}"
     )
-    proven: Certainty = "proven" if job.complete else "other"
+    ended_by: EndedBy = "never_coming" if job.complete else "announced"
     finding = blame(
         missing,
         cause="rendezvous",
-        certainty=proven,
+        ended_by=ended_by,
         confidence=0.95 if job.complete else 0.5,
         sentence=sentence,
         waited_for=True,
@@ -90,7 +88,7 @@ def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
     finding = blame(
         lost,
         cause="rendezvous",
-        certainty=_patient(situation),
+        ended_by=_still_to_come(situation.job),
         confidence=0.7,
         sentence=sentence,
         waited_for=True,
@@ -112,7 +110,7 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
     finding = blame(
         waiting,
         cause="rendezvous",
-        certainty=_patient(situation),
+        ended_by=_still_to_come(situation.job),
         confidence=0.5,
         sentence=sentence,
         waited_for=True,
@@ -125,14 +123,13 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
 def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading], aspect: str) -> Finding:
     """The phase is the rendezvous, the place where somebody waits in it."""
     place = finding.place or next((one.place for one in waiting if one.place is not None), None)
-    return replace(
-        finding, phase="rendezvous", place=place, suspect_after_s=SUSPECT_AFTER_S, aspect=aspect
-    )
+    return replace(finding, phase="rendezvous", place=place, aspect=aspect)
 
 
-def _patient(situation: Situation) -> Certainty:
-    """Nodes may come minutes apart; ranks of one node don't."""
-    return "idle" if situation.job.case.run.nnodes <= 1 else "other"
+def _still_to_come(job: JobReading) -> EndedBy:
+    """Nobody else comes where the launcher has started every rank, and all of them wait here."""
+    everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
+    return "never_coming" if job.complete and everybody else "announced"
 
 
 def _silence(readings: Sequence[RankReading]) -> str:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.causes.files import file_of
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.thread_locks import read_locks
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
@@ -63,7 +64,7 @@ def gil_held(situation: Situation) -> Finding | None:
     return blame(
         holding,
         cause="gil_held",
-        certainty=situation.certainty(first.activity),
+        ended_by=who_ends(situation, holding),
         confidence=0.9 if situation.waited_for else 0.6,
         sentence=sentence,
         waited_for=situation.waited_for,
@@ -83,7 +84,7 @@ def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) ->
     finding = blame(
         [reading],
         cause="thread_deadlock",
-        certainty="proven" if proven else situation.certainty("idle"),
+        ended_by="nobody" if proven else who_ends(situation, [reading]),
         confidence=0.95 if proven else 0.7,
         sentence=sentence,
         waited_for=situation.waited_for,

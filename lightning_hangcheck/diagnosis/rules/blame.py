@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.job import RankReading
-    from lightning_hangcheck.diagnosis.rules.contract import Certainty
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.slugs import Cause
     from lightning_hangcheck.model.verdict import EvidenceItem
 
@@ -22,7 +22,7 @@ def blame(
     culprits: Sequence[RankReading],
     *,
     cause: Cause,
-    certainty: Certainty,
+    ended_by: EndedBy,
     confidence: float,
     sentence: str,
     waited_for: bool,
@@ -34,8 +34,7 @@ def blame(
     Args:
         culprits: At least one.
         cause: Slug.
-        certainty: As in `Finding`; ``livelock`` where it is ``busy`` and one of them only goes
-            round in a loop.
+        ended_by: As in `Finding`.
         confidence: As in `Finding`.
         sentence: As in `Finding`.
         waited_for: As in `Finding`.
@@ -43,12 +42,10 @@ def blame(
         evidence: As in `Finding`.
     """
     measured = _measure(culprits)
-    if certainty == "busy" and any(one.livelocked for one in culprits):
-        certainty = "livelock"
     return Finding(
         cause=cause,
         culprits=tuple(one.rank for one in culprits),
-        certainty=certainty,
+        ended_by=ended_by,
         confidence=confidence,
         sentence=sentence,
         waited_for=waited_for,

@@ -19,7 +19,22 @@ from lightning_hangcheck.reading.kernel_targets import endless
 if TYPE_CHECKING:
     from lightning_hangcheck.reading.rank_activity import Activity
 
-Certainty = Literal["proven", "idle", "busy", "livelock", "other", "moving"]
+EndedBy = Literal[
+    "nobody",
+    "person",
+    "inside",
+    "outside",
+    "known_pace",
+    "circles",
+    "unknown_pace",
+    "announced",
+    "never_coming",
+    "moving",
+]
+"""Who could end a wait, a word for each row of the contract's table (see `patience`): ``inside``
+only something inside the job; ``known_pace``, ``circles`` and ``unknown_pace`` a computation, by
+what is known of it; ``announced`` ranks that have not come, ``never_coming`` where they can't;
+``moving`` is no wait at all."""
 Need = Literal["stacks", "process_exits", "kernel"]
 """Evidence of any rank: Python stacks, a rank without a process, the kernel's view."""
 
@@ -65,19 +80,14 @@ class Situation(Struct, frozen=True, kw_only=True):
         """Return the ranks that wait for each other with this one; see `WaitGraph.cycle`."""
         return tuple(self.job.ranks[rank] for rank in self.graph.cycle(reading.rank))
 
-    def certainty(self, activity: Activity) -> Certainty:
-        """Return what an activity proves: nothing, where nobody is seen to wait for the rank."""
-        if not self.waited_for or activity not in ("idle", "busy"):
-            return "other"
-        return "idle" if activity == "idle" else "busy"
-
 
 class Finding(Struct, frozen=True, kw_only=True):
     """What a rule found.
 
     Attributes:
         culprits: May be empty where nothing tells.
-        certainty: Decides, with the silence, what the finding is called; see `patience`.
+        ended_by: Who could end it: decides, with the silence, what the finding is called; see
+            `patience`.
         confidence: From 0, a guess, to 1, proven.
         silence_s: The silence that counts.
         sentence: Who, where, why and for how long; who waits is added to it.
@@ -88,7 +98,6 @@ class Finding(Struct, frozen=True, kw_only=True):
             goes on; 0 where nobody does.
         samples: Fewest usable samples of any culprit.
         span_s: Shortest span of these, seconds.
-        suspect_after_s: Least silence for a suspicion, seconds.
         aspect: Of the cause, where some remedies help only against one.
         place: Line of the user's own code that the finding is about.
         phase: Where in its life the first culprit is.
@@ -96,7 +105,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     cause: Cause
     culprits: tuple[int, ...]
-    certainty: Certainty
+    ended_by: EndedBy
     confidence: float
     silence_s: float
     sentence: str
@@ -106,7 +115,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     goes_on_after_s: float = 0.0
     samples: int = 0
     span_s: float = 0.0
-    suspect_after_s: float = 2.0
     aspect: str | None = None
     place: Frame | None = None
     phase: Phase | None = None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rules.contract import Finding
@@ -12,18 +15,33 @@ if TYPE_CHECKING:
 IDLE_SAMPLES, IDLE_SPAN_S = 2, 0.8
 BUSY_SAMPLES, BUSY_SPAN_S = 3, 2.0
 """Least evidence for a suspicion. Two samples a second apart tell a loop from a wait; three in two
-seconds tell a loop from a computation that happened to be caught twice in one function. A livelock
-was seen by all looks since it began, however few of their samples are kept."""
-STRANGE_PLACE_S = 4.0
-"""Silence that is allowed where no pace is known: a tracker's run, a download or a first connection
-takes a few seconds on a healthy job, and the culprit must be named within ten."""
-STRANGE_BUSY_S = 6.0
-"""The same where it computes, at whatever pace: a few seconds in one call of a library are common,
-and looks at 6 and 10 s of silence still name a loop in time."""
+seconds tell a loop from a computation that happened to be caught twice in one function. What goes
+in circles was seen by all looks since it began, however few of their samples are kept."""
 GUARD_MARGIN_S = 5.0
 """What a guard may be late by: it ends a service process, and makes another logger instead."""
 IDLE_SURPRISE, BUSY_SURPRISE = 2.0, 5.0
 """Multiples of a rank's longest pause, where it is known, from which a silence is unusual."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A row of the table, with what makes a suspicion of it worth telling.
+
+    Attributes:
+        suspect_s: Silence from which it is suspected, seconds.
+        hang_s: Silence from which it is called, seconds.
+        samples: Least of each culprit for a suspicion.
+        span_s: Least seconds from the first of them to the last.
+        surprise: Multiple of the culprits' longest pause, where it is known, below which no silence
+            is suspected.
+        proven: Suspected whoever waits.
+    """
+
+    suspect_s: float
+    hang_s: float
+    samples: int = 0
+    span_s: float = 0.0
+    surprise: float = 0.0
+    proven: bool = False
 
 
 def decide(finding: Finding, limits: Limits) -> VerdictKind:
@@ -33,42 +51,75 @@ def decide(finding: Finding, limits: Limits) -> VerdictKind:
         finding: Of one rule.
         limits: In force.
     """
-    if finding.certainty == "moving":
-        late = finding.waited_for and finding.silence_s >= limit_s(finding, limits)
-        return "slow" if late else "healthy"
-    if finding.silence_s >= limit_s(finding, limits):
+    row = row_of(finding, limits)
+    if finding.ended_by == "moving":
+        return "slow" if finding.waited_for and finding.silence_s >= row.hang_s else "healthy"
+    if finding.silence_s >= row.hang_s:
         return "dead" if finding.gone and finding.cause == "process_dead" else "hang"
-    return "suspect" if _suspicious(finding) else "healthy"
+    return "suspect" if _suspicious(finding, row) else "healthy"
 
 
-def limit_s(finding: Finding, limits: Limits) -> float:
-    """Return the silence, in seconds, from which a finding is no mere suspicion."""
-    if finding.certainty == "proven":
-        return limits.proven_after
-    if finding.certainty == "idle":
-        guarded = finding.goes_on_after_s + GUARD_MARGIN_S if finding.goes_on_after_s else 0.0
-        return max(limits.idle_after, guarded)
-    if finding.certainty in ("busy", "moving") and finding.pace is not None and finding.pace.known:
-        return max(limits.busy_floor, limits.busy_factor * finding.pace.longest_pause_s)
-    return limits.stall_timeout
+def row_of(finding: Finding, limits: Limits) -> Row:
+    """Return the row of the table that a finding is in."""
+    ended_by, never = finding.ended_by, math.inf
+    stall_s = max(limits.stall_timeout, _guarded_s(finding))
+    if ended_by == "nobody":
+        return Row(suspect_s=limits.suspect_proven_after, hang_s=limits.proven_after, proven=True)
+    if ended_by == "person":
+        return Row(suspect_s=limits.suspect_person_after, hang_s=limits.person_after, proven=True)
+    if ended_by == "inside":
+        hang_s = max(limits.idle_after, _guarded_s(finding))
+        return _idle(limits.suspect_idle_after, hang_s)
+    if ended_by == "outside":
+        return _idle(limits.suspect_outside_after, stall_s)
+    if ended_by in ("announced", "never_coming"):
+        comes = ended_by == "announced"
+        hang_s = limits.stall_timeout if comes else limits.absent_after
+        return Row(suspect_s=limits.suspect_absent_after, hang_s=hang_s, proven=True)
+    if ended_by == "circles":
+        return _busy(limits.suspect_busy_after, limits.stall_timeout)
+    if ended_by == "known_pace":
+        return _busy(limits.suspect_busy_after, _paced_s(finding, limits))
+    return Row(suspect_s=never, hang_s=_paced_s(finding, limits))
 
 
-def _suspicious(finding: Finding) -> bool:
-    if finding.silence_s < finding.suspect_after_s or finding.silence_s < finding.span_s:
+def _idle(suspect_s: float, hang_s: float) -> Row:
+    return Row(
+        suspect_s=suspect_s,
+        hang_s=hang_s,
+        samples=IDLE_SAMPLES,
+        span_s=IDLE_SPAN_S,
+        surprise=IDLE_SURPRISE,
+    )
+
+
+def _busy(suspect_s: float, hang_s: float) -> Row:
+    return Row(
+        suspect_s=suspect_s,
+        hang_s=hang_s,
+        samples=BUSY_SAMPLES,
+        span_s=BUSY_SPAN_S,
+        surprise=BUSY_SURPRISE,
+    )
+
+
+def _paced_s(finding: Finding, limits: Limits) -> float:
+    if finding.pace is None or not finding.pace.known:
+        return limits.stall_timeout
+    return max(limits.busy_floor, limits.busy_factor * finding.pace.longest_pause_s)
+
+
+def _guarded_s(finding: Finding) -> float:
+    return finding.goes_on_after_s + GUARD_MARGIN_S if finding.goes_on_after_s else 0.0
+
+
+def _suspicious(finding: Finding, row: Row) -> bool:
+    """Whether it is worth a line: silent for longer than usual, seen often enough, and awaited."""
+    if finding.silence_s < row.suspect_s or finding.silence_s < finding.span_s:
         return False
-    if finding.certainty == "proven":
+    if row.proven:
         return True
-    if not finding.waited_for:
-        return False
     known = finding.pace is not None and finding.pace.known
-    pause = finding.pace.longest_pause_s if finding.pace is not None and known else 0
-    if not known and finding.silence_s < STRANGE_PLACE_S:
-        return False
-    if finding.certainty == "idle":
-        seen = finding.samples >= IDLE_SAMPLES and finding.span_s >= IDLE_SPAN_S
-        return seen and finding.silence_s > IDLE_SURPRISE * pause
-    if finding.certainty not in ("busy", "livelock"):
-        return False
-    seen = finding.samples >= BUSY_SAMPLES and finding.span_s >= BUSY_SPAN_S
-    strange = finding.silence_s >= max(STRANGE_BUSY_S, BUSY_SURPRISE * pause)
-    return strange and (seen or finding.certainty == "livelock")
+    pause_s = finding.pace.longest_pause_s if finding.pace is not None and known else 0.0
+    seen = finding.samples >= row.samples and finding.span_s >= row.span_s
+    return finding.waited_for and seen and finding.silence_s >= row.surprise * pause_s

@@ -96,7 +96,7 @@ class _Seen:
 
 
 def _completed(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState:
-    if not thread.waits_for:
+    if all(target.kind == "time" for target in thread.waits_for):
         return _with_polled_file(thread, pid, seen) if thread.tid == pid else thread
     targets = tuple(_with_holders(target, pid, seen) for target in thread.waits_for)
     return replace(thread, waits_for=targets)
@@ -107,7 +107,9 @@ def _with_polled_file(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState
     if found is None:
         return thread
     target, holders = found
-    return replace(thread, waits_for=(replace(target, holders=_holders(holders)),))
+    return replace(
+        thread, waits_for=(replace(target, holders=_holders(holders)), *thread.waits_for)
+    )
 
 
 def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:

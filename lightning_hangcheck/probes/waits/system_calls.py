@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import TargetKind
 
 
-Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "nothing"]
+Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "time"]
 
 
 class Call(NamedTuple):
@@ -53,12 +53,12 @@ _CALLS = (
     ),
     *(Call(name, "path") for name in ("open", "stat", "lstat", "mkdir", "unlink", "rename")),
     *(Call(name, "path", 1) for name in ("openat", "newfstatat", "statx", "mkdirat", "unlinkat")),
-    *(POLL, POLL._replace(name="ppoll")),
+    *(POLL, Call("ppoll", "poll")),
     *(Call(name, "select") for name in ("select", "pselect6")),
     *(Call(name, "epoll") for name in ("epoll_wait", "epoll_pwait")),
     *(Call(name, "child") for name in ("wait4", "waitid")),
     Call("futex", "futex"),
-    *(Call(name, "nothing") for name in ("nanosleep", "clock_nanosleep", RESTART)),
+    *(Call(name, "time") for name in ("nanosleep", "clock_nanosleep", RESTART)),
 )
 # fmt: off
 _NUMBERS = {
@@ -167,7 +167,7 @@ def waits_for(
             file without asking its file system, which may be what does not answer.
 
     Returns:
-        Nothing for a call that is not known or waits for a time.
+        Nothing for a call that is not known; ``time`` among them where it has a time limit.
     """
     call = CALLS.get(number)
     if call is not None and call.name == RESTART and "poll" in wchan:
@@ -184,7 +184,8 @@ def waits_for(
     if call.shape == "futex":
         return _futex(arguments)
     described = (describe(pid, one) for one in _descriptors(pid, call, arguments))
-    return tuple(WaitTarget(call=call.name, kind=kind, name=name) for kind, name in described)
+    found = tuple(WaitTarget(call=call.name, kind=kind, name=name) for kind, name in described)
+    return (*found, *_time_limit(call, arguments))
 
 
 def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
@@ -235,12 +236,27 @@ def _child(call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
 
 
 def _futex(arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
-    """A wait without a time limit for a word that only this process can change."""
+    """A wait for a word that only this process can change, or until a time."""
     operation, limit = arguments[1], arguments[3]
-    endless = operation & FUTEX_COMMAND in FUTEX_WAITS and limit == 0
-    if not endless or not operation & FUTEX_PRIVATE:
+    if operation & FUTEX_COMMAND not in FUTEX_WAITS:
+        return ()
+    if limit:
+        return (WaitTarget(call="futex", kind="time"),)
+    if not operation & FUTEX_PRIVATE:
         return ()
     return (WaitTarget(call="futex", kind="futex", name=f"{arguments[0]:#x}"),)
+
+
+def _time_limit(call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
+    """The calls of poll and epoll take milliseconds, none if negative; others an address."""
+    limits = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
+    addresses = {"ppoll": 2, "select": 4, "pselect6": 4}
+    limited = (
+        call.shape == "time"
+        or (call.name in limits and _signed(arguments[limits[call.name]]) >= 0)
+        or (call.name in addresses and arguments[addresses[call.name]] != 0)
+    )
+    return (WaitTarget(call=call.name, kind="time"),) if limited else ()
 
 
 def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[int]:

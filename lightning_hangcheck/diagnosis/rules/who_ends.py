@@ -1,0 +1,115 @@
+"""Who could end a wait: told by what stands at its end, never by a rule's or a library's name.
+
+The end is looked for from process to process: a rank that reads what its child writes waits for
+whatever that child waits for. Where a wait could end in several ways, the most patient one counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
+from lightning_hangcheck.reading.kernel_targets import limited, steady_targets
+from lightning_hangcheck.reading.rank_activity import read_process_activity
+from lightning_hangcheck.reading.thread_locks import read_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Situation
+    from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+
+BY_PATIENCE: tuple[EndedBy, ...] = (
+    *("nobody", "person", "inside", "known_pace", "outside", "circles", "unknown_pace"),
+)
+BY_ACTIVITY: dict[str, EndedBy] = {
+    "gone": "nobody",
+    "stopped": "person",
+    "missing": "announced",
+    "waiting": "inside",
+    "unseen": "unknown_pace",
+}
+
+
+def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
+    """Say who could end what holds ranks up; of several answers the most patient one.
+
+    Args:
+        situation: At hand.
+        culprits: At least one.
+    """
+    if any(_nobody_can(situation, one) for one in culprits):
+        return "nobody"
+    return _most_patient(_of_rank(situation.job, one) for one in culprits)
+
+
+def computation(reading: RankReading) -> EndedBy:
+    """Say with which patience a rank's computation is met: by its pace, or how it goes round."""
+    pace = reading.view.pace
+    known = pace is not None and pace.known and not reading.livelocked
+    return "known_pace" if known else "circles"
+
+
+def _nobody_can(situation: Situation, reading: RankReading) -> bool:
+    """A closed circle of waits: of ranks and processes, or of the rank's own threads."""
+    if reading.activity != "idle":
+        return False
+    locked = read_locks(reading.view)
+    own = locked is not None and locked.all_locked and len(locked.threads) > 1
+    return own or bool(situation.deadlocked(reading))
+
+
+def _of_rank(job: JobReading, reading: RankReading) -> EndedBy:
+    if reading.activity in ("busy", "moving"):
+        return computation(reading)
+    if reading.activity != "idle":
+        return BY_ACTIVITY[reading.activity]
+    walk = _Walk(job, reading)
+    if reading.wait_kind == "dataloader":
+        owing = owing_workers(reading)
+        return _most_patient(walk.of_process(one.look) for one in owing) if owing else "nobody"
+    own = reading.view.own_process
+    return walk.of_wait(reading.targets, timed=own is not None and limited(own))
+
+
+class _Walk:
+    """Follows a rank's wait from process to process; one that comes back closes inside the job."""
+
+    def __init__(self, job: JobReading, reading: RankReading) -> None:
+        self._reading = reading
+        self._looks = {look.pid: look for one in job.ranks.values() for look in one.view.processes}
+        self._seen = {reading.view.pid}
+
+    def of_process(self, look: ProcessLook) -> EndedBy:
+        """Say who could end what a worker or child of the rank waits for."""
+        activity = read_process_activity(look).activity
+        self._seen.add(look.pid)
+        if activity in ("busy", "moving"):
+            return computation(self._reading)
+        if activity != "idle":
+            return BY_ACTIVITY[activity]
+        return self.of_wait(steady_targets(look), timed=limited(look))
+
+    def of_wait(self, targets: Sequence[WaitTarget], *, timed: bool) -> EndedBy:
+        """Say who could end a wait; one for a word of the own memory names no target."""
+        if not targets:
+            return "outside" if timed else "inside"
+        return _most_patient(self._of_target(one, timed=timed) for one in targets)
+
+    def _of_target(self, target: WaitTarget, *, timed: bool) -> EndedBy:
+        if target.kind == "terminal":
+            return "person"
+        if target.kind == "other":
+            return "outside" if timed else "inside"
+        pids = {one.pid for one in target.holders}
+        pids |= {int(target.name)} if target.kind == "process" else set()
+        if not pids:
+            return "outside"
+        following = [self._looks[pid] for pid in pids - self._seen if pid in self._looks]
+        return _most_patient(self.of_process(look) for look in following)
+
+
+def _most_patient(ends: Iterable[EndedBy]) -> EndedBy:
+    """Return the most patient of several answers; where a circle gives none, it closes inside."""
+    return max(ends, key=BY_PATIENCE.index, default="inside")

@@ -1,0 +1,129 @@
+"""Who could end a wait is told by what stands at its end, from process to process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import (
+    FUTEX,
+    IN_BARRIER,
+    IN_GETITEM,
+    IN_LOAD,
+    IN_LOADER,
+    LOCKED,
+    job,
+    look,
+    rank,
+    waiting_for,
+    with_threads,
+    worker,
+)
+
+from lightning_hangcheck.diagnosis.graph.wait_graph import build_graph
+from lightning_hangcheck.diagnosis.job import read_job
+from lightning_hangcheck.diagnosis.rules.contract import Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
+from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.model.evidence import WaitTarget
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+WAITS = rank(0, IN_BARRIER)
+SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
+ASKS_REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+FAST = Pace(longest_pause_s=0.5, pauses=9)
+
+
+def ended_by(culprit: RankView) -> str:
+    """Who could end what rank 1 waits for, where rank 0 waits for it."""
+    reading = read_job(job(WAITS, culprit))
+    graph = build_graph(reading, None)
+    situation = Situation(job=reading, graph=graph, waited_for=True)
+    return who_ends(situation, [reading.ranks[1]])
+
+
+@pytest.mark.parametrize(
+    ("waits", "who"),
+    [
+        ({"waits_for": FUTEX}, "inside"),
+        (SLEEPS, "outside"),
+        (ASKS_REMOTE, "outside"),
+        (waiting_for("socket", "accept4", "127.0.0.1:80"), "outside"),
+        (waiting_for("terminal", "read", "/dev/pts/1"), "person"),
+        (waiting_for("lock", "flock", "/l", 4711), "inside"),
+        (waiting_for("lock", "flock", "/l"), "outside"),
+        (waiting_for("file", "write", "/nfs/a.ckpt"), "outside"),
+        (waiting_for("fifo", "open", "/data/fifo"), "outside"),
+        (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
+        (waiting_for("pipe", "read", "pipe:[9]"), "outside"),
+        (waiting_for("process", "wait4", "700", 700), "inside"),
+    ],
+)
+def test_an_idle_rank_is_told_by_what_the_kernel_shows(waits: dict[str, Any], who: str) -> None:
+    assert ended_by(rank(1, IN_LOAD, **waits)) == who
+
+
+def test_of_several_things_that_could_end_a_wait_the_most_patient_counts() -> None:
+    lock = waiting_for("lock", "poll", "/l", 4711)["waits_for"]
+    remote = ASKS_REMOTE["waits_for"]
+    assert ended_by(rank(1, IN_LOAD, waits_for=(*lock, *remote))) == "outside"
+
+
+@pytest.mark.parametrize(
+    ("of_child", "who"),
+    [
+        ({"waits_for": FUTEX}, "inside"),
+        (SLEEPS, "outside"),
+        (ASKS_REMOTE, "outside"),
+        (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
+        ({"state": "T"}, "person"),
+        ({"state": "Z"}, "nobody"),
+    ],
+)
+@pytest.mark.parametrize(
+    "waits",
+    [waiting_for("process", "wait4", "700", 700), waiting_for("pipe", "read", "pipe:[8]", 700)],
+)
+def test_a_wait_for_a_child_is_told_by_what_the_child_waits_for(
+    waits: dict[str, Any], of_child: dict[str, Any], who: str
+) -> None:
+    child = look(IN_LOAD, pid=700, role="child", **of_child)
+    assert ended_by(rank(1, IN_LOAD, children=[child], **waits)) == who
+
+
+@pytest.mark.parametrize(
+    ("of_worker", "who"),
+    [
+        ({"waits_for": FUTEX}, "inside"),
+        (ASKS_REMOTE, "outside"),
+        ({"state": "T"}, "person"),
+        ({"state": "Z"}, "nobody"),
+        ({"cpu": 1.0}, "circles"),
+    ],
+)
+def test_a_wait_for_a_batch_is_told_by_what_its_worker_waits_for(
+    of_worker: dict[str, Any], who: str
+) -> None:
+    owes = worker(0, IN_GETITEM, **of_worker)
+    assert ended_by(rank(1, IN_LOADER, children=[owes])) == who
+
+
+def test_a_batch_that_no_worker_is_left_to_make_never_comes() -> None:
+    assert ended_by(rank(1, IN_LOADER)) == "nobody"
+
+
+def test_a_computation_is_told_by_its_pace() -> None:
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST)) == "known_pace"
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0)) == "circles"
+
+
+def test_threads_that_all_stand_in_locks_are_ended_by_nobody() -> None:
+    assert ended_by(with_threads(rank(1, IN_LOAD), LOCKED)) == "nobody"
+
+
+def test_two_processes_that_wait_for_each_other_are_ended_by_nobody() -> None:
+    writes = look(IN_LOAD, pid=700, role="child", **waiting_for("pipe", "write", "pipe:[9]", 101))
+    waits = waiting_for("process", "wait4", "700", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[writes], **waits)) == "nobody"
