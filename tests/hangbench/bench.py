@@ -37,6 +37,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         function: Of the user's own code, one of which must stand in the summary.
         because: Why more than one answer is right.
         processes: Ranks to start.
+        says: What a healthy program prints at its end, each somewhere in its output.
         launcher: ``python`` for a script that starts its ranks itself, or has one.
         needs: Modules without which the case cannot run.
         tier: ``ci`` for the few that `scripts/test` runs.
@@ -47,12 +48,13 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     culprits: list[int] = []
     or_culprits: list[list[int]] = []
     cause: str | list[str] = []
-    phase: str | None = None
+    phase: str | list[str] | None = None
     function: str | list[str] = []
     because: str = ""
     processes: int = 2
     launcher: Literal["torchrun", "python"] = "torchrun"
     needs: list[str] = []
+    says: list[str] = []
     tier: Literal["ci", "full"] = "full"
 
     @property
@@ -71,12 +73,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         onset_s: Clock time, seconds since 1970, at which the program noted that it goes wrong.
+        watched_s: How long it ran.
     """
 
     exit_code: int
     output: str
     verdicts: list[Verdict]
     onset_s: float | None = None
+    watched_s: float = 0.0
 
     @property
     def told(self) -> list[str]:
@@ -97,10 +101,17 @@ def truth_of(name: str) -> Truth:
 def run_case(
     name: str, folder: Path, time_limit_s: float, patience: Mapping[str, str] = PATIENCE
 ) -> Outcome:
-    """Run a case in a folder of its own; all its processes are ended at the time limit."""
-    run_dir = folder / "run"
+    """Run a case of the corpus in a folder of its own."""
+    return run_script(CASES / f"{name}.py", truth_of(name), folder, time_limit_s, patience)
+
+
+def run_script(
+    script: Path, truth: Truth, folder: Path, time_limit_s: float, patience: Mapping[str, str]
+) -> Outcome:
+    """Run a script in a folder of its own; all its processes are ended at the time limit."""
+    run_dir, begun_s = folder / "run", time.time()
     process = subprocess.Popen(
-        _command(name, run_dir),
+        _command(script, truth, run_dir),
         cwd=folder,
         env={**environment_of(folder), **patience},
         stdout=subprocess.PIPE,
@@ -119,6 +130,7 @@ def run_case(
         output=output,
         verdicts=_verdicts(run_dir / "verdicts"),
         onset_s=clock_time(folder / "onset"),
+        watched_s=time.time() - begun_s,
     )
 
 
@@ -132,8 +144,8 @@ def environment_of(folder: Path) -> dict[str, str]:
     }
 
 
-def _command(name: str, run_dir: Path) -> list[str]:
-    truth, binaries = truth_of(name), Path(sys.executable).parent
+def _command(script: Path, truth: Truth, run_dir: Path) -> list[str]:
+    binaries = Path(sys.executable).parent
     launchers = {
         "torchrun": [str(binaries / "torchrun"), f"--nproc_per_node={truth.processes}"],
         "python": [sys.executable],
@@ -142,7 +154,7 @@ def _command(name: str, run_dir: Path) -> list[str]:
         str(binaries / "hangcheck"),
         *("run", "--run-dir", str(run_dir), "--on-hang", "abort", "--"),
         *launchers[truth.launcher],
-        str(CASES / f"{name}.py"),
+        str(script),
     ]
 
 

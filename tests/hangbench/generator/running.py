@@ -1,0 +1,54 @@
+"""Runs composed programs at the time limits that users have, each in a folder of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from hangbench.bench import run_script
+from hangbench.generator.drawing import lay_out
+from hangbench.scoring import Score, score
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from hangbench.generator.writing import Program
+
+LONGEST_RUN_S = 480.0
+"""A start on a busy machine, and 300 s of patience or 240 of silence."""
+
+
+def run_programs(programs: Sequence[Program], folder: Path, jobs: int) -> list[Score]:
+    """Run and score programs, a number at a time, in folders named as they are."""
+    with ThreadPoolExecutor(jobs) as at_work:
+        return list(at_work.map(lambda one: run_program(one, folder / one.name), programs))
+
+
+def run_program(
+    program: Program,
+    folder: Path,
+    time_limit_s: float = LONGEST_RUN_S,
+    patience: Mapping[str, str] | None = None,
+) -> Score:
+    """Run and score one program; what it printed stays in ``output.txt`` of its folder.
+
+    Args:
+        program: Which.
+        folder: Its own, empty.
+        time_limit_s: After which it is ended.
+        patience: Other time limits than those that users have.
+    """
+    script = lay_out(program, folder)
+    try:
+        outcome = run_script(script, program.truth, folder, time_limit_s, patience or {})
+    except subprocess.TimeoutExpired:
+        result = Score(name=program.name, healthy=program.truth.healthy, told=["did not end"])
+    else:
+        (folder / "output.txt").write_text(outcome.output, encoding="utf-8")
+        result = score(program.name, program.truth, outcome)
+    mark = "right" if result.right else "WRONG"
+    sys.stderr.write(f"{mark} {program.name} ({program.composed}): {result.answer}\n")
+    return result
