@@ -1,8 +1,9 @@
 """Which ranks wait for which: in a collective, in the rendezvous, in one of our guards.
 
-A rank in a collective waits for the members of its group that have not come to it. Ranks that form a process
-group wait for those that have not come, or for the store. A rank in a guard waits for every rank
-that has not come to it. At any world size few edges are drawn: each rank keeps its place.
+A rank in a collective waits for the members of its group that have not come to it. Ranks that form
+a process group wait for those that have not come, or for the store. A rank in a guard waits for
+every rank that has not come to it. At any world size few edges are drawn: each rank keeps its
+place.
 """
 
 from __future__ import annotations
