@@ -19,7 +19,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         condition_line: Its line.
         skipped_under: A test that holds for one rank, which leaves the block before the line.
         loops: First and last lines of the loops of its function that the line is in, outermost
-            first.
+            first; those that only wait left out.
         branches: First and last lines of the blocks of its function in which the line stands only
             if a test says so; what follows ``if ...: return`` is such a block, too.
         awaits: It asks for the end of something that was started before, or is in a loop that does.

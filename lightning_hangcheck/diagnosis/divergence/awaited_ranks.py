@@ -76,13 +76,18 @@ def _of_operation(
     """Return who has not entered an operation; where all have, or it is not known, who is away."""
     group, seq = pending.group or "", pending.seq or 0
     record = record_of(pending.reading, group)
-    members = set(record.ranks) if record is not None and record.ranks else set(job.ranks)
-    owing: list[int] = []
-    for rank in sorted(members & job.ranks.keys()):
+    named = set(record.ranks) if record is not None else set()
+    members = (named or set(job.ranks)) & job.ranks.keys()
+
+    def owes(rank: int) -> bool:
         own = record_of(job.ranks[rank], group)
-        if own.last_enqueued < seq if own is not None else rank in outside:
-            owing.append(rank)
-    return tuple(owing) or tuple(sorted(members & set(outside)))
+        if own is not None:
+            return own.last_enqueued < seq
+        recorded = job.ranks[rank].view.flight is not None
+        return rank in outside or (recorded and rank in named)
+
+    owing = tuple(rank for rank in sorted(members) if owes(rank))
+    return owing or tuple(sorted(members & set(outside)))
 
 
 def _of_unnumbered(

@@ -103,7 +103,7 @@ def _note(source: _File, file: str, line: int) -> CodeNote:
         condition=found.condition,
         condition_line=found.condition_line,
         skipped_under=found.skipped_under,
-        loops=tuple((loop.lineno, loop.end_lineno or loop.lineno) for loop in found.loops),
+        loops=tuple(_span(loop) for loop in found.loops if not _only_waits(loop)),
         branches=tuple(found.branches),
         awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
     )
@@ -199,6 +199,13 @@ def _leaves(statement: ast.stmt) -> TypeGuard[ast.If]:
 
 def _calls(node: ast.AST, names: frozenset[str]) -> bool:
     return any(isinstance(one, ast.Call) and _called(one) in names for one in ast.walk(node))
+
+
+def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether all that a loop does is to wait: that is no work to run out of."""
+    inside = [one for statement in loop.body for one in ast.walk(statement)]
+    called = {_called(one) for one in inside if isinstance(one, ast.Call)}
+    return bool(called) and called <= AWAITS | {"sleep"}
 
 
 def _called(call: ast.Call) -> str:
