@@ -8,7 +8,12 @@ from cases import MAIN, SITE, torch, user
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.model.flight import (
+    CollectiveEntry,
+    CollectiveRecord,
+    FlightRecord,
+    MessageCounts,
+)
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -33,8 +38,24 @@ RANK_ZERO_ONLY = Frame(
 )
 
 
-def flying(view: RankView, *ops: str, group: str = "0", open_ops: int = 1) -> RankView:
-    """Give a rank a record of these operations; ``"all_reduce 4"`` has a size; the last is open."""
+def flying(
+    view: RankView,
+    *ops: str,
+    group: str = "0",
+    open_ops: int = 1,
+    ranks: tuple[int, ...] = (),
+    thread: int = 0,
+) -> RankView:
+    """Give a rank a record of these operations; ``"all_reduce 4"`` has a size; the last is open.
+
+    Args:
+        view: The rank.
+        ops: Oldest first.
+        group: Of all of them.
+        open_ops: How many of the last have not ended.
+        ranks: Members of the group, where they are known.
+        thread: That entered them, by Python's identifier.
+    """
     entries = []
     for number, text in enumerate(ops, start=1):
         op, _, size = text.partition(" ")
@@ -46,14 +67,25 @@ def flying(view: RankView, *ops: str, group: str = "0", open_ops: int = 1) -> Ra
                 dtypes=("Float",) if size else (),
                 retired=number <= len(ops) - open_ops,
                 created_ns=number,
+                thread=thread,
             )
         )
     record = CollectiveRecord(
         group=group,
         description="default_pg" if group == "0" else "undefined",
+        ranks=ranks,
         last_enqueued=len(ops),
         last_completed=len(ops) - open_ops,
         entries=tuple(entries),
     )
-    before = view.flight.groups if view.flight is not None else ()
-    return replace(view, flight=FlightRecord(taken_ns=1, groups=(*before, record)))
+    flight = view.flight or FlightRecord(taken_ns=1)
+    return replace(view, flight=replace(flight, groups=(*flight.groups, record)))
+
+
+def posting(
+    view: RankView, *, sent: dict[int, int] | None = None, received: dict[int, int] | None = None
+) -> RankView:
+    """Give a rank counts of messages: how many to whom, how many from whom."""
+    counts = MessageCounts(sent=sent or {}, received=received or {})
+    flight = view.flight or FlightRecord(taken_ns=1)
+    return replace(view, flight=replace(flight, messages=counts))

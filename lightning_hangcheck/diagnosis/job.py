@@ -12,6 +12,8 @@ from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
 from lightning_hangcheck.reading.kernel_targets import steady_targets, works
+from lightning_hangcheck.reading.messages import awaited_peers
+from lightning_hangcheck.reading.open_operations import asks_for_end, open_operation
 from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.rank_activity import (
@@ -187,7 +189,7 @@ def read_job(case: Case) -> JobReading:
             views[view.rank] = view
     absent = (rank for rank in range(case.run.world_size) if rank not in views)
     known = {look.pid for view in views.values() for look in view.processes}
-    ranks = {rank: _read_rank(views[rank], known) for rank in sorted(views)}
+    ranks = {rank: _in_operation(_read_rank(views[rank], known), case) for rank in sorted(views)}
     return JobReading(
         case=case,
         ranks=ranks,
@@ -219,6 +221,31 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
         ),
         targets=targets if found.activity == "idle" else (),
     )
+
+
+def _in_operation(reading: RankReading, case: Case) -> RankReading:
+    """Read a rank that waits, without a frame of torch, for an operation that it started before."""
+    still = reading.activity in ("idle", "busy") and reading.wait is None
+    if not still or not asks_for_end(case.code, reading.frames):
+        return reading
+    found = open_operation(reading.view)
+    name = found[1].op if found is not None else _open_message(reading.view, case)
+    if not name:
+        return reading
+    activity = replace(
+        reading.rank_activity,
+        activity="waiting",
+        wait=Wait("collective", name, reading.frames[-1]),
+    )
+    return replace(reading, rank_activity=activity, targets=())
+
+
+def _open_message(view: RankView, case: Case) -> str:
+    """Name a send or receive that waits for its other end; empty where none does."""
+    for kind in ("isend", "irecv"):
+        if awaited_peers(case.ranks, view, kind):
+            return kind
+    return ""
 
 
 def _silence_s(view: RankView, found: RankActivity) -> float:

@@ -12,20 +12,27 @@ from lightning_hangcheck.model.slugs import Phase
 
 
 class CodeNote(Struct, frozen=True, kw_only=True):
-    """A line of the user's own code.
+    """A line of somebody's code, torch's and Python's own left out.
 
     Attributes:
         condition: Innermost test of the rank under which the line runs, as written; empty if none.
         condition_line: Its line.
+        skipped_under: A test that holds for one rank, which leaves the block before the line.
         loops: First and last lines of the loops of its function that the line is in, outermost
-            first.
+            first; those that only wait left out.
+        branches: First and last lines of the blocks of its function in which the line stands only
+            if a test says so; what follows ``if ...: return`` is such a block, too.
+        awaits: It asks for the end of something that was started before, or is in a loop that does.
     """
 
     file: str
     line: int
     condition: str = ""
     condition_line: int = 0
+    skipped_under: str = ""
     loops: tuple[tuple[int, int], ...] = ()
+    branches: tuple[tuple[int, int], ...] = ()
+    awaits: bool = False
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):

@@ -87,6 +87,8 @@ class ThreadStack(Struct, frozen=True, kw_only=True):
 
     Attributes:
         tid: Kernel thread id, None where the source does not tell; the pid in the main thread.
+        ident: Python's identifier of the thread, by which torch's record names who entered an
+            operation; 0 where the source does not tell.
         active: The sampler's own guess that the thread was running, not waiting.
         owns_gil: The thread held the interpreter lock when sampled.
         takes_lock: The line of its innermost frame takes a lock: ``with lock:`` or ``.acquire(``.
@@ -94,6 +96,7 @@ class ThreadStack(Struct, frozen=True, kw_only=True):
 
     tid: int | None
     name: str = ""
+    ident: int = 0
     active: bool = False
     owns_gil: bool = False
     takes_lock: bool = False

@@ -2,7 +2,8 @@
 
 Only what is the same on gloo and NCCL is kept. On gloo (torch 2.13) ``state`` stays ``scheduled``
 and times of start and end are null, so `retired` tells what ended; ``pg_status`` counts sends too,
-so the last operations are taken from the entries; the members of a group are not named.
+so the last operations are taken from the entries; sends and receives are not recorded, and the
+members of a group are not named: `session.collective_notes` has what ranks noted of both.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
         dtypes: Of the input tensors, as torch names them: ``Float``.
         retired: It has ended on this rank.
         created_ns: Clock time at which the rank entered it, nanoseconds since 1970.
+        thread: That entered it, by Python's identifier; 0 where the record does not tell.
     """
 
     seq: int
@@ -31,6 +33,7 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
     dtypes: tuple[str, ...] = ()
     retired: bool = False
     created_ns: int = 0
+    thread: int = 0
 
 
 class CollectiveRecord(Struct, frozen=True, kw_only=True):
@@ -42,7 +45,8 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
         ranks: Its members; empty where the backend does not tell.
         last_enqueued: Number of the newest operation that this rank entered.
         last_completed: Number of the newest before which all ended on this rank.
-        entries: The newest operations, oldest first.
+        entries: The newest operations, oldest first; none where the rank is a member that has not
+            entered any.
     """
 
     group: str
@@ -53,13 +57,25 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
     entries: tuple[CollectiveEntry, ...] = ()
 
 
+class MessageCounts(Struct, frozen=True, kw_only=True):
+    """How many messages a rank posted so far, to whom and from whom, by global rank.
+
+    Torch matches them in order, so of two ranks the one that posted fewer is behind.
+    """
+
+    sent: dict[int, int] = {}
+    received: dict[int, int] = {}
+
+
 class FlightRecord(Struct, frozen=True, kw_only=True):
     """All process groups of one rank at one moment.
 
     Attributes:
         waits: How many threads stand in one of torch's own waits, for example ``TCPStore_get``.
+        messages: Sends and receives between two ranks; None where nobody counted them.
     """
 
     taken_ns: int
     groups: tuple[CollectiveRecord, ...] = ()
     waits: dict[str, int] = {}
+    messages: MessageCounts | None = None

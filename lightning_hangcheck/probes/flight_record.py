@@ -21,14 +21,17 @@ from lightning_hangcheck.model.flight import (
     CollectiveRecord,
     FlightRecord,
 )
+from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.stack_offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENTRIES_KEPT = 64
-"""Of each group: steps of up to some 30 operations are seen twice."""
+ENTRIES_KEPT = 2_000
+"""Of all groups together, the newest: as many as torch itself keeps (TORCH_FR_BUFFER_SIZE)."""
+MOST_RANKS_COUNTED = 4_096
+"""Ranks whose messages are read: 64 KiB."""
 LARGEST_ANSWER = 16 * 1024 * 1024
 """2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
@@ -45,12 +48,19 @@ class _Operation(msgspec.Struct):
     is_p2p: bool
     retired: bool
     time_created_ns: int
+    record_id: int = 0
+    thread_id: str = ""
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
 
 
 class _Group(msgspec.Struct):
     ranks: str = ""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Read ``"[0, 1]"``; NCCL names a group's members, gloo none."""
+        return msgspec.json.decode(self.ranks, type=tuple[int, ...]) if self.ranks else ()
 
 
 class _Trace(msgspec.Struct):
@@ -134,7 +144,13 @@ def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
         for name, counter in counters.items()
         if counter.active_count > 0
     }
-    return FlightRecord(taken_ns=taken_ns, groups=_groups(traces), waits=waits), ()
+    record = FlightRecord(
+        taken_ns=taken_ns,
+        groups=_groups(traces, noted_groups(path)),
+        waits=waits,
+        messages=noted_messages(path, MOST_RANKS_COUNTED),
+    )
+    return record, ()
 
 
 def _trace(path: Path, handler: str, deadline: float) -> _Trace:
@@ -162,22 +178,38 @@ def _post(path: Path, handler: str, deadline: float) -> bytes:
         connection.close()
 
 
-def _groups(traces: list[_Trace]) -> tuple[CollectiveRecord, ...]:
+def _groups(
+    traces: list[_Trace], noted: dict[str, tuple[int, ...]]
+) -> tuple[CollectiveRecord, ...]:
+    """Sort operations by group.
+
+    A group that a rank noted and has not used is one, too, as far as that is known: gloo's record
+    must reach back to its beginning, and NCCL's, which names its groups, drops what has ended.
+    """
+    names = {name: group.members for trace in traces for name, group in trace.pg_config.items()}
+    members = noted | {name: ranks for name, ranks in names.items() if ranks}
+    entries = [one for trace in traces for one in trace.entries if not one.is_p2p]
+    entries.sort(key=lambda operation: operation.time_created_ns)
     together: dict[tuple[str, str], list[_Operation]] = {}
-    members: dict[str, _Group] = {}
-    for trace in traces:
-        members.update(trace.pg_config)
-        for operation in trace.entries:
-            if not operation.is_p2p:
-                together.setdefault(operation.process_group, []).append(operation)
-    return tuple(
-        _record(name, description, operations, members.get(name))
-        for (name, description), operations in together.items()
+    for operation in entries[-ENTRIES_KEPT:]:
+        together.setdefault(operation.process_group, []).append(operation)
+    whole = len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries)
+    used = names.keys() | {name for name, _ in together}
+    return (
+        *(
+            _record(name, description, operations, members.get(name, ()))
+            for (name, description), operations in together.items()
+        ),
+        *(
+            CollectiveRecord(group=name, ranks=ranks)
+            for name, ranks in noted.items()
+            if whole and name not in used
+        ),
     )
 
 
 def _record(
-    name: str, description: str, operations: list[_Operation], group: _Group | None
+    name: str, description: str, operations: list[_Operation], members: tuple[int, ...]
 ) -> CollectiveRecord:
     operations.sort(key=lambda operation: operation.collective_seq_id)
     newest = operations[-1].collective_seq_id
@@ -185,7 +217,7 @@ def _record(
     return CollectiveRecord(
         group=name,
         description=description,
-        ranks=_members(group),
+        ranks=members,
         last_enqueued=newest,
         last_completed=next(unended, newest + 1) - 1,
         entries=tuple(
@@ -196,14 +228,8 @@ def _record(
                 dtypes=one.input_dtypes,
                 retired=one.retired,
                 created_ns=one.time_created_ns,
+                thread=int(one.thread_id) if one.thread_id.isdecimal() else 0,
             )
-            for one in operations[-ENTRIES_KEPT:]
+            for one in operations
         ),
     )
-
-
-def _members(group: _Group | None) -> tuple[int, ...]:
-    """Read ``"[0, 1]"``; NCCL names a group's members, gloo none."""
-    if group is None or not group.ranks:
-        return ()
-    return msgspec.json.decode(group.ranks, type=tuple[int, ...])

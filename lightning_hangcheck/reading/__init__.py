@@ -2,7 +2,8 @@
 
 From samples of one process (`process_activity`, `kernel_targets`, `thread_locks`), from frames and
 what is known of other people's code (`knowledge`, `torch_waits`, `place`, `source`,
-`phase_of_life`), to what a rank does (`rank_activity`). `wording` says it. Nothing here compares
+`phase_of_life`), and from torch's record (`open_operations`, `messages`), to what a rank does
+(`rank_activity`). `wording` says it. Nothing here compares
 ranks or blames one: that is ``diagnosis``.
 """
 
@@ -10,6 +11,8 @@ __all__ = [
     "kernel_targets",
     "knowledge",
     "livelock",
+    "messages",
+    "open_operations",
     "phase_of_life",
     "place",
     "process_activity",

@@ -9,13 +9,14 @@ from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.reading.knowledge.frames import meanings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.model.case import CodeNote
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.reading.knowledge.loading import FrameRule
 
 Test = tuple[str, int, str]
+Span = tuple[int, int]
 AFTER_STEPS = ("validation", "teardown")
 """Phases that a framework goes on to when a rank has no more steps."""
 
@@ -32,17 +33,50 @@ def rank_conditions(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[T
     for frame in reversed(frames):
         note = notes.get((frame.file, frame.line))
         if note is not None:
-            found.append((note.file, note.condition_line, f"if {note.condition}"))
+            text = note.condition if note.condition.startswith("@") else f"if {note.condition}"
+            found.append((note.file, note.condition_line, text))
         elif any(rule.one_rank for rule in meanings(frame.function, frame.file)):
             found.append((frame.file, 0, "@rank_zero_only"))
     return found
+
+
+def tests_apart(
+    code: Sequence[CodeNote],
+    stacks: Collection[Sequence[Frame]],
+    others: Collection[Sequence[Frame]],
+) -> bool:
+    """Whether a test of the rank brought some ranks elsewhere than others.
+
+    Each of the first stands under one that none of the others stands under; or each of the others
+    stands behind one that leaves the way there on one rank, ``if rank == 0: return``.
+
+    Args:
+        code: Notes on their lines.
+        stacks: Of the first.
+        others: Of the others.
+    """
+    elsewhere = {test for stack in others for test in rank_conditions(code, stack)}
+    if stacks and all(set(rank_conditions(code, stack)) - elsewhere for stack in stacks):
+        return True
+    passed = {test for stack in stacks for test in _skips(code, stack)}
+    return bool(others) and all(_skips(code, stack) - passed for stack in others)
+
+
+def _skips(code: Sequence[CodeNote], frames: Sequence[Frame]) -> set[tuple[str, str]]:
+    here = {(frame.file, frame.line) for frame in frames}
+    return {
+        (note.file, note.skipped_under)
+        for note in code
+        if note.skipped_under and (note.file, note.line) in here
+    }
 
 
 def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]) -> bool:
     """Whether a rank has left a loop that another one is still in.
 
     In the first function that both are in at different lines, it is further down, and not in the
-    loop that the other is in there or in a call made from there. Of a framework's own loops, whose
+    loop that the other is in there or in a call made from there; one that a test may have led past
+    that loop altogether has not left it. Of a framework's own loops, whose
     lines nobody notes, it is in another one or in what follows, and not in the user's code below;
     between two loops a rank may stand alone for other reasons.
     """
@@ -85,12 +119,24 @@ def _below(
     there = notes.get((other.file, other.line))
     if here is None or there is None:
         return False
-    deeper = [notes.get((frame.file, frame.line)) for frame in inside_other[1:]]
-    return (
-        bool(set(there.loops) - set(here.loops))
-        or any(note is not None and note.loops for note in deeper)
-        or bool(_framework_loops(inside_other))
-    )
+    left = sorted(set(there.loops) - set(here.loops))
+    apart = set(there.branches) - set(here.branches)
+    if left:
+        return not _inside(left[0], apart)
+    if apart:
+        return False
+    for frame in inside_other[1:]:
+        note = notes.get((frame.file, frame.line)) if is_users(frame.file) else None
+        if note is not None and note.loops:
+            return not _inside(note.loops[0], note.branches)
+        if note is not None and note.branches:
+            return False
+    return bool(_framework_loops(inside_other))
+
+
+def _inside(loop: Span, branches: Collection[Span]) -> bool:
+    """Whether a loop is in one of these blocks, and so may have been passed by altogether."""
+    return any(first <= loop[0] and loop[1] <= last for first, last in branches)
 
 
 def _framework_loops(frames: Sequence[Frame]) -> set[str]:

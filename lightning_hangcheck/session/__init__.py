@@ -1,11 +1,13 @@
 """What the ranks of a job on one node share while it runs, in memory.
 
 `joining` is the way in for a rank, `session` what is found there. `journal_handover` and
-`stack_offers` are how a rank hands lines and stacks to the sidecar; `job_key` tells jobs and their
-rounds apart; `run_folders` settles where the run is kept, `housekeeping` frees what dead jobs left.
+`stack_offers` are how a rank hands lines and stacks to the sidecar, `collective_notes` what it
+notes of its process groups; `job_key` tells jobs and their rounds apart; `run_folders` settles
+where the run is kept, `housekeeping` frees what dead jobs left.
 """
 
 __all__ = [
+    "collective_notes",
     "housekeeping",
     "job_key",
     "joining",

@@ -18,7 +18,7 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.source import left_loop, parked_in, rank_conditions
+from lightning_hangcheck.reading.source import left_loop, parked_in, rank_conditions, tests_apart
 from lightning_hangcheck.reading.torch_waits import COLLECTIVE
 from lightning_hangcheck.reading.wording import join, name_ranks, verb, within
 
@@ -96,9 +96,9 @@ UNEVEN_WORK = Rule(cause="uneven_work", needs=("stacks",), find=uneven_work)
 def _nature_of(job: JobReading, divergence: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    A rank under a test of its rank diverged, wherever it stands. One that has left the loop that
-    the others are in ran out of work. Where all came the same way, they only meet with other
-    operations, shapes or groups.
+    A rank that a test of its rank led away diverged, wherever it stands. Where all came the same
+    way, they only meet with other operations, shapes or groups. One that has left the loop that the
+    others are in ran out of work, as did the others where most have left it.
     """
     code = job.case.code
     culprits = set(divergence.diverged)
@@ -108,11 +108,16 @@ def _nature_of(job: JobReading, divergence: Divergence) -> Cause:
     rest = {
         one.reading.frames for one in divergence.pending_collectives if one.rank not in culprits
     }
-    if any(rank_conditions(code, stack) for stack in diverged):
+    everybody = diverged | rest
+    sides = (diverged, rest) if rest else tuple({one} for one in diverged)
+    if any(tests_apart(code, side, everybody - side) for side in sides):
         return "rank_diverged"
     if divergence.same_way:
         return "collective_mismatch"
-    if rest and all(left_loop(code, stack, other) for stack, other in product(diverged, rest)):
+    if rest and any(
+        all(left_loop(code, stack, other) for stack, other in product(*ways))
+        for ways in ((diverged, rest), (rest, diverged))
+    ):
         return "uneven_work"
     return "rank_diverged"
 

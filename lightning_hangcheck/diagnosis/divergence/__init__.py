@@ -3,4 +3,4 @@
 `find_divergence` is asked once a case. Its answer goes to the graph, the rules and the tables.
 """
 
-__all__ = ["attribution", "divergence", "pending_collectives"]
+__all__ = ["attribution", "awaited_ranks", "divergence", "pending_collectives"]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import Operation
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.reading.source import left_loop, parked_in, rank_conditions
+from lightning_hangcheck.reading.source import left_loop, parked_in, tests_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -103,8 +103,7 @@ def _means(
         return frozenset().union(*(other.stacks for other in sides if other is not side))
 
     def in_condition(side: _Side) -> bool:
-        elsewhere = {test for stack in others(side) for test in rank_conditions(code, stack)}
-        return all(set(rank_conditions(code, stack)) - elsewhere for stack in side.stacks)
+        return tests_apart(code, side.stacks, others(side))
 
     def out_of_loop(side: _Side) -> bool:
         pairs = product(side.stacks, others(side))

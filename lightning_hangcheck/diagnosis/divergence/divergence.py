@@ -12,6 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.divergence.attribution import Basis, find_diverged
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import (
+    awaited_ranks,
+    closed_circle,
+    ends_of,
+)
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PAIRED,
     Operation,
@@ -70,12 +75,12 @@ def find_divergence(job: JobReading) -> Divergence | None:
     parted = _parted_by_number(job, recorded)
     if parted is not None:
         return parted
-    everybody = len(waiting) == len(job.ranks) and not job.elsewhere
-    names = {one.operation.name for one in waiting}
-    if not everybody or (names <= PAIRED and names not in ({"recv"}, {"send"})):
+    if len(waiting) < len(job.ranks) or job.elsewhere:
+        waiting = _helpless(job, waiting)
+    if len(waiting) < FEWEST:
         return None
-    if names <= PAIRED:
-        return _all_of_one_kind(waiting)
+    if {one.operation.name for one in waiting} <= PAIRED:
+        return _by_messages(job, waiting)
     if len(recorded) == len(waiting):
         return _parted_by_group(job, waiting)
     return _parted_by_frames(job, waiting)
@@ -119,13 +124,33 @@ def _by_number(
     )
 
 
-def _all_of_one_kind(waiting: Sequence[PendingCollective]) -> Divergence:
-    """All receive and nobody sends, or the other way round."""
+def _helpless(
+    job: JobReading, waiting: Sequence[PendingCollective]
+) -> tuple[PendingCollective, ...]:
+    """Return the ranks that wait only for each other, by what torch's record tells of them all."""
+    circle = closed_circle(awaited_ranks(job))
+    return tuple(
+        one for one in waiting if one.rank in circle and one.reading.view.flight is not None
+    )
+
+
+def _by_messages(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
+    """All receive and nobody sends, or the other way round, or each waits for the next in a ring.
+
+    Where nobody counts messages, it is only known of ranks that all do the same.
+    """
+    awaited = awaited_ranks(job)
+    ring = ends_of(awaited, closed_circle(awaited) & {one.rank for one in waiting})
+    names = {one.operation.name for one in waiting}
+    if not ring and (any(awaited.values()) or len(names) > 1):
+        return None
+    chosen = [one for one in waiting if one.rank in ring] if ring else waiting
     return Divergence(
-        pending_collectives=tuple(waiting),
-        operations={one.rank: one.operation for one in waiting},
-        diverged=tuple(one.rank for one in waiting),
+        pending_collectives=tuple(chosen),
+        operations={one.rank: one.operation for one in chosen},
+        diverged=tuple(one.rank for one in chosen),
         basis="nothing",
+        proven=bool(ring),
     )
 
 

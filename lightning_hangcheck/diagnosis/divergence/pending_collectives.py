@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from lightning_hangcheck.diagnosis.job import RankReading
 from lightning_hangcheck.reading.knowledge.frames import DISTINCT_FRAMES
+from lightning_hangcheck.reading.open_operations import open_operation
 from lightning_hangcheck.reading.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord
@@ -25,6 +23,8 @@ SAME_SIZES = frozenset(
 """Operations whose input has one size on all ranks; of others the sizes may differ."""
 PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 """Between two ranks; torch's flight record has none of gloo's."""
+UNRECORDED = frozenset({"new_group"})
+"""Waits for keys of the store, not for an operation."""
 COLLECTIVE_CODE = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py")
 """Below these a rank is on its way into the operation itself."""
 
@@ -78,23 +78,22 @@ def pending_collectives(job: JobReading) -> tuple[PendingCollective, ...]:
 def pending_collective(reading: RankReading) -> PendingCollective | None:
     """Return where a rank stands; None where it waits in no collective.
 
-    A wait that shows is the rank's; an open operation counts only where no other wait shows.
+    Of its open operations the oldest that the waiting thread can have entered: one of another
+    thread never stands for it. Between two ranks none is open, whatever is recorded beside it.
     """
-    waits = reading.wait_kind in COLLECTIVE and reading.activity == "waiting"
-    if reading.wait is not None and not waits:
+    if reading.wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
         return None
-    open_entry = min(_open(reading), key=lambda pair: pair[1].created_ns, default=None)
-    if open_entry is not None:
-        record, entry = open_entry
-        return PendingCollective(
-            reading=reading,
-            operation=Operation(entry.op, entry.sizes, entry.dtypes),
-            group=record.group,
-            seq=entry.seq,
-        )
-    if not waits or reading.wait is None:
-        return None
-    return PendingCollective(reading=reading, operation=Operation(reading.wait.name))
+    name = reading.wait.name
+    found = open_operation(reading.view) if name not in PAIRED and name not in UNRECORDED else None
+    if found is None:
+        return PendingCollective(reading=reading, operation=Operation(name))
+    record, entry = found
+    return PendingCollective(
+        reading=reading,
+        operation=Operation(entry.op, entry.sizes, entry.dtypes),
+        group=record.group,
+        seq=entry.seq,
+    )
 
 
 def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
@@ -125,10 +124,3 @@ def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 @lru_cache(maxsize=DISTINCT_FRAMES)
 def _is_collective_code(file: str) -> bool:
     return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)
-
-
-def _open(reading: RankReading) -> Iterator[tuple[CollectiveRecord, CollectiveEntry]]:
-    return chain.from_iterable(
-        ((record, entry) for entry in record.entries if not entry.retired)
-        for record in records(reading)
-    )

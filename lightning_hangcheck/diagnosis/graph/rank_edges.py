@@ -1,20 +1,17 @@
 """Which ranks wait for which: in a collective, in the rendezvous, in one of our guards.
 
-A rank in a collective waits for every rank that is not in the same one. Ranks that form a process
-group wait for those that have not come, or for the store. A rank in a guard waits for every rank
-that has not come to it. At any world size few edges are drawn: each rank keeps its place.
+A rank in a collective waits for the members of its group that have not come to it. Ranks that form
+a process group wait for those that have not come, or for the store. A rank in a guard waits for
+every rank that has not come to it. At any world size few edges are drawn: each rank keeps its
+place.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
-    pending_collective,
-    record_of,
-)
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
 from lightning_hangcheck.model.verdict import Edge
-from lightning_hangcheck.reading.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,24 +28,25 @@ STORE = "host:store"
 def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator[Edge]:
     """Draw who waits in a collective for whom.
 
-    If all ranks stand in collectives and their ways parted, they wait for those that diverged; for
-    each other, where nothing tells who did.
+    Where ranks' ways parted, and nobody else can help them on, they wait for those that diverged;
+    for each other, where nothing tells who did.
     """
-    waiting = job.waiting_in(COLLECTIVE)
-    inside = {reading.rank for reading in waiting}
-    outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
+    awaited = awaited_ranks(job)
     parted = set(divergence.operations) if divergence is not None else set()
-    late = [reading for reading in outside if reading.rank not in parted]
-    for members, awaited in _by_operation(waiting, late):
-        yield from each_to_each(members, awaited)
-    if divergence is None or late:
-        return
-    diverged = [job.ranks[rank] for rank in divergence.diverged]
-    rest = [job.ranks[rank] for rank in sorted(parted) if rank not in divergence.diverged]
-    if rest:
-        yield from each_to_each(rest, diverged)
-    else:
-        yield from groups_to_groups(_sides(job, divergence))
+    helped = {one for rank in parted for one in awaited.get(rank, ())} - parted
+    if divergence is not None and not helped:
+        diverged = [job.ranks[rank] for rank in divergence.diverged]
+        rest = [job.ranks[rank] for rank in sorted(parted) if rank not in divergence.diverged]
+        if rest:
+            yield from each_to_each(rest, diverged)
+        else:
+            yield from groups_to_groups(_sides(job, divergence))
+        awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
+    together: dict[tuple[int, ...], list[RankReading]] = {}
+    for rank, others in awaited.items():
+        together.setdefault(tuple(one for one in others if one != rank), []).append(job.ranks[rank])
+    for others, waiters in together.items():
+        yield from each_to_each(waiters, [job.ranks[rank] for rank in others])
 
 
 def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
@@ -80,31 +78,6 @@ def guard_edges(job: JobReading) -> Iterator[Edge]:
     inside = {reading.rank for reading in waiting}
     outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
     yield from each_to_each(waiting, outside)
-
-
-def _by_operation(
-    waiting: Sequence[RankReading], late: Sequence[RankReading]
-) -> Iterator[tuple[list[RankReading], Sequence[RankReading]]]:
-    """Group ranks by the recorded operation they wait in, each with those that have not come to it.
-
-    All that are late, where no record tells which of them belong there.
-    """
-    together: dict[tuple[str, int] | None, list[RankReading]] = {}
-    for reading in waiting:
-        pending = pending_collective(reading)
-        key = pending.numbered if pending is not None else None
-        together.setdefault(key, []).append(reading)
-    for operation, readings in together.items():
-        awaited = [one for one in late if operation is None or _owes(one, *operation, readings[0])]
-        yield readings, awaited or late
-
-
-def _owes(reading: RankReading, group: str, seq: int, waiter: RankReading) -> bool:
-    """Whether a rank belongs to the group, as far as known, and has not entered that operation."""
-    theirs, own = record_of(waiter, group), record_of(reading, group)
-    if theirs is not None and theirs.ranks and reading.rank not in theirs.ranks:
-        return False
-    return own is None or own.last_enqueued < seq
 
 
 def _sides(job: JobReading, divergence: Divergence) -> list[list[RankReading]]:

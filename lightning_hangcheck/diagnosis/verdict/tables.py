@@ -105,7 +105,7 @@ def _collective_row(job: JobReading, group: str, seq: int, told: dict[int, str])
         for rank, reading in job.ranks.items()
         for record in records(reading)
         if record.group == group
-        for member in (rank, *record.ranks)
+        for member in record.ranks or (rank,)
     }
     return CollectiveState(
         group=group,

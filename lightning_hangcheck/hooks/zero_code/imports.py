@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _HERE = __package__
 _C10D = "torch.distributed.distributed_c10d"
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
-JOINING = "process_groups.instrument_joining"
+JOINING = ("process_groups.instrument_joining", "group_notes.instrument_notes")
+"""What must be watched before anybody can have taken a function of torch.distributed by name."""
 WATCHED = (
     (_C10D, "process_groups.instrument_groups"),
     ("torch.serialization", "files.instrument_checkpoints"),
@@ -49,7 +50,8 @@ WATCHED = (
 @cache
 def watch_joining() -> None:
     """Notice when this process joins a process group."""
-    _watch(_C10D, JOINING)
+    for ours in JOINING:
+        _watch(_C10D, ours)
 
 
 @cache

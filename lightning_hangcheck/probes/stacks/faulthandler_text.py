@@ -46,8 +46,11 @@ def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...
         return ()
     others = [ident for ident in threads if ident != main_thread]
     return (
-        _stack(pid, "MainThread", threads[main_thread][1]),
-        *(_stack(None, threads[ident][0] or f"0x{ident:x}", threads[ident][1]) for ident in others),
+        _stack(pid, main_thread, "MainThread", threads[main_thread][1]),
+        *(
+            _stack(None, ident, threads[ident][0] or f"0x{ident:x}", threads[ident][1])
+            for ident in others
+        ),
     )
 
 
@@ -55,9 +58,10 @@ def _frame(match: re.Match[str]) -> Frame:
     return Frame(_unescaped(match["function"]), _unescaped(match["file"]), int(match["line"]))
 
 
-def _stack(tid: int | None, name: str, frames: list[Frame]) -> ThreadStack:
+def _stack(tid: int | None, ident: int, name: str, frames: list[Frame]) -> ThreadStack:
     return ThreadStack(
         tid=tid,
+        ident=ident,
         name=name,
         takes_lock=bool(frames) and takes_lock(frames[0].file, frames[0].line),
         frames=tuple(reversed(frames)),

@@ -76,6 +76,7 @@ class _DumpedThread(msgspec.Struct):
 
     frames: list[_DumpedFrame]
     os_thread_id: int | None = None
+    thread_id: int = 0
     thread_name: str | None = None
     active: bool = False
     owns_gil: bool = False
@@ -157,6 +158,7 @@ def _thread_stack(thread: _DumpedThread) -> ThreadStack:
     innermost = thread.frames[0] if thread.frames else None
     return ThreadStack(
         tid=thread.os_thread_id,
+        ident=thread.thread_id,
         name=thread.thread_name or "",
         active=thread.active,
         owns_gil=thread.owns_gil,

@@ -6,11 +6,12 @@ import ast
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.case import CodeNote
-from lightning_hangcheck.model.code_owner import is_users
+from lightning_hangcheck.model.code_owner import owner_of
+from lightning_hangcheck.probes.stacks.rank_tests import RankTests
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -23,28 +24,28 @@ MOST_LINES = 256
 LARGEST_FILE = 512 * 1024
 LONGEST_TEST = 120
 FILES_KEPT = 64
-ASKS_RANK = re.compile(
-    r"(^|_)rank($|_)|^is_(global|local|rank|world|main|master)_?(zero|process|local_process)"
-    r"|^is_(main|master|local_main|world_process_zero)|^(local_)?process_index$|^get_node_rank$",
-    re.IGNORECASE,
-)
-"""Names that only rank conditions use: rank, get_rank(), global_rank, is_global_zero (Lightning),
-is_main_process (accelerate), is_world_process_zero (transformers)."""
+ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "completed", "test"})
+"""Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
+AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
+"""Calls that wait for the end of what was started before."""
+ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
+"""In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def code_notes(
     frames: Iterable[Frame], unchanged_since_s: float, time_limit_s: float
 ) -> tuple[CodeNote, ...]:
-    """Read what stands around lines of the user's code.
+    """Read what stands around lines of code, torch's and Python's own left out.
 
     A file that cannot be read, is no Python, or was changed after the job began gives no note.
 
     Args:
-        frames: Any; those that are not the user's are left out.
+        frames: Any.
         unchanged_since_s: Clock time, seconds since 1970; a file that is newer is not what runs.
         time_limit_s: Seconds for all: a dead file system must not hold the look up.
     """
-    lines = {(frame.file, frame.line) for frame in frames if is_users(frame.file)}
+    lines = {(frame.file, frame.line) for frame in frames if _is_read(frame.file)}
     wanted = sorted(lines)[:MOST_LINES]
     if not wanted:
         return ()
@@ -54,47 +55,125 @@ def code_notes(
         return ()
 
 
+def _is_read(file: str) -> bool:
+    """Whether a file is the user's or a framework's: these test the rank, too."""
+    owner = owner_of(file)
+    return owner.kind == "user" or (owner.kind == "framework" and owner.package != "torch")
+
+
 def _notes(lines: Sequence[tuple[str, int]], unchanged_since_s: float) -> Iterator[CodeNote]:
     for file, line in lines:
         try:
             facts = Path(file).stat()
             if facts.st_mtime > unchanged_since_s or facts.st_size > LARGEST_FILE:
                 continue
-            tree = _parsed(file, facts.st_mtime_ns)
+            source = _parsed(file, facts.st_mtime_ns)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
-        yield note_of(tree, file, line)
+        yield _note(source, file, line)
+
+
+class _File:
+    """A parsed file, and what it calls the rank."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.ranks = RankTests(tree)
 
 
 @lru_cache(maxsize=FILES_KEPT)
-def _parsed(file: str, _changed_ns: int) -> ast.Module:
-    return ast.parse(read_regular(Path(file), LARGEST_FILE))
+def _parsed(file: str, _changed_ns: int) -> _File:
+    return _File(ast.parse(read_regular(Path(file), LARGEST_FILE)))
 
 
 def note_of(tree: ast.Module, file: str, line: int) -> CodeNote:
     """Describe one line of a parsed file."""
-    loops: list[tuple[int, int]] = []
-    test: ast.expr | None = None
-    scope: ast.AST = tree
-    while True:
-        inner = _child_at(scope, line)
-        if inner is None:
-            break
-        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            loops, test = [], None
-        elif isinstance(inner, (ast.For, ast.AsyncFor, ast.While)):
-            loops.append((inner.lineno, inner.end_lineno or inner.lineno))
-        test = _test_before(scope, inner) or test
-        if isinstance(inner, (ast.If, ast.IfExp)) and not _spans(inner.test, line):
-            test = inner.test if _asks_rank(inner.test) else test
+    return _note(_File(tree), file, line)
+
+
+def _note(source: _File, file: str, line: int) -> CodeNote:
+    found = _Surroundings(source.ranks, line)
+    scope: ast.AST = source.tree
+    while (inner := _child_at(scope, line)) is not None:
+        found.enter(scope, inner)
         scope = inner
     return CodeNote(
         file=file,
         line=line,
-        condition=_shown(test) if test is not None else "",
-        condition_line=test.lineno if test is not None else 0,
-        loops=tuple(loops),
+        condition=found.condition,
+        condition_line=found.condition_line,
+        skipped_under=found.skipped_under,
+        loops=tuple(_span(loop) for loop in found.loops if not _only_waits(loop)),
+        branches=tuple(found.branches),
+        awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
     )
+
+
+class _Surroundings:
+    """What stands around a line, gathered from the outside in, for its innermost function."""
+
+    def __init__(self, ranks: RankTests, line: int) -> None:
+        self._ranks, self._line = ranks, line
+        self._forget()
+
+    def _forget(self) -> None:
+        self.condition, self.condition_line, self.skipped_under = "", 0, ""
+        self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
+        self.branches: list[tuple[int, int]] = []
+        self.awaits = False
+
+    def enter(self, scope: ast.AST, inner: ast.AST) -> None:
+        """Go one node further in."""
+        if isinstance(inner, (*FUNCTIONS, ast.ClassDef)):
+            self._forget()
+            self._decorated(inner)
+        elif isinstance(inner, (ast.For, ast.AsyncFor, ast.While)):
+            self.loops.append(inner)
+        self._after_exits(scope, inner)
+        if isinstance(inner, (ast.If, ast.IfExp, ast.While)):
+            self._under(inner)
+        elif isinstance(inner, ast.ExceptHandler):
+            self.branches.append(_span(inner))
+        elif isinstance(inner, ast.Call):
+            self.awaits = self.awaits or _called(inner) in AWAITS
+
+    def _decorated(self, inner: ast.AST) -> None:
+        for decorator in getattr(inner, "decorator_list", ()):
+            text = _shown(decorator)
+            if ONE_RANK_ONLY.search(text) and not _spans(decorator, self._line):
+                self._name_condition(f"@{text}", decorator.lineno)
+
+    def _under(self, inner: ast.If | ast.IfExp | ast.While) -> None:
+        body = inner.body if isinstance(inner.body, list) else [inner.body]
+        if _spans(inner.test, self._line) and body[0].lineno != self._line:
+            return
+        inside = any(_spans(one, self._line) for one in body)
+        if not isinstance(inner, ast.While):
+            block = body if inside else inner.orelse
+            block = block if isinstance(block, list) else [block]
+            self.branches.append((block[0].lineno, block[-1].end_lineno or block[-1].lineno))
+        if self._ranks.asks(inner.test) and (inside or not self._ranks.of_one(inner.test)):
+            self._name_condition(_shown(inner.test), inner.test.lineno)
+
+    def _after_exits(self, scope: ast.AST, inner: ast.AST) -> None:
+        """Note tests that leave the block before a statement: ``if rank: return``."""
+        for block in (getattr(scope, name, None) for name in ("body", "orelse", "finalbody")):
+            if not isinstance(block, list) or inner not in block:
+                continue
+            exits = [one for one in block[: block.index(inner)] if _leaves(one)]
+            for statement in exits:
+                last = block[-1].end_lineno or block[-1].lineno
+                self.branches.append(((statement.end_lineno or statement.lineno) + 1, last))
+            asking = [one for one in exits if self._ranks.asks(one.test)]
+            for statement in asking[:1]:
+                text = _shown(statement.test)
+                if self._ranks.of_one(statement.test):
+                    self.skipped_under = text
+                else:
+                    self._name_condition(text, statement.test.lineno)
+
+    def _name_condition(self, text: str, line: int) -> None:
+        self.condition, self.condition_line = text, line
 
 
 def _child_at(node: ast.AST, line: int) -> ast.AST | None:
@@ -104,32 +183,35 @@ def _child_at(node: ast.AST, line: int) -> ast.AST | None:
 
 
 def _spans(node: ast.AST, line: int) -> bool:
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and first <= line <= last
+    first, last = _span(node)
+    return first <= line <= last
 
 
-def _test_before(scope: ast.AST, inner: ast.AST) -> ast.expr | None:
-    """Return a test of the rank that leaves the block before a statement: ``if rank: return``."""
-    for block in (getattr(scope, name, None) for name in ("body", "orelse", "finalbody")):
-        if not isinstance(block, list) or inner not in block:
-            continue
-        for statement in block[: block.index(inner)]:
-            if isinstance(statement, ast.If) and _asks_rank(statement.test) and _leaves(statement):
-                return statement.test
-    return None
+def _span(node: ast.AST) -> tuple[int, int]:
+    """Return first and last line; decorators belong to what they decorate."""
+    return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
 
 
-def _leaves(statement: ast.If) -> bool:
-    return isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Break, ast.Raise))
+def _leaves(statement: ast.stmt) -> TypeGuard[ast.If]:
+    exits = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+    return isinstance(statement, ast.If) and isinstance(statement.body[-1], exits)
 
 
-def _asks_rank(test: ast.expr) -> bool:
-    names = (
-        node.id if isinstance(node, ast.Name) else node.attr
-        for node in ast.walk(test)
-        if isinstance(node, (ast.Name, ast.Attribute))
-    )
-    return any(ASKS_RANK.search(name) for name in names)
+def _calls(node: ast.AST, names: frozenset[str]) -> bool:
+    return any(isinstance(one, ast.Call) and _called(one) in names for one in ast.walk(node))
+
+
+def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether all that a loop does is to wait: that is no work to run out of."""
+    inside = [one for statement in loop.body for one in ast.walk(statement)]
+    called = {_called(one) for one in inside if isinstance(one, ast.Call)}
+    return bool(called) and called <= AWAITS | {"sleep"}
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    name = getattr(function, "attr", None) or getattr(function, "id", "")
+    return str(name).lstrip("_")
 
 
 def _shown(test: ast.expr) -> str:

@@ -1,0 +1,102 @@
+"""For which ranks does one wait in a collective, a send or a receive?
+
+For the members of the group that have not entered its operation, by their numbers in torch's
+record; for the other end of a message, by how many each has posted. Where neither is recorded, for
+all ranks that stand in no collective.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
+    PAIRED,
+    pending_collective,
+    record_of,
+)
+from lightning_hangcheck.reading.messages import awaited_peers
+from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+
+
+def awaited_ranks(job: JobReading) -> dict[int, tuple[int, ...]]:
+    """Return for each rank that waits in a collective the ranks that it waits for, ascending."""
+    waiting = {one.rank for one in job.waiting_in(COLLECTIVE)}
+    outside = [one for one in job.ranks.values() if one.rank not in waiting]
+    found: dict[int, tuple[int, ...]] = {}
+    known: dict[tuple[str, int], tuple[int, ...]] = {}
+    for rank in sorted(waiting):
+        pending = pending_collective(job.ranks[rank])
+        key = pending.numbered if pending is not None else None
+        if pending is None or key is None:
+            found[rank] = _of_unnumbered(job, job.ranks[rank], pending, outside)
+            continue
+        if key not in known:
+            known[key] = _of_operation(job, pending, {one.rank for one in outside})
+        found[rank] = known[key]
+    return found
+
+
+def closed_circle(awaited: dict[int, tuple[int, ...]]) -> frozenset[int]:
+    """Return the ranks that wait only for each other: nobody else can help them on.
+
+    Args:
+        awaited: For whom each waits, as `awaited_ranks` tells it.
+    """
+    inside = {rank for rank, others in awaited.items() if others}
+    while left := {rank for rank in inside if not inside.issuperset(awaited[rank])}:
+        inside -= left
+    return frozenset(inside)
+
+
+def ends_of(awaited: dict[int, tuple[int, ...]], ranks: Collection[int]) -> tuple[int, ...]:
+    """Return those of a closed circle's ranks that all they lead to also wait for."""
+    reached = {rank: _reached(awaited, rank) for rank in ranks}
+    return tuple(sorted(r for r in ranks if all(r in reached[other] for other in reached[r])))
+
+
+def _reached(awaited: dict[int, tuple[int, ...]], start: int) -> set[int]:
+    found: set[int] = set()
+    pending = [start]
+    while pending:
+        new = set(awaited.get(pending.pop(), ())) - found
+        found |= new
+        pending.extend(new)
+    return found
+
+
+def _of_operation(
+    job: JobReading, pending: PendingCollective, outside: Collection[int]
+) -> tuple[int, ...]:
+    """Return who has not entered an operation; where all have, or it is not known, who is away."""
+    group, seq = pending.group or "", pending.seq or 0
+    record = record_of(pending.reading, group)
+    named = set(record.ranks) if record is not None else set()
+    members = (named or set(job.ranks)) & job.ranks.keys()
+
+    def owes(rank: int) -> bool:
+        own = record_of(job.ranks[rank], group)
+        if own is not None:
+            return own.last_enqueued < seq
+        recorded = job.ranks[rank].view.flight is not None
+        return rank in outside or (recorded and rank in named)
+
+    owing = tuple(rank for rank in sorted(members) if owes(rank))
+    return owing or tuple(sorted(members & set(outside)))
+
+
+def _of_unnumbered(
+    job: JobReading,
+    reading: RankReading,
+    pending: PendingCollective | None,
+    outside: list[RankReading],
+) -> tuple[int, ...]:
+    name = pending.operation.name if pending is not None else ""
+    views = [one.view for one in job.ranks.values()]
+    peers = awaited_peers(views, reading.view, name) if name in PAIRED else ()
+    return peers or tuple(one.rank for one in outside if one.rank != reading.rank)

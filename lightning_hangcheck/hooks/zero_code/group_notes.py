@@ -1,0 +1,93 @@
+"""Notes what torch's record leaves out: who belongs to which group, and who sends to whom.
+
+Only ``isend`` and ``irecv`` are watched: ``send``, ``recv`` and ``batch_isend_irecv`` call them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.session.collective_notes import MessageCounter, note_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from types import ModuleType
+
+    Post = Callable[[MessageCounter, int], None]
+
+PACKAGE = "torch.distributed"
+
+
+def instrument_notes(module: ModuleType) -> None:
+    """Note the members of each group before it is made, and each message before it is posted.
+
+    Messages only where nobody can hold the unwatched functions yet: torch compares what it is given
+    with ``isend`` by identity (batch_isend_irecv).
+    """
+    maker = "_new_process_group_helper"
+    if hasattr(module, maker):
+        signature = inspect.signature(getattr(module, maker))
+
+        @contextmanager
+        def making(call: Call) -> Iterator[None]:
+            _note_group(module, by_name(call, signature))
+            yield
+
+        wrap(module, maker, making)
+    if hasattr(sys.modules.get(PACKAGE), "isend"):
+        return
+    _count(module, "isend", "dst", MessageCounter.post_send)
+    _count(module, "irecv", "src", MessageCounter.post_receive)
+
+
+def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
+    """Note a group whose members are numbered as the job's ranks are."""
+    server, job = _server(), current().identity.world_size
+    members = arguments.get("global_ranks_in_group") or ()
+    size = module.get_world_size() if members else arguments.get("group_size")
+    if server is not None and job is not None and size == job:
+        note_group(server, str(arguments["group_name"]), members or range(job))
+
+
+def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
+    signature = inspect.signature(getattr(module, name))
+
+    @contextmanager
+    def counting(call: Call) -> Iterator[None]:
+        peer = _peer(module, by_name(call, signature), end)
+        counter = _counter(os.getpid()) if peer is not None else None
+        if counter is not None and peer is not None:
+            post(counter, peer)
+        yield
+
+    wrap(module, name, counting)
+
+
+def _peer(module: ModuleType, arguments: Mapping[str, Any], end: str) -> int | None:
+    """Return the other end of a message by global rank; None where it may come from any."""
+    if module.get_world_size() != current().identity.world_size:
+        return None
+    named, numbered = arguments.get(end), arguments.get(f"group_{end}")
+    if named is not None or numbered is None:
+        return named
+    group = arguments.get("group")
+    return int(numbered if group is None else module.get_global_rank(group, numbered))
+
+
+def _server() -> Path | None:
+    session = current().session
+    return None if session is None else session.torch_servers / str(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _counter(_pid: int) -> MessageCounter | None:
+    server = _server()
+    return None if server is None else MessageCounter(server)

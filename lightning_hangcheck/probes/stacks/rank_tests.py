@@ -1,0 +1,166 @@
+"""Which expressions of a file ask for the rank, by whatever name.
+
+A name counts if it is one that only ranks have (whole words: ``lora_rank`` is none), or if what the
+file assigns to it, returns from it or passes for it leads there: an alias of ``get_rank``, a
+variable of the environment, ``self.is_boss = rank == 0``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from typing import TypeAlias
+
+FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+
+RANK = re.compile(
+    r"_*(get_)?((global|local|node|world|my|current|cur|this|self|own|dist|ddp|mpi|process|proc"
+    r"|distributed|group|torch)_)*(rank|rank_id|process_index|process_id|procid)(_id)?(0|_zero)?",
+    re.IGNORECASE,
+)
+"""The number of a rank: ``rank``, ``get_rank``, ``global_rank``, ``process_index`` (accelerate)."""
+ONE_RANK = re.compile(
+    r"_*(is|on|am|am_i)_?(the_)?((global|local|world|this|node)_)*(rank|rank_?zero|rank_?0|zero|main"
+    r"|master|chief|leader|primary|root|coordinator|process_zero)(_(rank|process|proc|node|zero"
+    r"|worker))*|_*rank_?(zero|0)(_only|_first)?|(is_)?(main|master)_(process|rank)(_only|_first)?",
+    re.IGNORECASE,
+)
+"""Names that are true on one rank: ``is_global_zero`` (Lightning), ``is_main_process``
+(accelerate), ``is_world_process_zero`` (transformers), ``rank_zero_only``."""
+VARIABLES = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "NODE_RANK",
+        "GROUP_RANK",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "PMI_RANK",
+    }
+)
+"""Of the environment, by which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
+DEEPEST = 8
+"""Steps from a name to what it was assigned: beyond that nobody follows either."""
+LEADS_ON = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Await, ast.NamedExpr)
+CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"})
+
+
+class RankTests:
+    """Answers for one file.
+
+    Args:
+        tree: The file, parsed.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._values: dict[str, list[ast.expr]] = defaultdict(list)
+        self._imported: dict[str, str] = {}
+        for node in ast.walk(tree):
+            self._learn(node)
+        functions = {one.name: one for one in ast.walk(tree) if isinstance(one, _FUNCTIONS)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and (name := _name(node.func)) in functions:
+                self._learn_arguments(functions[name], node)
+
+    def asks(self, test: ast.expr) -> bool:
+        """Whether an expression asks for the rank anywhere."""
+        return any(self._is_rank(node) for node in ast.walk(test) if isinstance(node, _TERMS))
+
+    def of_one(self, test: ast.expr, depth: int = 0) -> bool | None:
+        """Whether a test holds for one rank (True), for all but one (False); None if unknown."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            found = self.of_one(test.operand, depth)
+            return None if found is None else not found
+        if isinstance(test, ast.BoolOp):
+            wanted = isinstance(test.op, ast.And)
+            return wanted if wanted in [self.of_one(one, depth) for one in test.values] else None
+        if isinstance(test, ast.Compare) and self.asks(test):
+            kind = type(test.ops[0])
+            return {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.Gt: False}.get(kind)
+        name = _name(test.func if isinstance(test, ast.Call) else test)
+        if not name or depth > DEEPEST:
+            return None
+        if ONE_RANK.fullmatch(name):
+            return True
+        if self._is_number(name):
+            return False
+        found_all = {self.of_one(one, depth + 1) for one in self._values.get(name, ())}
+        return found_all.pop() if len(found_all) == 1 else None
+
+    def _learn(self, node: ast.AST) -> None:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._imported |= {one.asname: one.name for one in node.names if one.asname}
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._learn_value(target, node.value)
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            self._learn_value(node.target, node.value)
+        elif isinstance(node, _FUNCTIONS):
+            returned = (one.value for one in ast.walk(node) if isinstance(one, ast.Return))
+            self._values[node.name] += [value for value in returned if value is not None]
+
+    def _learn_value(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                for one, its in zip(target.elts, value.elts, strict=True):
+                    self._learn_value(one, its)
+        elif name := _name(target):
+            self._values[name].append(value.body if isinstance(value, ast.Lambda) else value)
+
+    def _learn_arguments(self, function: FunctionNode, call: ast.Call) -> None:
+        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+        if names[:1] in (["self"], ["cls"]):
+            names = names[1:]
+        for name, value in zip(names, call.args, strict=False):
+            self._values[name].append(value)
+        for given in call.keywords:
+            if given.arg is not None:
+                self._values[given.arg].append(given.value)
+
+    def _is_rank(self, node: ast.AST, depth: int = 0) -> bool:
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, str) and node.value in VARIABLES
+        name = _name(node)
+        if name:
+            return self._named(name, depth)
+        if depth > DEEPEST:
+            return False
+        if isinstance(node, ast.Call):
+            called = _name(node.func)
+            follows = called in CONVERSIONS
+            parts = [node.func, *(node.args if follows else ())]
+        elif isinstance(node, ast.Subscript):
+            parts = [node.slice]
+            return isinstance(node.slice, ast.Constant) and self._is_rank(node.slice, depth)
+        else:
+            parts = list(ast.iter_child_nodes(node)) if isinstance(node, LEADS_ON) else []
+        return any(self._is_rank(part, depth + 1) for part in parts)
+
+    def _named(self, name: str, depth: int) -> bool:
+        if ONE_RANK.fullmatch(name) or self._is_number(name):
+            return True
+        if depth > DEEPEST:
+            return False
+        return any(self._is_rank(value, depth + 1) for value in self._values.get(name, ()))
+
+    def _is_number(self, name: str) -> bool:
+        """Whether a name is a rank's number; one that only ever is a constant is something else."""
+        values = self._values.get(name, [])
+        if values and all(isinstance(value, ast.Constant) for value in values):
+            return False
+        return RANK.fullmatch(self._imported.get(name, name)) is not None
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_TERMS = (ast.Name, ast.Attribute, ast.Constant)
+
+
+def _name(node: ast.AST) -> str:
+    """Return a name, or an attribute's without its owner; empty for all else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""

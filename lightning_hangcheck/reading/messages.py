@@ -1,0 +1,37 @@
+"""Messages between two ranks: who has posted one, and whose other end is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightning_hangcheck.model.case import RankView
+
+
+def awaited_peers(ranks: Iterable[RankView], waiter: RankView, name: str) -> tuple[int, ...]:
+    """Return the other ends of messages that a rank has posted, and that have posted fewer.
+
+    Args:
+        ranks: Of the job.
+        waiter: Whose messages.
+        name: Of the operation in which it stands: of a send only what it sent counts, of a receive
+            what it asked for, of any other both.
+
+    Returns:
+        None of them where nobody counts messages, or none is open.
+    """
+    own = waiter.flight.messages if waiter.flight is not None else None
+    if own is None:
+        return ()
+    found: set[int] = set()
+    for peer in ranks:
+        theirs = peer.flight.messages if peer.flight is not None else None
+        if theirs is None:
+            continue
+        owes_send = own.received.get(peer.rank, 0) > theirs.sent.get(waiter.rank, 0)
+        owes_receive = own.sent.get(peer.rank, 0) > theirs.received.get(waiter.rank, 0)
+        if (owes_send and "send" not in name) or (owes_receive and "recv" not in name):
+            found.add(peer.rank)
+    return tuple(sorted(found))

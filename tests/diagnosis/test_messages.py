@@ -1,0 +1,74 @@
+"""Sends and receives: who waits for which other end, and where that ends."""
+
+from __future__ import annotations
+
+from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, torch, user
+from flights import TRAIN, flying, posting
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import CodeNote
+
+IN_RECV = (MAIN, user("forward", 20), torch("recv"))
+IN_SEND = (MAIN, user("backward", 25), torch("send"))
+AT_WAIT = (MAIN, user("exchange", 30))
+WAITS = CodeNote(file=TRAIN, line=30, awaits=True)
+
+
+def _edges(*ranks: object, **fields: object) -> tuple[set[tuple[str, str]], tuple[int, ...]]:
+    verdict = judge(job(*ranks, **fields))  # type: ignore[arg-type]
+    return {(edge.source, edge.target) for edge in verdict.wait_for}, verdict.culprits
+
+
+def test_of_a_chain_the_rank_where_it_ends_is_the_culprit() -> None:
+    edges, culprits = _edges(
+        posting(rank(0, IN_LOAD), sent={1: 4}),
+        posting(rank(1, IN_RECV), received={0: 5}, sent={2: 4}),
+        posting(rank(2, IN_RECV), received={1: 5}),
+    )
+    assert edges == {("rank:2", "rank:1"), ("rank:1", "rank:0")}
+    assert culprits == (0,)
+
+
+def test_of_a_ring_all_are_culprits_and_a_rank_that_waits_for_it_is_none() -> None:
+    edges, culprits = _edges(
+        posting(rank(0, IN_RECV), received={1: 1}),
+        posting(rank(1, IN_RECV), received={0: 1}),
+        posting(rank(2, IN_RECV), received={1: 1}),
+    )
+    assert edges == {("rank:0", "rank:1"), ("rank:1", "rank:0"), ("rank:2", "rank:1")}
+    assert culprits == (0, 1)
+
+
+def test_two_that_send_to_each_other_first_wait_for_each_other() -> None:
+    _, culprits = _edges(
+        posting(rank(0, IN_SEND), sent={1: 1}), posting(rank(1, IN_SEND), sent={0: 1})
+    )
+    assert culprits == (0, 1)
+
+
+def test_a_receive_that_was_started_before_waits_at_its_end() -> None:
+    edges, culprits = _edges(
+        posting(rank(0, IN_LOAD)), posting(rank(1, AT_WAIT), received={0: 1}), code=(WAITS,)
+    )
+    assert (edges, culprits) == ({("rank:1", "rank:0")}, (0,))
+
+
+def test_a_message_that_both_ends_posted_is_waited_for_by_nobody() -> None:
+    edges, _ = _edges(
+        posting(rank(0, IN_LOAD), sent={1: 1}),
+        posting(rank(1, AT_WAIT), received={0: 1}),
+        code=(WAITS,),
+    )
+    assert edges == set()
+
+
+def test_a_receive_in_one_and_a_barrier_in_the_other_have_parted() -> None:
+    under = CodeNote(file=TRAIN, line=20, condition="rank == 0", condition_line=19)
+    verdict = judge(
+        job(
+            posting(flying(rank(0, IN_RECV), "barrier", open_ops=0), received={1: 1}),
+            posting(flying(rank(1, IN_BARRIER), "barrier", "barrier")),
+            code=(under,),
+        )
+    )
+    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
