@@ -179,6 +179,70 @@ def test_a_rank_behind_the_loop_that_others_are_in_ran_out_of_work() -> None:
     assert (verdict.culprits, verdict.cause) == ((1,), "uneven_work")
 
 
+@pytest.mark.parametrize("most", ["ran out", "go on"])
+def test_whether_most_ran_out_of_work_or_one_did_the_cause_is_the_same(most: str) -> None:
+    notes = (_note(20, loops=((18, 22),)), _note(30))
+    more, fewer = (3, 1) if most == "go on" else (1, 3)
+    steps = ("all_reduce 4", "all_reduce 4")
+    ways = [(IN_LOOP, "all_reduce 4")] * more + [(AFTER_LOOP, "barrier")] * fewer
+    ranks = (flying(rank(n, way), *steps, op) for n, (way, op) in enumerate(ways))
+    verdict = judge(job(*ranks, code=notes))
+    assert (verdict.culprits, verdict.cause) == ((3,) if most == "go on" else (0,), "uneven_work")
+
+
+IN_EVALUATION = (MAIN, user("train", 25), user("evaluate", 50), torch("all_reduce"))
+EVALUATES = _note(50, loops=((48, 52),))
+
+
+@pytest.mark.parametrize(
+    ("notes", "cause"),
+    [
+        ((_note(25), EVALUATES), "uneven_work"),
+        ((_note(25, branches=((25, 25),)), EVALUATES), "rank_diverged"),
+        (
+            (_note(25), _note(50, loops=((48, 52),), branches=((46, 53),))),
+            "rank_diverged",
+        ),  # evaluate() has returned early
+    ],
+)
+def test_a_rank_that_a_test_led_past_a_loop_has_not_run_out_of_work(
+    notes: tuple[CodeNote, ...], cause: str
+) -> None:
+    case = job(
+        flying(rank(0, IN_EVALUATION), "all_reduce 4", "all_reduce 4"),
+        flying(rank(1, AFTER_LOOP), "all_reduce 4", "barrier"),
+        code=(*notes, _note(30)),
+    )
+    assert judge(case).cause == cause
+
+
+def test_the_rank_that_a_test_leads_away_diverged_not_those_that_stay() -> None:
+    """``if rank == 0: continue`` before the all-reduce: rank 0 comes to the end of the loop."""
+    notes = (_note(20, loops=((18, 22),), skipped_under="rank == 0"), _note(30))
+    case = job(
+        flying(rank(0, AFTER_LOOP), "all_reduce 4", "barrier"),
+        flying(rank(1, IN_LOOP), "all_reduce 4", "all_reduce 4"),
+        code=notes,
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
+
+
+def test_a_test_under_which_all_stand_leads_nobody_away() -> None:
+    notes = (
+        _note(140, condition="args.local_rank != -1", condition_line=139),
+        _note(20, loops=((18, 22),)),
+        _note(30),
+    )
+    case = job(
+        flying(rank(0, IN_LOOP), "all_reduce 4", "all_reduce 4"),
+        flying(rank(1, AFTER_LOOP), "all_reduce 4", "barrier"),
+        code=notes,
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((1,), "uneven_work")
+
+
 @pytest.mark.parametrize(
     ("way", "cause"),
     [

@@ -72,3 +72,17 @@ def test_a_receive_in_one_and_a_barrier_in_the_other_have_parted() -> None:
         )
     )
     assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
+
+
+def test_the_rank_that_left_out_what_most_posted_diverged() -> None:
+    """In a ring rank 2 forgets to send, and goes on to the barrier with rank 1."""
+    barrier = ("barrier", "barrier")
+    verdict = judge(
+        job(
+            posting(flying(rank(0, AT_WAIT), "barrier", open_ops=0), sent={1: 2}, received={2: 2}),
+            posting(flying(rank(1, IN_BARRIER), *barrier), sent={2: 2}, received={0: 2}),
+            posting(flying(rank(2, IN_BARRIER), *barrier), sent={0: 1}, received={1: 2}),
+            code=(WAITS,),
+        )
+    )
+    assert (verdict.culprits, verdict.cause) == ((2,), "rank_diverged")

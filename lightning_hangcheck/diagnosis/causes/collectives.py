@@ -39,6 +39,7 @@ DEFAULT_GROUP = "0"
 MOST_SHOWN = 4
 TOLD_BY: dict[Basis, str] = {
     "majority": "most ranks do otherwise",
+    "messages": "it left out a message that most ranks posted",
     "sequence": "earlier steps followed another sequence of operations",
     "condition": "it is there under a test of the rank",
     "loop": "it has left a loop that the others are in",

@@ -34,7 +34,9 @@ LONGEST_CONTEXT = 16
 Item = TypeVar("Item", bound=Hashable)
 FEWEST_FOR_MAJORITY = 3
 """With two ranks there is no majority."""
-Basis = Literal["majority", "sequence", "condition", "loop", "novelty", "parked", "nothing"]
+Basis = Literal[
+    "majority", "messages", "sequence", "condition", "loop", "novelty", "parked", "nothing"
+]
 SURE_CONTEXT = 2
 """Operations before it that must be the same for a sequence to count before anything else."""
 

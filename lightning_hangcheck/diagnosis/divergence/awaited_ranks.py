@@ -7,6 +7,7 @@ all ranks that stand in no collective.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
@@ -58,6 +59,26 @@ def ends_of(awaited: dict[int, tuple[int, ...]], ranks: Collection[int]) -> tupl
     """Return those of a closed circle's ranks that all they lead to also wait for."""
     reached = {rank: _reached(awaited, rank) for rank in ranks}
     return tuple(sorted(r for r in ranks if all(r in reached[other] for other in reached[r])))
+
+
+def without_message(job: JobReading) -> tuple[int, ...]:
+    """Return the ranks that left out a message that most posted, and that others wait for."""
+    totals = {
+        rank: (sum(counts.sent.values()), sum(counts.received.values()))
+        for rank, one in job.ranks.items()
+        if one.view.flight is not None and (counts := one.view.flight.messages) is not None
+    }
+    usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
+    if 2 * often <= len(totals):
+        return ()
+    views = [one.view for one in job.ranks.values()]
+    awaited = {
+        peer
+        for one in job.waiting_in(COLLECTIVE)
+        if one.wait is not None and one.wait.name in PAIRED
+        for peer in awaited_peers(views, one.view, one.wait.name)
+    }
+    return tuple(rank for rank in sorted(awaited) if totals[rank] != usual)
 
 
 def _reached(awaited: dict[int, tuple[int, ...]], start: int) -> set[int]:

@@ -16,6 +16,7 @@ from lightning_hangcheck.diagnosis.divergence.awaited_ranks import (
     awaited_ranks,
     closed_circle,
     ends_of,
+    without_message,
 )
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PAIRED,
@@ -167,11 +168,12 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
     if ahead or len(set(keys.values())) == 1 or min(together) > 1:
         return None
     diverged, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
+    silent = without_message(job)
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},
-        diverged=diverged,
-        basis=basis,
+        diverged=silent or diverged,
+        basis="messages" if silent else basis,
         proven=not any(one.operation.name in PAIRED for one in waiting),
     )
 

@@ -15,8 +15,10 @@ from processes import until
 
 from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
 from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.probes.flight_record import flight_record
 from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
 
 if TYPE_CHECKING:
@@ -268,3 +270,17 @@ def test_a_rank_with_torchs_server_ends_as_without(session: Session, tmp_path: P
     assert os.read(reader, 100) == b"started\n"
     os.close(reader)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.real
+def test_groups_and_messages_are_noted(session: Session, program: StartProgram) -> None:
+    """Also those that torch makes itself, and that it compares with its own functions."""
+    running = program(
+        "grouping_and_sending.py",
+        PYTHONPATH=injected(os.environ.get("PYTHONPATH")),
+        **{SESSION_VARIABLE: str(session.path)},
+        **{**RANK, "RANK": "0", "LOCAL_RANK": "0"},
+    )
+    server = session.torch_servers / str(running.pid)
+    assert noted_groups(server) == {"0": (0, 1), "1": (0, 1)}
+    assert noted_messages(server, 4) == MessageCounts(sent={1: 4}, received={1: 4})

@@ -1,0 +1,60 @@
+"""What a rank notes of its groups and messages, read by another process."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.model.flight import MessageCounts
+from lightning_hangcheck.session.collective_notes import (
+    MOST_RANKS,
+    MessageCounter,
+    groups_file,
+    messages_file,
+    note_group,
+    noted_groups,
+    noted_messages,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_members_of_groups_come_back(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    note_group(server, "0", range(3))
+    note_group(server, "1", [0, 2])
+    assert noted_groups(server) == {"0": (0, 1, 2), "1": (0, 2)}
+    assert groups_file(server).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_that_is_just_being_written_is_left_out(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    note_group(server, "0", [0, 1])
+    with groups_file(server).open("ab") as file:
+        file.write(b'{"group":"1","ra')
+    assert noted_groups(server) == {"0": (0, 1)}
+
+
+def test_messages_are_counted_by_their_other_end(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    counter = MessageCounter(server)
+    for _ in range(3):
+        counter.post_send(1)
+    counter.post_receive(2)
+    counter.post_send(MOST_RANKS)
+    assert noted_messages(server, 4) == MessageCounts(sent={1: 3}, received={2: 1})
+
+
+def test_where_nothing_was_noted_nothing_is_known(tmp_path: Path) -> None:
+    server = tmp_path / "4711"
+    assert noted_groups(server) == {}
+    assert noted_messages(server, 4) is None
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    server = tmp_path / "4711"
+    os.mkfifo(groups_file(server))
+    os.mkfifo(messages_file(server))
+    assert noted_groups(server) == {}
+    assert noted_messages(server, 4) is None
