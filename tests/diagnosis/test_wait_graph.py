@@ -20,7 +20,9 @@ from cases import (
     rank,
     worker,
 )
+from flights import flying
 
+from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import read_job
@@ -107,3 +109,19 @@ def test_a_large_graph_keeps_its_ends_with_few_edges() -> None:
     graph = _graph(*ranks)
     assert len(graph.edges) == 399
     assert (graph.ends, graph.waiters) == (tuple(range(200, 400)), tuple(range(200)))
+
+
+def test_of_two_ends_the_one_that_most_are_led_to_is_the_culprit() -> None:
+    """Two ranks wait for rank 3, one for rank 4, which is stopped: a rule that is asked earlier."""
+    trio = {"group": "a", "ranks": (0, 1, 3)}
+    pair = {"group": "b", "ranks": (2, 4)}
+    stopped = rank(4, IN_LOAD, state="T")
+    case = job(
+        flying(rank(0, IN_ALL_REDUCE), "all_reduce 4", **trio),  # type: ignore[arg-type]
+        flying(rank(1, IN_ALL_REDUCE), "all_reduce 4", **trio),  # type: ignore[arg-type]
+        flying(rank(2, IN_ALL_REDUCE), "all_reduce 4", **pair),  # type: ignore[arg-type]
+        flying(rank(3, IN_LOAD), **trio),  # type: ignore[arg-type]
+        flying(stopped, **pair),  # type: ignore[arg-type]
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((3,), "rank_stalled")

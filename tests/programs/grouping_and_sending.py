@@ -14,7 +14,7 @@ for _ in range(3):
     dist.send(torch.ones(4), 1)
     received.wait()
 operations = [
-    dist.P2POp(dist.irecv, torch.empty(4), 1),
+    dist.P2POp(dist.irecv, torch.empty(4), group=group, group_peer=1),
     dist.P2POp(dist.isend, torch.ones(4), group=group, group_peer=1),
 ]
 for work in dist.batch_isend_irecv(operations):

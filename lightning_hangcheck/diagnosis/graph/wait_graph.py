@@ -49,6 +49,13 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
     waiters: tuple[int, ...] = ()
     between_ranks: bool = False
 
+    def leading_to(self, ranks: Iterable[int]) -> int:
+        """Count the ranks that wait for any of these, however indirectly, these included."""
+        links = [(edge.target, edge.source) for edge in self.edges]
+        found = {f"rank:{rank}" for rank in ranks}
+        found |= set().union(*(_reachable(links, node) for node in found))
+        return len({_rank(node) for node in found} - {None})
+
     def cycle(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that wait for each other with this one, directly or through others.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -52,7 +53,7 @@ RULES = (
     fallback.UNKNOWN,
     fallback.SLOW_PROGRESS,
 )
-"""Of two findings that weigh the same, the earlier rule's counts."""
+"""Of two findings that weigh the same, the earlier rule's counts; see `_weight`."""
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ def conclude(case: Case) -> Conclusion:
     findings = [rule.find(situation) for rule, lacks in lacking if not lacks]
     judged = [(decide(found, case.limits), found) for found in findings if found is not None]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
-    gravest = max(alarms, key=lambda pair: SEVERITY[pair[0]], default=None)
+    gravest = max(alarms, key=partial(_weight, graph), default=None)
     return Conclusion(
         kind=gravest[0] if gravest is not None else "healthy",
         job=job,
@@ -99,6 +100,12 @@ def conclude(case: Case) -> Conclusion:
         finding=gravest[1] if gravest is not None else None,
         skipped=tuple(Skipped(rule.cause, lacks) for rule, lacks in lacking if lacks),
     )
+
+
+def _weight(graph: WaitGraph, judged: tuple[VerdictKind, Finding]) -> tuple[int, int]:
+    """Weigh a finding: by what it is called, then by how many ranks are led to its culprits."""
+    kind, finding = judged
+    return SEVERITY[kind], graph.leading_to(finding.culprits)
 
 
 def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -> Situation:
