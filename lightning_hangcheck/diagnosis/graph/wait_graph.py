@@ -52,8 +52,8 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
     def leading_to(self, ranks: Iterable[int]) -> int:
         """Count the ranks that wait for any of these, however indirectly, these included."""
         links = [(edge.target, edge.source) for edge in self.edges]
-        found = {f"rank:{rank}" for rank in ranks}
-        found |= set().union(*(_reachable(links, node) for node in found))
+        nodes = {f"rank:{rank}" for rank in ranks}
+        found = nodes | _reachable(links, *nodes)
         return len({_rank(node) for node in found} - {None})
 
     def cycle(self, rank: int) -> tuple[int, ...]:
@@ -139,13 +139,13 @@ def _joins_ranks(edges: Iterable[Edge]) -> bool:
     )
 
 
-def _reachable(links: Iterable[tuple[str, str]], start: str) -> set[str]:
-    """Return the nodes that links lead to from a node, however indirectly."""
+def _reachable(links: Iterable[tuple[str, str]], *start: str) -> set[str]:
+    """Return the nodes that links lead to from any of these, however indirectly."""
     following: dict[str, list[str]] = {}
     for source, target in links:
         following.setdefault(source, []).append(target)
     found: set[str] = set()
-    pending = [start]
+    pending = list(start)
     while pending:
         new = set(following.get(pending.pop(), ())) - found
         found |= new
