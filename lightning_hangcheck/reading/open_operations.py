@@ -28,10 +28,14 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
         view: The rank.
         of_main: Only what the main thread entered, or a thread that runs no Python (autograd's):
             what a Python thread beside it entered, such as a checkpoint's barrier, is not for the
-            main thread to wait for.
+            main thread to wait for. Else only what those beside it entered, as far as that is told.
     """
-    beside = _threads_beside(view) if of_main else frozenset()
-    found = [pair for pair in _open(view) if pair[1].thread not in beside]
+    beside = _threads_beside(view)
+    found = [
+        pair
+        for pair in _open(view)
+        if pair[1].thread == 0 or (pair[1].thread in beside) is not of_main
+    ]
     return min(found, key=lambda pair: pair[1].created_ns, default=None)
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.evidence import ThreadStack
+from lightning_hangcheck.reading.open_operations import open_operation
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -147,3 +148,13 @@ def test_an_operation_without_a_note_of_its_line_is_not_guessed_at() -> None:
         flying(rank(0, AT_WAIT), "all_reduce 4"), rank(1, IN_LOAD), code=(replace(WAITS, line=31),)
     )
     assert judge(case).wait_for == ()
+
+
+def test_what_the_thread_that_waits_has_entered_stands_for_a_rank() -> None:
+    """It may be read by another thread than the main one, for which the main thread waits."""
+    view = with_threads(rank(0, IN_LOAD), SAVER, takes_lock=False, futex=False)
+    view = flying(flying(view, "all_reduce 4", thread=1), "barrier", group="1", thread=SAVING)
+    of_main, of_other = (open_operation(view, of_main=one) for one in (True, False))
+    assert of_main is not None
+    assert of_other is not None
+    assert (of_main[1].op, of_other[1].op) == ("all_reduce", "barrier")

@@ -86,3 +86,4 @@ def test_the_rank_that_left_out_what_most_posted_diverged() -> None:
         )
     )
     assert (verdict.culprits, verdict.cause) == ((2,), "rank_diverged")
+    assert verdict.confidence == 0.95

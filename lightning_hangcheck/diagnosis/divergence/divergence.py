@@ -169,12 +169,13 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
         return None
     diverged, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
     silent = without_message(job)
+    helpless = closed_circle(awaited_ranks(job)) >= {one.rank for one in waiting}
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},
         diverged=silent or diverged,
         basis="messages" if silent else basis,
-        proven=not any(one.operation.name in PAIRED for one in waiting),
+        proven=helpless or not any(one.operation.name in PAIRED for one in waiting),
     )
 
 

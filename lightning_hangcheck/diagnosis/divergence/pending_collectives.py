@@ -83,8 +83,9 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     """
     if reading.wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
         return None
-    name = reading.wait.name
-    found = open_operation(reading.view) if name not in PAIRED and name not in UNRECORDED else None
+    name, of_main = reading.wait.name, reading.wait.frame in reading.frames
+    recorded = name not in PAIRED and name not in UNRECORDED
+    found = open_operation(reading.view, of_main=of_main) if recorded else None
     if found is None:
         return PendingCollective(reading=reading, operation=Operation(name))
     record, entry = found

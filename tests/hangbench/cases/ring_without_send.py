@@ -18,9 +18,13 @@ def exchange(block, skip):
     return received
 
 
+def train(steps):
+    block = torch.ones(8)
+    for step in range(steps):
+        block = exchange(block, skip=dist.get_rank() == 2 and step == 10)
+        dist.barrier()
+
+
 dist.init_process_group("gloo")
-block = torch.ones(8)
-for step in range(20):
-    block = exchange(block, skip=dist.get_rank() == 2 and step == 10)
-    dist.barrier()
+train(20)
 dist.destroy_process_group()
