@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 MOST_LINES = 256
 LARGEST_FILE = 512 * 1024
 LONGEST_TEST = 120
-FILES_KEPT = 64
+FILES_KEPT = 2
+"""Parsed: a framework's largest takes some 30 MB, and lines come file by file."""
+NOTES_KEPT = 4_096
 ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "completed", "test"})
 """Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
 AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
@@ -67,10 +69,10 @@ def _notes(lines: Sequence[tuple[str, int]], unchanged_since_s: float) -> Iterat
             facts = Path(file).stat()
             if facts.st_mtime > unchanged_since_s or facts.st_size > LARGEST_FILE:
                 continue
-            source = _parsed(file, facts.st_mtime_ns)
+            note = _note_at(file, facts.st_mtime_ns, line)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
-        yield _note(source, file, line)
+        yield note
 
 
 class _File:
@@ -84,6 +86,11 @@ class _File:
 @lru_cache(maxsize=FILES_KEPT)
 def _parsed(file: str, _changed_ns: int) -> _File:
     return _File(ast.parse(read_regular(Path(file), LARGEST_FILE)))
+
+
+@lru_cache(maxsize=NOTES_KEPT)
+def _note_at(file: str, changed_ns: int, line: int) -> CodeNote:
+    return _note(_parsed(file, changed_ns), file, line)
 
 
 def note_of(tree: ast.Module, file: str, line: int) -> CodeNote:
