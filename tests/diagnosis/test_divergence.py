@@ -351,3 +351,25 @@ def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
     assert "flight record" in [gap.what for gap in verdict.gaps]
     early = judge(job(rank(0, way, silent=11.0), rank(1, PARKED, silent=11.0)))
     assert early.verdict == "suspect"
+
+
+def test_ranks_that_make_groups_of_other_members_at_the_same_line_do_not_meet() -> None:
+    """Each asks for a group of itself and the next: torch numbers these alike."""
+    case = job(
+        *(
+            flying(
+                flying(rank(n, IN_NEW_GROUP), "all_reduce 4", open_ops=0, ranks=(0, 1, 2)),
+                group="1",
+                ranks=tuple(sorted((n, (n + 1) % 3))),
+            )
+            for n in range(3)
+        )
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((0, 1, 2), "collective_mismatch")
+    assert verdict.verdict == "hang"
+
+
+def test_ranks_that_make_the_same_group_are_only_on_their_way() -> None:
+    ways = (flying(rank(n, IN_NEW_GROUP), group="1", ranks=(0, 1)) for n in range(2))
+    assert judge(job(*ways)).cause not in ("collective_mismatch", "rank_diverged")

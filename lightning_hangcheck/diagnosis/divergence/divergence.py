@@ -161,7 +161,8 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
     In one group and under different numbers, one is only ahead: its record is from a moment later.
     """
     keys: dict[PendingCollective, Key] = {
-        one: (one.group, one.seq, one.operation.name) for one in waiting
+        one: (one.group, one.seq, one.operation.name if one.group else one.operation)
+        for one in waiting
     }
     together = [list(keys.values()).count(key) for key in keys.values()]
     ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None

@@ -23,7 +23,7 @@ SAME_SIZES = frozenset(
 """Operations whose input has one size on all ranks; of others the sizes may differ."""
 PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 """Between two ranks; torch's flight record has none of gloo's."""
-UNRECORDED = frozenset({"new_group"})
+MAKING_GROUP = "new_group"
 """Waits for keys of the store, not for an operation."""
 COLLECTIVE_CODE = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py")
 """Below these a rank is on its way into the operation itself."""
@@ -84,7 +84,9 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     if reading.wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
         return None
     name, of_main = reading.wait.name, reading.wait.frame in reading.frames
-    recorded = name not in PAIRED and name not in UNRECORDED
+    if name == MAKING_GROUP:
+        return PendingCollective(reading=reading, operation=Operation(name, _members_made(reading)))
+    recorded = name not in PAIRED
     found = open_operation(reading.view, of_main=of_main) if recorded else None
     if found is None:
         return PendingCollective(reading=reading, operation=Operation(name))
@@ -95,6 +97,12 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         group=record.group,
         seq=entry.seq,
     )
+
+
+def _members_made(reading: RankReading) -> tuple[tuple[int, ...], ...]:
+    """Return the members of the group that a rank makes, as it noted them; none if it did not."""
+    unused = [record.ranks for record in records(reading) if not record.entries]
+    return tuple(unused[-1:])
 
 
 def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
