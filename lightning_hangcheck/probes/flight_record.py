@@ -20,6 +20,7 @@ from lightning_hangcheck.model.flight import (
     CollectiveEntry,
     CollectiveRecord,
     FlightRecord,
+    MessageCounts,
 )
 from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.stack_offers import why_withheld
@@ -144,12 +145,11 @@ def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
         for name, counter in counters.items()
         if counter.active_count > 0
     }
-    record = FlightRecord(
-        taken_ns=taken_ns,
-        groups=_groups(traces, noted_groups(path)),
-        waits=waits,
-        messages=noted_messages(path, MOST_RANKS_COUNTED),
-    )
+    noted, messages = noted_groups(path), noted_messages(path, MOST_RANKS_COUNTED)
+    if messages is None and noted:  # who notes groups counts messages, and has posted none
+        messages = MessageCounts()
+    groups = _groups(traces, noted)
+    record = FlightRecord(taken_ns=taken_ns, groups=groups, waits=waits, messages=messages)
     return record, ()
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.model.flight import FlightRecord, MessageCounts
 from lightning_hangcheck.probes.flight_record import ENTRIES_KEPT, flight_record
+from lightning_hangcheck.session.collective_notes import note_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +84,37 @@ def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]
     assert record is not None
     assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
     assert record.groups[1].entries[0].op == "_all_gather_base"
+
+
+def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:
+    """Members of a group, one that it has not used, and that it has posted no message."""
+    path, _ = server
+    before, _ = flight_record(path, 0, 5.0)
+    note_group(path, "0", [0, 1])
+    note_group(path, "1", [1, 2])
+    record, _ = flight_record(path, 0, 5.0)
+    assert before is not None
+    assert before.messages is None
+    assert record is not None
+    assert [(one.group, one.ranks, one.last_enqueued) for one in record.groups] == [
+        ("0", (0, 1), 2),
+        ("1", (1, 2), 0),
+    ]
+    assert record.messages == MessageCounts()
+
+
+def test_of_a_record_that_does_not_reach_back_nothing_is_said_of_groups_without_entries(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, bodies = server
+    trace = json.loads(RECORDED)
+    for entry in trace["entries"]:
+        entry["record_id"] = entry.get("record_id", 0) + 2_000
+    bodies["fr_trace_json"] = json.dumps(trace).encode()
+    note_group(path, "1", [1, 2])
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    assert [one.group for one in record.groups] == ["0"]
 
 
 @pytest.mark.parametrize(
