@@ -130,11 +130,9 @@ class RankTests:
         if depth > DEEPEST:
             return False
         if isinstance(node, ast.Call):
-            called = _name(node.func)
-            follows = called in CONVERSIONS
+            follows = _name(node.func) in CONVERSIONS
             parts = [node.func, *(node.args if follows else ())]
         elif isinstance(node, ast.Subscript):
-            parts = [node.slice]
             return isinstance(node.slice, ast.Constant) and self._is_rank(node.slice, depth)
         else:
             parts = list(ast.iter_child_nodes(node)) if isinstance(node, LEADS_ON) else []
