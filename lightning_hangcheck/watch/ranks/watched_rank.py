@@ -12,6 +12,7 @@ from lightning_hangcheck.model.case import ProcessExit, RankView
 from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.probes.memory import kill_counter
 from lightning_hangcheck.reading.livelock import FunctionsMet
+from lightning_hangcheck.reading.paced_place import in_paced_place
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.ranks.progress import Progress
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Pace
     from lightning_hangcheck.model.evidence import Sample
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.observe.discovery import FoundRank
@@ -57,8 +59,7 @@ class WatchedRank:
         if flight is None or before is None or before.taken_ns < self.progress.last_progress_ns:
             return
         if _operations(flight) != _operations(before):
-            self.progress.saw_movement(flight.taken_ns)
-            self.progress.saw_new(flight.taken_ns)
+            self.progress.read_collectives(flight.taken_ns)
 
     def note_exit(self, order: int, at: str, exit_code: int | None) -> None:
         """Take down the end of its process.
@@ -88,7 +89,17 @@ class WatchedRank:
             of_child = target.role != "rank"
             if self._functions.meet(sample, self.progress.last_new_ns, of_child=of_child):
                 self.progress.saw_new(sample.taken_ns)
+            if target.role == "rank" and not in_paced_place(self.beat, sample):
+                self.progress.saw_elsewhere()
         self._forget_before(self.progress.last_evident_ns)
+
+    def pace(self) -> Pace | None:
+        """The pace of the place where the rank stands; None where its calls do not show that."""
+        newest = [
+            samples[-1] for target, samples in self._samples.items() if target.role == "rank"
+        ]
+        known = bool(newest) and in_paced_place(self.beat, newest[0])
+        return self.progress.pace() if known else None
 
     def view(self, host: str, now_ns: int) -> RankView:
         """Return the rank as rules may see it."""
@@ -102,7 +113,7 @@ class WatchedRank:
             silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
             nothing_new_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
-            pace=self.progress.pace(),
+            pace=self.pace(),
             processes=tuple(
                 ProcessLook(
                     pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
