@@ -36,8 +36,8 @@ LOOPS: dict[Phase, tuple[Phase, ...]] = {
     "sanity_check": ("validation",),
     "dataloading": (),
 }
-"""By what the page says, what the calls must show. ``dataloading`` is also what callbacks say at the
-end of an epoch; a loader is at work in evaluations too, and slow with its first batch."""
+"""By what the page says, what the calls must show. ``dataloading`` callbacks also say at the end of
+an epoch; a loader is at work in evaluations too, and slow with its first batch."""
 
 
 def in_paced_place(beat: Beat | None, sample: Sample) -> bool:

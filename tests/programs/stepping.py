@@ -97,7 +97,7 @@ def by_hand():
 def compiled():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    step = torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
     for batch in loader:
         model(batch).sum().backward()
         step()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
-from lightning_hangcheck.model.slugs import Phase
 from lightning_hangcheck.reading.paced_place import in_paced_place
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import Phase
 
 LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
 STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
@@ -48,9 +52,7 @@ def test_calls_that_come_in_every_pass_have_its_pace(
         ("training_step", (LOOP, VALIDATION, USERS)),
     ],
 )
-def test_what_comes_now_and_then_has_no_known_pace(
-    phase: Phase, frames: tuple[Frame, ...]
-) -> None:
+def test_what_comes_now_and_then_has_no_known_pace(phase: Phase, frames: tuple[Frame, ...]) -> None:
     assert not known(phase, *frames)
 
 

@@ -147,6 +147,11 @@ class Progress:
         return self._progress_ns
 
     @property
+    def last_told_ns(self) -> int:
+        """When the rank last told anything, or began to be watched."""
+        return self._told_ns
+
+    @property
     def last_evident_ns(self) -> int:
         """When the rank last beat or was seen to move."""
         return max(self._beat_ns, self._moved_ns)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 STEPS = 4
+IMPORTS_S = 100.0  # torch, Lightning or accelerate, on a machine that does other things too
 
 
 def free_port() -> str:
@@ -29,7 +30,7 @@ def free_port() -> str:
 
 def page_of(program: RunningProgram, tmp_path: Path) -> Beat:
     """The page of a program that has announced itself, of which it then is the only writer."""
-    program.announcement()
+    program.announcement(IMPORTS_S)
     beat = PageReader(tmp_path / "shared" / "key" / "pages" / f"{program.pid}.page").read()
     assert isinstance(beat, Beat), beat
     return beat
@@ -79,8 +80,8 @@ def test_a_script_that_beats_itself_has_its_own_beats_and_our_steps(tmp_path: Pa
     assert (beat.beats, beat.step, beat.phase) == (STEPS, STEPS, "training_step")
 
 
-def test_an_optimizer_in_a_compiled_graph_is_left_whole(tmp_path: Path) -> None:
-    assert step_page("compiled", tmp_path).step is None
+def test_a_compiled_step_goes_on(tmp_path: Path) -> None:
+    assert step_page("compiled", tmp_path).ending == "running"
 
 
 def test_each_rank_of_ddp_has_its_steps(tmp_path: Path) -> None:
