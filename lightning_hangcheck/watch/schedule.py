@@ -26,7 +26,7 @@ ALL_NAMED_S = 10.0
 LONGEST_S = 30.0
 MOST_OF_A_CORE = 0.01
 """What looks at ranks that are only slow may cost together: the target of the performance page."""
-BETWEEN_AFRESH = 4
+BETWEEN_AFRESH = 6
 """Longest intervals between two such beginnings: each brings some nine looks."""
 PAUSES_BEFORE_SURPRISE = 3.0
 LONGEST_PATIENCE_S = 8.0

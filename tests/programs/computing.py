@@ -1,7 +1,8 @@
 """Ranks that never beat and never meet, all busy in pure Python. ``computing.py HOW SECONDS``.
 
-``endless``: every rank goes round in two functions for ever. ``changing``: it computes for so long,
-in ever other functions, and ends well. ``uneven``: rank 0 does, and the others wait for it in a barrier.
+``endless``: every rank goes round in two functions for ever. ``changing``: it computes for so
+long, in ever other functions, and ends well. ``uneven``: rank 0 does so, and the others wait for it
+in a barrier.
 """
 
 import os
@@ -25,7 +26,7 @@ def changing(seconds):
     while time.monotonic() < end:
         chapter += 1
         names = {}
-        exec(CHAPTER.format(chapter=chapter), names)  # as code that was read just now
+        exec(CHAPTER.format(chapter=chapter), names)  # noqa: S102 - ours, ever other functions
         names[f"chapter_{chapter}"](time.monotonic() + 1.0)
     return chapter
 
