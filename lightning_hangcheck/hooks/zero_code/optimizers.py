@@ -36,6 +36,7 @@ class StepTeller:
         self._compiling = compiling
         self._recorder = current()
         self._told: int | None = None
+        self._others_tell = False
         self._steps = 0
         self._in_step: set[int] = set()
 
@@ -48,7 +49,8 @@ class StepTeller:
             self._steps += 1
         self._in_step.add(id(optimizer))
         page = self._recorder.page
-        if page.step not in (None, self._told):  # a callback tells its own
+        self._others_tell = self._others_tell or page.step not in (None, self._told)
+        if self._others_tell:  # a callback
             page.show_phase(page.phase)
             return
         beats = not self._recorder.beats_by_hand
