@@ -41,9 +41,9 @@ class RunningProgram:
         self._announcements = announcements
         self._unread = b""
 
-    def announcement(self) -> str:
+    def announcement(self, patience_s: float = PATIENCE_S) -> str:
         """Wait for the next line that the program announces."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while b"\n" not in self._unread:
             left = deadline - time.monotonic()
             ready, _, _ = select.select([self._announcements], [], [], max(0.0, left))

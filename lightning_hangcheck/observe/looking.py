@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
@@ -62,6 +63,10 @@ class Looker:
     Args:
         time_limit_s: Seconds for one probe of one process.
         torch_servers: Folder of the sockets on which ranks answer for torch's flight recorder.
+
+    Attributes:
+        cost_s: Processor time of this process and of those it started, while the last look was
+            under way.
     """
 
     def __init__(self, time_limit_s: float, torch_servers: Path) -> None:
@@ -70,6 +75,8 @@ class Looker:
         self._began_s = time.time()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look")
         self._pending: Future[Look] | None = None
+        self._spent_s = _spent_s()
+        self.cost_s = 0.0
 
     @property
     def looking(self) -> bool:
@@ -99,6 +106,7 @@ class Looker:
             )
             for one in targets
         ]
+        self._spent_s = _spent_s()
         self._pending = self._thread.submit(self._look, tuple(targets), subjects)
 
     def finished(self) -> Look | None:
@@ -106,6 +114,7 @@ class Looker:
         if self._pending is None or not self._pending.done():
             return None
         pending, self._pending = self._pending, None
+        self.cost_s = _spent_s() - self._spent_s
         return pending.result()
 
     def wait(self, time_limit_s: float) -> Look | None:
@@ -188,6 +197,11 @@ def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
         if target.role == "rank" and sample.stack is not None and sample.stack.threads
         for frame in sample.stack.threads[0].frames
     ]
+
+
+def _spent_s() -> float:
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _is_stopped(pid: int) -> bool:

@@ -5,4 +5,13 @@ stopping the target, it is. `sample` takes a whole look at one process or at all
 (`kernel`, over `proc` and `waits`), Python's (`stacks`) and the driver's (`gpu`).
 """
 
-__all__ = ["flight_record", "gpu", "memory", "proc", "sample", "stacks", "waits"]
+__all__ = [
+    "collective_numbers",
+    "flight_record",
+    "gpu",
+    "memory",
+    "proc",
+    "sample",
+    "stacks",
+    "waits",
+]

@@ -132,7 +132,7 @@ def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
     try:
         traces = [_trace(path, handler, deadline) for handler in HANDLERS]
         counters = msgspec.json.decode(
-            _post(path, "wait_counter_values", deadline), type=dict[str, _Counter]
+            ask_server(path, "wait_counter_values", deadline), type=dict[str, _Counter]
         )
     except (OSError, http.client.HTTPException) as error:
         why = f"torch's worker server gave no answer ({error!r})"
@@ -156,14 +156,25 @@ def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
 def _trace(path: Path, handler: str, deadline: float) -> _Trace:
     """Ask one of torch's recorders; a torch without CUDA has the first alone."""
     try:
-        return msgspec.json.decode(_post(path, handler, deadline), type=_Trace)
+        return msgspec.json.decode(ask_server(path, handler, deadline), type=_Trace)
     except _NoSuchHandler:
         if handler == HANDLERS[0]:
             raise
         return _Trace()
 
 
-def _post(path: Path, handler: str, deadline: float) -> bytes:
+def ask_server(path: Path, handler: str, deadline: float) -> bytes:
+    """Have a rank's worker server run one of its handlers.
+
+    Args:
+        path: The server's unix socket.
+        handler: Name, with its options.
+        deadline: Monotonic seconds by which the whole answer must be there.
+
+    Raises:
+        OSError: There is no server, or no answer in time.
+        HTTPException: Another answer than the handler's.
+    """
     connection = _UnixConnection(path, deadline)
     try:
         # without this the server keeps a thread of the rank waiting for a second request

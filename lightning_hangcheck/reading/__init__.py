@@ -1,7 +1,7 @@
 """Reads evidence: what a process does, where it stands, and what it waits for.
 
 From samples of one process (`process_activity`, `kernel_targets`, `thread_locks`), from frames and
-what is known of other people's code (`knowledge`, `torch_waits`, `place`, `source`,
+what is known of other people's code (`knowledge`, `torch_waits`, `place`, `paced_place`, `source`,
 `phase_of_life`), and from torch's record (`open_operations`, `messages`), to what a rank does
 (`rank_activity`). `wording` says it. Nothing here compares
 ranks or blames one: that is ``diagnosis``.
@@ -13,6 +13,7 @@ __all__ = [
     "livelock",
     "messages",
     "open_operations",
+    "paced_place",
     "phase_of_life",
     "place",
     "process_activity",

@@ -74,6 +74,11 @@ class Recorder(Announcer):
         self._life_lock = threading.RLock()
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
 
+    @property
+    def beats_by_hand(self) -> bool:
+        """Whether the script, or a loop of ours around its items, beats."""
+        return self._beat_writer.count > 0
+
     def start(self) -> Recorder:
         """Begin to record if this process should; a second call does nothing."""
         if not self._started:

@@ -207,20 +207,17 @@ class Watcher:
     def _judge(self, now_ns: int) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
         from lightning_hangcheck.diagnosis import judge
-        from lightning_hangcheck.reading.rank_activity import read_rank_activity
 
-        for rank in self.roster.alive:
-            seen = read_rank_activity(rank.view("", now_ns))
-            if seen.carried:
-                rank.progress.saw_new(now_ns)
-            if seen.activity == "moving":
-                rank.progress.saw_movement(now_ns)
-            elif seen.activity == "busy":
-                rank.progress.saw_spinning()
+        still = [rank.note_activity(now_ns) for rank in self.roster.alive]
         case = self._case(self.roster.round, now_ns)
         verdict = judge(case)
         telling = self.alarm.take(verdict)
-        self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
+        self._schedule.looked(
+            self._look_begun_ns,
+            suspicious=self.alarm.standing is not None,
+            stood_still=any(still),
+            cost_s=self._looker.cost_s,
+        )
         if telling is None:
             return
         self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0

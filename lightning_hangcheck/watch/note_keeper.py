@@ -52,7 +52,7 @@ def _notes(roster: Roster, now_ns: int) -> tuple[RankNote, ...]:
             silent_for_s=rank.progress.silent_ns(now_ns) / NANOSECONDS,
             idle_for_s=rank.progress.idle_ns(now_ns) / NANOSECONDS,
             circling_for_s=rank.progress.circling_ns(now_ns) / NANOSECONDS,
-            pace=rank.progress.pace(),
+            pace=rank.pace(),
         )
         for rank in roster.alive
     )

@@ -1,8 +1,10 @@
 """When to look at a job again. Pure: time is a parameter, in monotonic nanoseconds.
 
-A look costs each rank a few milliseconds, so none is taken while all is well; suspicion is cheap
-and looks often; what turned out to be only slow is looked at less and less. Looks come when the
-contract's table may have something to say: at 3 and 5 s of silence, and at 10.
+A look costs each rank a few milliseconds, so none is taken while ranks tell that they get on;
+suspicion is cheap and looks often; what turned out to be only slow is looked at less and less. What
+looks themselves saw does not begin a silence anew: a rank that never tells anything and computes
+for an hour would be looked at all the time. Looks come when the contract's table may have something
+to say: at 3 and 5 s of silence, and at 10.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ WHILE_SUSPECT_S = 2.5
 ALL_NAMED_S = 10.0
 """Silence at which whatever can be suspected is: up to it, the looks come as for a suspicion."""
 LONGEST_S = 30.0
+MOST_OF_A_CORE = 0.01
+"""What looks at ranks that are only slow may cost together: the target of the performance page."""
+BETWEEN_AFRESH = 6
+"""Longest intervals between two such beginnings: each brings some nine looks."""
 PAUSES_BEFORE_SURPRISE = 3.0
 LONGEST_PATIENCE_S = 8.0
 
@@ -35,20 +41,23 @@ class Schedule:
         self._last_ns = 0
         self._silent_s = 0.0
         self._interval_s = BETWEEN_FIRST_LOOKS_S
+        self._cost_s = 0.0
+        self._stood_still = False
+        self._afresh_ns = self._still_ns = 0
 
     def due_for(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
-        """Say whether to look now, by the rank that is silent for longest.
+        """Say whether to look now, by the rank that has told nothing for longest.
 
         Args:
             alive: Ranks that have a process.
             now_ns: Present time.
         """
-        silent = max(alive, key=lambda rank: rank.progress.silent_ns(now_ns), default=None)
+        silent = max(alive, key=lambda rank: rank.progress.untold_ns(now_ns), default=None)
         if silent is None:
             return False
         pace = silent.progress.pace()
         return self.due(
-            silent.progress.silent_ns(now_ns) / NANOSECONDS,
+            silent.progress.untold_ns(now_ns) / NANOSECONDS,
             pace.longest_pause_s if pace is not None and pace.known else 0.0,
             min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
             now_ns,
@@ -58,7 +67,7 @@ class Schedule:
         """Say whether to look now.
 
         Args:
-            silent_s: The longest silence of any rank.
+            silent_s: The longest time for which any rank told nothing.
             longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
             idle_s: How long the rank that is silent has been idle.
             now_ns: Present time.
@@ -75,18 +84,42 @@ class Schedule:
             self._looks, self._interval_s = 0, BETWEEN_FIRST_LOOKS_S
         return turned_idle or since_look >= self._interval_s
 
-    def looked(self, begun_ns: int, *, suspicious: bool) -> None:
-        """Note when a look was begun, and what it led to."""
+    def looked(
+        self,
+        begun_ns: int,
+        *,
+        suspicious: bool,
+        stood_still: bool = False,
+        cost_s: float = 0.0,
+    ) -> None:
+        """Note when a look was begun, and what it led to.
+
+        Args:
+            begun_ns: When.
+            suspicious: Somebody is suspected.
+            stood_still: It saw a rank that did not move through its code.
+            cost_s: Processor time that it took of us and of what we started for it.
+        """
+        self._cost_s = max(cost_s, self._cost_s / 2)
+        seldom = self._interval_s > WHILE_SUSPECT_S and begun_ns >= self._afresh_ns
+        if stood_still and not self._stood_still and seldom:
+            self._looks, self._still_ns = 0, begun_ns  # it moved: a hang may begin here
+            self._afresh_ns = begun_ns + int(BETWEEN_AFRESH * self._slowest_s() * NANOSECONDS)
+        self._stood_still = stood_still
+        still_s = (begun_ns - self._still_ns) / NANOSECONDS if self._still_ns else self._silent_s
         self._looks += 1
         self._last_ns = begun_ns
         if self._looks < FIRST_LOOKS:
             self._interval_s = BETWEEN_FIRST_LOOKS_S
-        elif suspicious or self._silent_s < ALL_NAMED_S:
+        elif suspicious or min(self._silent_s, still_s) < ALL_NAMED_S:
             self._interval_s = WHILE_SUSPECT_S
         else:
-            self._interval_s = min(2 * self._interval_s, LONGEST_S)
+            self._interval_s = min(2 * self._interval_s, self._slowest_s())
+
+    def _slowest_s(self) -> float:
+        return max(LONGEST_S, self._cost_s / MOST_OF_A_CORE)
 
     def calm(self) -> None:
         """All ranks advance: the next silence starts afresh."""
-        self._looks = 0
+        self._looks = self._still_ns = 0
         self._interval_s = BETWEEN_FIRST_LOOKS_S

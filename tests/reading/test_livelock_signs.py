@@ -92,5 +92,8 @@ def test_a_rank_that_goes_round_spins() -> None:
     assert "it moved, but for 5 min only among functions in which it had been before" in told
 
 
-def test_where_nobody_waits_a_long_computation_is_nobodys_fault() -> None:
-    assert judge(job(without_news(4000.0))).verdict == "healthy"
+@pytest.mark.parametrize(("seconds", "told"), [(299.0, "healthy"), (300.0, "hang")])
+def test_where_nobody_waits_one_that_goes_round_has_the_stall_timeout_too(
+    seconds: float, told: str
+) -> None:
+    assert judge(job(without_news(seconds))).verdict == told

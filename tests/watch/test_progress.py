@@ -50,18 +50,37 @@ def test_processor_time_is_no_progress_of_a_rank_that_beats() -> None:
     assert silence(progress, 21.0) == 20.0
 
 
-def test_processor_time_is_progress_of_a_rank_without_beats() -> None:
+def test_processor_time_is_no_progress_of_a_rank_without_beats_either() -> None:
     progress = Progress(0)
     use_processor(progress, 0, 20, share=1.0)
-    assert silence(progress, 21.0) == 1.0
+    assert silence(progress, 21.0) == 21.0
+    assert idleness(progress, 21.0) == 1.0
 
 
-def test_processor_time_counts_no_more_once_a_look_saw_the_rank_spin() -> None:
+def test_another_number_of_its_collectives_is_progress_that_the_rank_tells() -> None:
     progress = Progress(0)
-    use_processor(progress, 0, 5, share=1.0)
-    progress.saw_spinning()
-    use_processor(progress, 6, 30, share=1.0)
-    assert silence(progress, 30.0) == 25.0
+    progress.read_collectives(7 * SECOND)
+    assert silence(progress, 9.0) == 2.0
+    assert progress.untold_ns(9 * SECOND) == 2 * SECOND
+    assert progress.circling_ns(9 * SECOND) == 2 * SECOND
+
+
+def test_what_looks_saw_is_progress_but_no_word_of_the_rank() -> None:
+    progress = Progress(0)
+    progress.saw_movement(7 * SECOND)
+    assert silence(progress, 9.0) == 2.0
+    assert progress.untold_ns(9 * SECOND) == 9 * SECOND
+
+
+def test_a_pause_in_which_a_look_saw_the_rank_elsewhere_is_none_of_the_place() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0, 1.1, 1.2, 1.3, 1.4)
+    progress.read_beat(beat(1.4), 61 * SECOND)  # an evaluation that comes once an epoch
+    progress.saw_elsewhere()
+    read_beats(progress, 61.5, 61.6)
+    pace = progress.pace()
+    assert pace is not None
+    assert pace.longest_pause_s < 1.0
 
 
 def test_a_rank_that_computed_silently_and_then_waits_is_idle_only_since_it_waits() -> None:
@@ -155,14 +174,6 @@ def test_a_rank_that_never_beat_has_no_pace() -> None:
     progress = Progress(0)
     use_processor(progress, 0, 10, share=0.5)
     assert progress.pace() is None
-
-
-def test_use_of_the_processor_alone_does_not_make_samples_stale() -> None:
-    progress = Progress(0)
-    progress.saw_movement(1 * SECOND)
-    use_processor(progress, 2, 20, share=1.0)
-    assert progress.last_progress_ns == 20 * SECOND
-    assert progress.last_evident_ns == 1 * SECOND
 
 
 def test_a_rank_circles_from_its_last_beat_or_its_last_new_sign() -> None:

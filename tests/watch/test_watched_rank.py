@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.observe.discovery import FoundRank
@@ -52,6 +53,35 @@ def test_a_look_without_a_record_says_nothing() -> None:
     rank.read_flight(None)
     rank.read_flight(flight(6, entered=9))
     assert silence(rank, 9) == 9.0
+
+
+def numbers(rank: WatchedRank, at_s: int, entered: int, ended: int) -> None:
+    rank.read_numbers({"0": (entered, ended)}, at_s * SECOND)
+
+
+def test_numbers_of_collectives_that_go_on_are_progress() -> None:
+    rank = watched()
+    numbers(rank, 2, 5, 4)
+    numbers(rank, 3, 5, 5)
+    assert silence(rank, 9) == 6.0
+
+
+def test_numbers_that_stay_are_silence_also_where_an_answer_fails() -> None:
+    rank = watched()
+    numbers(rank, 2, 5, 4)
+    rank.read_numbers({}, 3 * SECOND)
+    numbers(rank, 4, 5, 4)
+    assert silence(rank, 9) == 9.0
+
+
+def test_numbers_of_an_earlier_silence_say_nothing_of_this_one() -> None:
+    rank = watched()
+    numbers(rank, 2, 5, 4)
+    rank.read(Beat(pid=1, beats=9, last_beat_ns=7 * SECOND), 7 * SECOND)
+    numbers(rank, 9, 50, 49)
+    assert silence(rank, 10) == 3.0
+    numbers(rank, 11, 51, 50)
+    assert silence(rank, 12) == 1.0
 
 
 def found_in(function: str, at_s: int, pid: int = 1) -> Sample:

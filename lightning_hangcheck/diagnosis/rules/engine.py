@@ -120,8 +120,6 @@ def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -
 def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
     """Ranks to ask about where nobody is seen to wait: silent for the whole stall timeout.
 
-    One in a livelock is not asked: all ranks may prepare their data for long.
-
     One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
     code that no frame tells (a copy from the GPU), it is the one that diverged.
     """
@@ -129,7 +127,6 @@ def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
         reading
         for reading in job.alive
         if reading.activity in ("idle", "busy", "unseen")
-        and not reading.livelocked
         and reading.silence_s >= job.case.limits.stall_timeout
     ]
     lone = minority_of_one(silent) if len(silent) == len(job.alive) else None

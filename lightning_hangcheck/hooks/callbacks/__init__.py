@@ -1,7 +1,7 @@
 """The callbacks of Lightning and of Hugging Face: they tell the page where training is.
 
-The door offers both callbacks, and which of Lightning's two packages is in use. Every hook is
-guarded: one that fails is switched off and said once, and training goes on.
+The door offers both callbacks, which of Lightning's two packages is in use, and the guard that is
+over every hook: one that fails is switched off and said once, and training goes on.
 """
 
-__all__ = ["huggingface_callback", "lightning_callback", "lightning_package"]
+__all__ = ["hook_guard", "huggingface_callback", "lightning_callback", "lightning_package"]

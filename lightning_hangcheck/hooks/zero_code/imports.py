@@ -21,6 +21,9 @@ JOINING = ("process_groups.instrument_joining", "group_notes.instrument_notes")
 """What must be watched before anybody can have taken a function of torch.distributed by name."""
 WATCHED = (
     (_C10D, "process_groups.instrument_groups"),
+    ("torch.optim.optimizer", "optimizers.instrument_optimizers"),
+    ("torch.optim.lr_scheduler", "optimizers.instrument_loop"),
+    ("torch.amp.grad_scaler", "optimizers.instrument_loop"),
     ("torch.serialization", "files.instrument_checkpoints"),
     ("torch.utils.data.dataloader", "files.instrument_data_loading"),
     ("datasets.load", "files.instrument_data_loading"),

@@ -68,6 +68,28 @@ def wrap(owner: Any, name: str, around: Around) -> bool:  # noqa: ANN401 - a mod
     return True
 
 
+def act_after(owner: type, name: str, act: Callable[[], None]) -> None:
+    """Have something done after each call of a method, for a tenth of what `wrap` costs.
+
+    Args:
+        owner: The class.
+        name: Of its method.
+        act: Must not raise.
+    """
+
+    def call(
+        wrapped: Callable[..., Any],
+        _instance: Any,  # noqa: ANN401 - of any class
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:  # noqa: ANN401 - what the method returns
+        result = wrapped(*arguments, **named)
+        act()
+        return result
+
+    wrapt.wrap_object(owner, name, WatchedFunction, (call,))
+
+
 def _packages_around(module: ModuleType) -> Iterator[ModuleType]:
     """Packages that may hand out a module's functions as their own, as torch does: torch.save."""
     name = module.__name__.rpartition(".")[0]

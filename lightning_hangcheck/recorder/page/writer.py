@@ -74,6 +74,11 @@ class PageWriter:
         """A page that nobody reads, for a process that does not record."""
         return cls(bytearray(layout.PAGE_SIZE))
 
+    @property
+    def step(self) -> int | None:
+        """The step that it shows."""
+        return None if self._step == UNKNOWN else self._step
+
     def pulse(self) -> None:
         """Say that a Python thread of this process runs."""
         layout.PULSE.form.pack_into(self.buffer, layout.PULSE.start, monotonic_ns())
@@ -84,6 +89,8 @@ class PageWriter:
         epoch: int | None = None,
         step: int | None = None,
         batch: int | None = None,
+        *,
+        beats: bool = True,
     ) -> None:
         """Show where in its life the rank is; counts as progress. About 0.5 microseconds.
 
@@ -94,6 +101,7 @@ class PageWriter:
             epoch: None keeps the one shown; so do the others.
             step: Optimizer steps so far.
             batch: Index in the epoch.
+            beats: Counts as a beat too; not where the rank says those itself.
         """
         if epoch is not None:
             self._epoch = epoch
@@ -104,7 +112,7 @@ class PageWriter:
         try:
             self._phase_index = PHASE_INDEX[phase]
             self.phase = phase
-            self._entries += 1
+            self._entries += beats
             self._write_phase()
         except (KeyError, TypeError, struct.error) as error:
             log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
@@ -155,7 +163,7 @@ class PageWriter:
         """
         self._saves += 1
         self._write("save", layout.SAVE, self._saves, at_ns, self._step)
-        return None if self._step == UNKNOWN else self._step
+        return self.step
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""

@@ -1,9 +1,9 @@
 """Since when does a rank show no progress? Pure: time is a parameter, in monotonic nanoseconds.
 
-Progress is a beat on the page; a look that saw the rank move through its code or move bytes; and,
-for a rank that never beats, the use of the processor, until a look shows that it only spins.
-Idleness is counted apart, because a rank that computed silently for minutes and waits for three
-seconds is idle for three seconds.
+Progress is what the rank tells, a beat on its page or another number of its collectives, and a look
+that saw it move through its code or move bytes. The use of the processor is none: a rank that spins
+would advance for ever. It only says since when a rank is idle, because one that computed silently
+for minutes and waits for three seconds is idle for three seconds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Progress:
         self._progress_ns = now_ns
         self._active_ns = now_ns
         self._new_ns = now_ns
-        self._spins = False
+        self._told_ns = now_ns
+        self._elsewhere = False
         self._processor: tuple[ProcessorTime, int] | None = None
         self._beat_ns = 0
         self._moved_ns = 0
@@ -69,14 +70,15 @@ class Progress:
         if beat.last_beat_ns <= 0:
             return
         if beat.last_beat_ns > self._beat_ns:
-            if self.beats:
+            if self.beats and not self._elsewhere:
                 self._pauses.setdefault(self._place, _Pauses()).learn(self._longest_silence_ns)
                 self._loop.learn(self._longest_silence_ns, self._steps_since(beat))
             self._step = beat.step
             self.beats, self._place = beat.beats > 0, _place(beat)
             self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
             self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
-            self._spins = False
+            self._told_ns = max(self._told_ns, beat.last_beat_ns)
+            self._elsewhere = False
         self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
 
     def read_processor(self, used: ProcessorTime, now_ns: int) -> None:
@@ -89,34 +91,42 @@ class Progress:
         main, everything = used.main_s - before.main_s, used.all_s - before.all_s
         if main > MAIN_SHARE * seconds or everything > ALL_SHARE * seconds:
             self._active_ns = now_ns
-            if not self.beats and not self._spins:
-                self._progress_ns = now_ns
+
+    def read_collectives(self, moment_ns: int) -> None:
+        """The rank began or ended a collective since it was last asked, however short it was."""
+        self._told_ns = max(self._told_ns, moment_ns)
+        self.saw_movement(moment_ns)
+        self.saw_new(moment_ns)
 
     def saw_movement(self, now_ns: int) -> None:
         """A look saw the rank move through its code, or move bytes."""
         self._progress_ns = max(self._progress_ns, now_ns)
         self._active_ns = max(self._active_ns, now_ns)
-        self._moved_ns = now_ns
-        self._spins = False
+        self._moved_ns = max(self._moved_ns, now_ns)
 
     def saw_new(self, now_ns: int) -> None:
         """A look saw the rank do what it had not done before in this silence."""
         self._new_ns = max(self._new_ns, now_ns)
 
-    def saw_spinning(self) -> None:
-        """A look saw the rank burn processor time in one place: that is no sign of progress."""
-        self._spins = True
+    def saw_elsewhere(self) -> None:
+        """A look saw the rank outside the place that its page names: no pause of that place."""
+        self._elsewhere = True
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
         """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
         self._progress_ns = min(self._progress_ns + lapse_ns, now_ns)
         self._active_ns = min(self._active_ns + lapse_ns, now_ns)
         self._new_ns = min(self._new_ns + lapse_ns, now_ns)
+        self._told_ns = min(self._told_ns + lapse_ns, now_ns)
         self._processor = None
 
     def silent_ns(self, now_ns: int) -> int:
         """Nanoseconds since the last progress."""
         return max(0, now_ns - self._progress_ns)
+
+    def untold_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank last told anything; looks at it are no word of its own."""
+        return max(0, now_ns - self._told_ns)
 
     def idle_ns(self, now_ns: int) -> int:
         """Nanoseconds since the rank last used the processor or progressed."""
@@ -137,8 +147,13 @@ class Progress:
         return self._progress_ns
 
     @property
+    def last_told_ns(self) -> int:
+        """When the rank last told anything, or began to be watched."""
+        return self._told_ns
+
+    @property
     def last_evident_ns(self) -> int:
-        """When the rank last beat or was seen to move; use of the processor is not evident."""
+        """When the rank last beat or was seen to move."""
         return max(self._beat_ns, self._moved_ns)
 
     def pace(self) -> Pace | None:

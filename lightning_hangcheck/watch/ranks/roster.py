@@ -14,6 +14,7 @@ from lightning_hangcheck.observe.process_tree import ProcessTree
 from lightning_hangcheck.probes.proc.exits import ExitWatcher
 from lightning_hangcheck.probes.proc.vitals import has_ended, main_thread_cpu_s, vitals
 from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.ranks.collective_readings import CollectiveReadings
 from lightning_hangcheck.watch.ranks.progress import ProcessorTime
 from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 
@@ -54,6 +55,7 @@ class Roster:
         self._pages = Pages(session.pages)
         self._process_tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
         self._exit_watcher = ExitWatcher()
+        self._collectives = CollectiveReadings(session.torch_servers)
         self.host = socket.gethostname()
         self._changed_ns = now_ns
         self._scanned_ns = 0
@@ -94,6 +96,7 @@ class Roster:
         beats, _ = self._pages.read()
         self._read_beats(beats, now_ns)
         self._look_at(self.alive, now_ns)
+        self._collectives.update(self.alive, now_ns)
         if scan:
             known = self.alive
             self._scan(beats, now_ns)
@@ -134,9 +137,10 @@ class Roster:
             rank.progress.forgive(lapse_ns, now_ns)
 
     def close(self) -> None:
-        """Let go of pages and processes."""
+        """Let go of pages, processes and what is asked of them."""
         self._pages.close()
         self._exit_watcher.close()
+        self._collectives.close()
 
     def _read_beats(self, beats: dict[int, Beat], now_ns: int) -> None:
         for rank in self.ranks.values():

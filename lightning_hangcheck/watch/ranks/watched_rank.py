@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Pace
     from lightning_hangcheck.model.evidence import Sample
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.observe.discovery import FoundRank
     from lightning_hangcheck.observe.looking import Target
+    from lightning_hangcheck.probes.collective_numbers import Numbers
 
 SAMPLES_KEPT = 4
 
@@ -41,6 +43,8 @@ class WatchedRank:
         self._samples: dict[Target, deque[Sample]] = {}
         self._memory_kills = kill_counter(found.pid)
         self._functions = FunctionsMet()
+        self._numbers: Numbers = {}
+        self._numbers_ns = 0
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take a reading of the rank's page."""
@@ -57,8 +61,19 @@ class WatchedRank:
         if flight is None or before is None or before.taken_ns < self.progress.last_progress_ns:
             return
         if _operations(flight) != _operations(before):
-            self.progress.saw_movement(flight.taken_ns)
-            self.progress.saw_new(flight.taken_ns)
+            self.progress.read_collectives(flight.taken_ns)
+
+    def read_numbers(self, numbers: Numbers, moment_ns: int) -> None:
+        """Take the numbers of its collectives; others than before in this silence are progress.
+
+        A group of which this answer tells nothing keeps what was last known of it.
+        """
+        known, since_ns = self._numbers, self._numbers_ns
+        self._numbers, self._numbers_ns = known | numbers, moment_ns
+        if since_ns < self.progress.last_told_ns:
+            return
+        if any(known.get(group, told) != told for group, told in numbers.items()):
+            self.progress.read_collectives(moment_ns)
 
     def note_exit(self, order: int, at: str, exit_code: int | None) -> None:
         """Take down the end of its process.
@@ -88,7 +103,26 @@ class WatchedRank:
             of_child = target.role != "rank"
             if self._functions.meet(sample, self.progress.last_new_ns, of_child=of_child):
                 self.progress.saw_new(sample.taken_ns)
+            if not of_child and not self._in_paced_place(sample):
+                self.progress.saw_elsewhere()
         self._forget_before(self.progress.last_evident_ns)
+
+    def pace(self) -> Pace | None:
+        """The pace of the place where the rank stands; None where its calls do not show that."""
+        newest = [samples[-1] for target, samples in self._samples.items() if target.role == "rank"]
+        known = bool(newest) and self._in_paced_place(newest[0])
+        return self.progress.pace() if known else None
+
+    def note_activity(self, now_ns: int) -> bool:
+        """Take from the looks whether the rank advances, and say whether it stands still."""
+        from lightning_hangcheck.reading.rank_activity import read_rank_activity
+
+        seen = read_rank_activity(self.view("", now_ns))
+        if seen.carried:
+            self.progress.saw_new(now_ns)
+        if seen.activity == "moving":
+            self.progress.saw_movement(now_ns)
+        return seen.activity in ("busy", "idle")
 
     def view(self, host: str, now_ns: int) -> RankView:
         """Return the rank as rules may see it."""
@@ -102,7 +136,7 @@ class WatchedRank:
             silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
             nothing_new_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
-            pace=self.progress.pace(),
+            pace=self.pace(),
             processes=tuple(
                 ProcessLook(
                     pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
@@ -119,6 +153,12 @@ class WatchedRank:
         if self.process_exit is None or self.beat is None:
             return self.process_exit
         return replace(self.process_exit, last_words=self.beat.last_words)
+
+    def _in_paced_place(self, sample: Sample) -> bool:
+        """Knowledge of frames is read with the first look: while all is well a sidecar is small."""
+        from lightning_hangcheck.reading.paced_place import in_paced_place
+
+        return in_paced_place(self.beat, sample)
 
     def _forget_before(self, moment_ns: int) -> None:
         """A sample from before the last progress says nothing of the present silence."""

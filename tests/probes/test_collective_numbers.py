@@ -1,0 +1,28 @@
+"""Numbers of collectives from the installed torch: they go on, also where Python cannot answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.probes.collective_numbers import collective_numbers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("mode", [(), ("keep-lock",)])
+def test_the_installed_torch_counts_what_was_entered_and_what_ended(
+    mode: tuple[str, ...], program: StartProgram, tmp_path: Path
+) -> None:
+    path = tmp_path / "torch" / "socket"
+    program("flight_recorded.py", str(path), "7", *mode)
+    assert set(collective_numbers(path, 10.0).values()) == {(7, 7)}
+
+
+def test_a_rank_without_a_server_has_none(tmp_path: Path) -> None:
+    assert collective_numbers(tmp_path / "socket", 1.0) == {}

@@ -1,0 +1,58 @@
+"""Ranks that never beat and never meet, all busy in pure Python. ``computing.py HOW SECONDS``.
+
+``endless``: every rank goes round in two functions for ever. ``changing``: it computes for so
+long, in ever other functions, and ends well. ``uneven``: rank 0 does so, and the others wait for it
+in a barrier.
+"""
+
+import os
+import sys
+import time
+
+
+def twice(number):
+    return 2 * number
+
+
+def endless(_):
+    number = 1
+    while True:
+        number = twice(number) % 1_000_003
+
+
+def changing(seconds):
+    """Work through chapters of a data set, each with code of its own."""
+    end, chapter = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        chapter += 1
+        names = {}
+        exec(CHAPTER.format(chapter=chapter), names)  # noqa: S102 - ours, ever other functions
+        names[f"chapter_{chapter}"](time.monotonic() + 1.0)
+    return chapter
+
+
+def uneven(seconds):
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    if os.environ["RANK"] == "0":
+        changing(seconds)
+    distributed.barrier()
+
+
+CHAPTER = """
+def parse_{chapter}(text):
+    return sum(ord(letter) * {chapter} for letter in text)
+
+def count_{chapter}(lines):
+    return sum(parse_{chapter}(line) for line in lines)
+
+def chapter_{chapter}(end):
+    from time import monotonic
+    while monotonic() < end:
+        count_{chapter}(["some words"] * 200)
+"""
+
+
+globals()[sys.argv[1]](float(sys.argv[2]))
+sys.stdout.write("done\n")

@@ -1,0 +1,65 @@
+"""The pace between batches is that of what comes in every pass, and of nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
+from lightning_hangcheck.reading.paced_place import in_paced_place
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import Phase
+
+LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
+STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
+VALIDATION = Frame("validation_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
+BACKWARD = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 1)
+LOADER = Frame("__next__", "/x/torch/utils/data/dataloader.py", 1)
+USERS = Frame("evaluate", "/home/me/train.py", 7)
+
+
+def known(phase: Phase | None, *frames: Frame, batch: int | None = None) -> bool:
+    stack = ProcessStack(pid=1, source="py-spy", threads=(ThreadStack(tid=1, frames=frames),))
+    return in_paced_place(Beat(pid=1, phase=phase, batch=batch), Sample(taken_ns=1, stack=stack))
+
+
+@pytest.mark.parametrize(
+    ("phase", "frames"),
+    [
+        ("training_step", (LOOP, STEP, USERS)),
+        ("training_step", (USERS, BACKWARD)),
+        ("validation", (LOOP, VALIDATION, USERS)),
+        (None, (USERS,)),  # beats of the script's own
+        ("generate", (USERS,)),
+    ],
+)
+def test_calls_that_come_in_every_pass_have_its_pace(
+    phase: Phase | None, frames: tuple[Frame, ...]
+) -> None:
+    assert known(phase, *frames)
+
+
+@pytest.mark.parametrize(
+    ("phase", "frames"),
+    [
+        ("dataloading", (LOOP, USERS)),  # on_train_epoch_end
+        ("training_step", (LOOP, USERS)),  # on_train_batch_end
+        ("training_step", (USERS,)),  # an evaluation after the last step of a plain loop
+        ("validation", (LOOP, USERS)),  # on_validation_epoch_end
+        ("training_step", (LOOP, VALIDATION, USERS)),
+    ],
+)
+def test_what_comes_now_and_then_has_no_known_pace(phase: Phase, frames: tuple[Frame, ...]) -> None:
+    assert not known(phase, *frames)
+
+
+def test_a_loader_has_the_pace_of_steps_only_where_a_callback_told_the_batch() -> None:
+    assert known("training_step", LOADER, batch=3)
+    assert not known("training_step", LOADER)
+
+
+def test_without_a_stack_nothing_tells_the_place() -> None:
+    assert not in_paced_place(Beat(pid=1, phase="training_step"), Sample(taken_ns=1))

@@ -1,0 +1,45 @@
+"""Ranks that burn the processor and tell nothing: an endless loop is one, a computation is not."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from processes import PROGRAMS, end
+from watch.launched import run, start_run, verdict_of
+
+from lightning_hangcheck.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
+
+
+def test_ranks_that_all_spin_are_looked_at_and_called(tmp_path: Path) -> None:
+    program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "endless", "0"]
+    ended = run(tmp_path, program, "--stall-timeout", "12", "--on-hang", "abort")
+    assert ended.returncode == 75, ended.stderr
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.cause) == ("hang", "spinning")
+    assert "computing.py" in verdict.summary
+
+
+@pytest.mark.timeout(260)
+def test_a_rank_that_computes_for_a_minute_is_not_even_suspected(tmp_path: Path) -> None:
+    program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "uneven", "65"]
+    job = start_run(tmp_path, program)
+    try:
+        out, err = job.communicate(timeout=220)
+    finally:
+        end(job)
+    assert job.returncode == 0, err
+    assert out.count("done") == 2
+    kinds = [
+        msgspec.json.decode(one.read_bytes(), type=Verdict).verdict
+        for one in (tmp_path / "run" / "verdicts").iterdir()
+    ]
+    assert kinds == ["finished"]
