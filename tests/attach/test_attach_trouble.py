@@ -140,7 +140,7 @@ def test_names_are_told_to_a_terminal_that_has_no_signs_for_them(
     command = [sys.executable, "-m", "lightning_hangcheck", "attach", "--pid", str(running.pid)]
     visited = subprocess.run(
         [*command, "--run-dir", str(folder / "run")],
-        env={**os.environ, "PYTHONIOENCODING": "latin-1", "HANGCHECK_STALL_TIMEOUT": "1"},
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "HANGCHECK_IDLE_AFTER": "1"},
         capture_output=True,
         encoding="latin-1",
         timeout=60,

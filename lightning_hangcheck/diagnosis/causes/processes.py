@@ -29,6 +29,8 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy
+
 GIB = 1 << 30
 FULL = 0.95
 """Share of the limit from which the kernel takes pages away from the processes themselves."""
@@ -55,8 +57,8 @@ def process_dead(situation: Situation) -> Finding | None:
     return blame(
         ordered,
         cause="process_dead",
-        ended_by="nobody" if situation.waited_for else "unknown_pace",
-        confidence=0.95 if situation.waited_for else 0.5,
+        ended_by=_needed(situation),
+        confidence=0.95 if situation.waited_for else 0.7 if situation.standstill else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
         aspect=aspect_of(first.view),
@@ -64,6 +66,20 @@ def process_dead(situation: Situation) -> Finding | None:
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
+
+
+def _needed(situation: Situation) -> EndedBy:
+    """Say whether anybody but the ranks that are gone could bring what the others wait for.
+
+    Where those that are left stand still in what only the job could end, a part of it is missing.
+    Where they ask for something from outside, or again and again, it may come by another way.
+    """
+    if situation.waited_for:
+        return "nobody"
+    if not situation.standstill:
+        return "unknown_pace"
+    left = who_ends(situation, situation.suspects)
+    return "nobody" if left in ("nobody", "inside") else "inside"
 
 
 def process_stopped(situation: Situation) -> Finding | None:
