@@ -86,7 +86,7 @@ def where_nobody_moves(
     """Return the patience with a job in which, all the visit long, nobody did anything.
 
     A look of another tool wakes a rank that has been stuck for an hour, and the kernel remembers no
-    more than that. So while others wait, standing still for a whole visit is enough for a suspicion.
+    more than that. So while others wait, one that stands still for a whole visit is suspected.
 
     Args:
         limits: In force.
