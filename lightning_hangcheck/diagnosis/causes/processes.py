@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 FULL = 0.95
 """Share of the limit from which the kernel takes pages away from the processes themselves."""
+LOOPBACK = ("127.", "[::1]:", "::1:", "[::ffff:127.", "::ffff:127.")
+"""Addresses of this machine that no other reaches."""
 FAULTS_A_SECOND = 50
 """Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
 memory needs none."""
@@ -79,7 +81,17 @@ def _needed(situation: Situation) -> EndedBy:
     if not situation.standstill:
         return "unknown_pace"
     left = who_ends(situation, situation.suspects)
-    return "nobody" if left in ("nobody", "inside") else "inside"
+    within_job = left in ("nobody", "inside") or all(map(_asks_this_machine, situation.suspects))
+    return "nobody" if within_job else "inside"
+
+
+def _asks_this_machine(reading: RankReading) -> bool:
+    """Whether a rank waits at connections of this machine alone: that of the job's store, mostly.
+
+    The store may be kept by a launcher, which nobody looks at.
+    """
+    sockets = [one for one in reading.targets if one.kind == "socket"]
+    return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
 
 
 def process_stopped(situation: Situation) -> Finding | None:
