@@ -78,6 +78,9 @@ def test_the_culprit_among_eight_ranks_in_under_three_seconds(
     assert verdict["victims"] == [0, 2, 3, 4, 5, 6, 7]
     assert "waits_for_feed" in str(verdict["summary"])
     assert worked_s < 0.9
+    case = json.loads((folder / "evidence" / "1" / "case.json").read_text())
+    looks = [len(process["samples"]) for rank in case["ranks"] for process in rank["processes"]]
+    assert set(looks) == {2}, "where every rank has slept for long, the kernel knows the rest"
     assert all(is_alive(psutil.Process(pid)) for pid in ranks.pids.values())
 
 

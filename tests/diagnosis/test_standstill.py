@@ -92,7 +92,9 @@ def test_a_rank_that_failed_is_dead_where_the_others_ask_the_job_itself(
     waits: dict[str, Any],
 ) -> None:
     asks = rank(1, IN_LOAD, silent=5.0, **waits)
-    assert told(job(gone(0, -9, silent=5.0), asks)) == ("dead", (0,), "process_dead")
+    case = job(gone(0, -9, silent=5.0), asks)
+    assert told(case) == ("dead", (0,), "process_dead")
+    assert "rank 1 stands still in load (demo/train.py:41)" in judge(case).summary
 
 
 def test_a_rank_that_failed_is_dead_later_where_the_others_may_ask_for_anything() -> None:

@@ -55,6 +55,8 @@ def process_dead(situation: Situation) -> Finding | None:
     if len(culprits) > 1:
         others = [one.rank for one in culprits if one is not first]
         sentence += f"; {name_ranks(others)} ended after it"
+    if situation.standstill:
+        sentence += f"; {_left_standing(situation)}"
     ordered = [first, *(one for one in culprits if one is not first)]
     return blame(
         ordered,
@@ -68,6 +70,12 @@ def process_dead(situation: Situation) -> Finding | None:
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
+
+
+def _left_standing(situation: Situation) -> str:
+    left = [one.rank for one in situation.suspects]
+    place = within(situation.suspects[0].place)
+    return join(name_ranks(left), verb(left, "stands", "stand"), "still", place)
 
 
 def _needed(situation: Situation) -> EndedBy:
