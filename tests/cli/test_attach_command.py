@@ -137,11 +137,11 @@ def test_a_rank_that_died_is_gone_where_others_wait_in_a_collective(program: Sta
 
 
 def test_a_single_process_without_a_launcher(program: StartProgram) -> None:
-    """Nobody waits for it, so nothing says that it should advance."""
+    """Nobody waits for it, but it is the whole job, and only it could end its own wait."""
     alone = program("starting_ranks.py", "alone", "1")
     code, folder = attach("--pid", str(alone.pid))
     verdict = verdict_in(folder)
-    assert (code, verdict["verdict"], verdict["world_size"]) == (0, "healthy", 1)
+    assert (code, verdict["verdict"], verdict["world_size"]) == (3, "hang", 1)
 
 
 def test_processes_without_variables_are_ranks_in_the_order_given(program: StartProgram) -> None:
