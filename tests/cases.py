@@ -129,8 +129,8 @@ def look(
 def sample(
     frames: Frames, taken_ns: int, *, pid: int, cpu_s: float, read_bytes: int, **thread: Any
 ) -> Sample:
-    """One sample of a process with a main thread."""
-    main = ThreadState(tid=pid, cpu_s=cpu_s, **thread)
+    """One sample of a process; unless told otherwise, its main thread waits in its own memory."""
+    main = ThreadState(tid=pid, cpu_s=cpu_s, **{"waits_for": FUTEX, **thread})
     return Sample(
         taken_ns=taken_ns,
         kernel=ProcessState(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.attach.job_grouping import FoundJob
 from lightning_hangcheck.attach.recorded_session import Watch
-from lightning_hangcheck.attach.silence import unknown_sleep, with_silences
+from lightning_hangcheck.attach.silence import unknown_sleep, where_nobody_moves, with_silences
 from lightning_hangcheck.attach.watched_history import history, stale_notes
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.model.beat import Beat
@@ -86,7 +86,7 @@ def attached_case(seen: Observation, run_id: str) -> Case:
         ranks=views,
         gaps=(*seen.gaps, *unwatched, *unknown_sleep(views, watched)),
         code=seen.code,
-        limits=seen.limits,
+        limits=where_nobody_moves(seen.limits, views, watched),
         taken_at=seen.taken_at,
         taken_ns=seen.taken_ns,
     )

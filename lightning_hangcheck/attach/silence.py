@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 PROVEN_AFTER_S = 1.0
 """What is proven is told at once, as nobody watched before; but not of a rank that says that it has
 just progressed."""
+VISIT_S = 2.0
+"""Seconds from the first look of a visit to its last."""
 WOKEN_S = 5.0
 """Sleep so short that a look of another tool may have begun it, where nobody does anything."""
 NOBODY_WATCHED: Mapping[int, RankNote] = MappingProxyType({})
@@ -76,6 +78,25 @@ def of_a_visit(limits: Limits) -> Limits:
     at_once = ("suspect_proven_after", "proven_after", "suspect_person_after", "person_after")
     shorter = {name: min(getattr(limits, name), PROVEN_AFTER_S) for name in at_once}
     return replace(limits, **shorter)
+
+
+def where_nobody_moves(
+    limits: Limits, views: Sequence[RankView], watched: Mapping[int, RankNote]
+) -> Limits:
+    """Return the patience with a job in which, all the visit long, nobody did anything.
+
+    A look of another tool wakes a rank that has been stuck for an hour, and the kernel remembers no
+    more than that. So while others wait, one that stands still for a whole visit is suspected.
+
+    Args:
+        limits: In force.
+        views: All ranks, with their silences.
+        watched: By rank, what a sidecar knows of it: where one does, nothing is left to guess.
+    """
+    if watched or not stands_still(views) or not any(map(_waits, views)):
+        return limits
+    shorter = ("suspect_idle_after", "suspect_outside_after")
+    return replace(limits, **{name: min(getattr(limits, name), VISIT_S) for name in shorter})
 
 
 def stands_still(views: Sequence[RankView]) -> bool:

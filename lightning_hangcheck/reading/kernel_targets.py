@@ -8,7 +8,13 @@ from lightning_hangcheck.reading.wording import process_name
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.evidence import Holder, ProcessLook, Sample, WaitTarget
+    from lightning_hangcheck.model.evidence import (
+        Holder,
+        ProcessLook,
+        Sample,
+        TargetKind,
+        WaitTarget,
+    )
 
 WORKING_SHARE = 0.02
 """Share of a core above which a process outside the job works, as for ranks."""
@@ -38,8 +44,17 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
 
 def limited(look: ProcessLook) -> bool:
     """Whether the call that its main thread is in ends by itself at a time: a sleep, a retry."""
+    return _shows(look, "time")
+
+
+def in_own_memory(look: ProcessLook) -> bool:
+    """Whether its main thread waits, without a time limit, for a word that only it can change."""
+    return _shows(look, "futex")
+
+
+def _shows(look: ProcessLook, kind: TargetKind) -> bool:
     samples = [sample for sample in look.samples if sample.kernel is not None][-1:]
-    return any(target.kind == "time" for sample in samples for target in _targets(sample))
+    return any(target.kind == kind for sample in samples for target in _targets(sample))
 
 
 def works(look: ProcessLook, holder: Holder) -> bool:

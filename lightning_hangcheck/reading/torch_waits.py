@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from lightning_hangcheck.reading.knowledge.loading import FrameRule
 
 FOR_RANKS: frozenset[WaitKind] = frozenset(
-    {"collective", "backward", "rendezvous_connect", "rendezvous_peers", "guard"}
+    {
+        "collective",
+        "backward",
+        "rendezvous_connect",
+        "rendezvous_peers",
+        "rendezvous_nodes",
+        "guard",
+    }
 )
 """Waits that only other ranks (or the store that they share) can end."""
 COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward"})

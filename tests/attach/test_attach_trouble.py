@@ -84,7 +84,8 @@ def test_a_visit_ends_in_time_where_processes_do_not_answer(
     began = time.monotonic()
     case = Observer(job, LIMITS, RecordedSession(), time_limit_s=1.5).take_evidence("visit")
     assert time.monotonic() - began < 1.5 + 3.0  # three looks take two seconds
-    assert [len(view.processes[0].samples) for view in case.ranks] == [3, 3]
+    looks = [len(view.processes[0].samples) for view in case.ranks]
+    assert looks in ([3, 3], [4, 4]), "a glance comes first where they slept for long already"
     assert any("gave no answer within 0." in gap.why for gap in case.gaps)
 
 
@@ -140,7 +141,7 @@ def test_names_are_told_to_a_terminal_that_has_no_signs_for_them(
     command = [sys.executable, "-m", "lightning_hangcheck", "attach", "--pid", str(running.pid)]
     visited = subprocess.run(
         [*command, "--run-dir", str(folder / "run")],
-        env={**os.environ, "PYTHONIOENCODING": "latin-1", "HANGCHECK_STALL_TIMEOUT": "1"},
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "HANGCHECK_IDLE_AFTER": "1"},
         capture_output=True,
         encoding="latin-1",
         timeout=60,

@@ -11,6 +11,7 @@ from lightning_hangcheck.attach.silence import (
     of_a_visit,
     stands_still,
     unknown_sleep,
+    where_nobody_moves,
     with_silences,
 )
 from lightning_hangcheck.diagnosis import judge
@@ -32,7 +33,8 @@ def judged(
     *views: RankView, watched_s: float = WATCHED_S, notes: tuple[RankNote, ...] = ()
 ) -> Verdict:
     known = {note.rank: note for note in notes}
-    return judge(job(*with_silences(views, watched_s, LIMITS, NOW_NS, known), limits=LIMITS))
+    silent = with_silences(views, watched_s, LIMITS, NOW_NS, known)
+    return judge(job(*silent, limits=where_nobody_moves(LIMITS, silent, known)))
 
 
 def note(number: int, silent_s: float, idle_s: float | None = None) -> RankNote:
@@ -81,9 +83,10 @@ def test_a_rank_that_records_was_not_silent_for_longer_than_since_its_last_beat(
     assert judged(waiting(400.0), replace(slept_long, beat=nothing_said)).verdict == "hang"
 
 
-def test_a_wait_of_seconds_is_healthy() -> None:
-    """A download, a tracker's run, a save that flushes to its disk."""
-    assert judged(waiting(3.0), slept(rank(1, IN_LOAD), 2.5)).verdict == "healthy"
+def test_a_wait_of_seconds_is_suspected_only_where_nobody_moves() -> None:
+    """A download, a tracker's run, a save: all of these do something within two seconds."""
+    assert judged(waiting(3.0), slept(rank(1, IN_LOAD), 2.5)).verdict == "suspect"
+    assert judged(waiting(3.0), slept(rank(1, IN_LOAD, cpu=0.9), 0.0)).verdict == "healthy"
 
 
 def test_one_that_polls_hangs_once_others_waited_longer_than_any_limit() -> None:
@@ -121,7 +124,7 @@ def test_a_stopped_rank_is_proven_at_once() -> None:
 
 def test_what_a_watcher_knows_counts_where_its_looks_woke_the_ranks() -> None:
     woken = waiting(0.3), slept(rank(1, IN_LOAD), 0.3)
-    assert judged(*woken).verdict == "healthy"
+    assert judged(*woken).verdict == "suspect"
     verdict = judged(*woken, notes=(note(0, 90.0), note(1, 80.0)))
     assert (verdict.verdict, verdict.culprits, verdict.stalled_for_s) == ("hang", (1,), 80.0)
 

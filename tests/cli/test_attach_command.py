@@ -78,6 +78,9 @@ def test_the_culprit_among_eight_ranks_in_under_three_seconds(
     assert verdict["victims"] == [0, 2, 3, 4, 5, 6, 7]
     assert "waits_for_feed" in str(verdict["summary"])
     assert worked_s < 0.9
+    case = json.loads((folder / "evidence" / "1" / "case.json").read_text())
+    looks = [len(process["samples"]) for rank in case["ranks"] for process in rank["processes"]]
+    assert set(looks) == {2}, "where every rank has slept for long, the kernel knows the rest"
     assert all(is_alive(psutil.Process(pid)) for pid in ranks.pids.values())
 
 
@@ -134,11 +137,11 @@ def test_a_rank_that_died_is_gone_where_others_wait_in_a_collective(program: Sta
 
 
 def test_a_single_process_without_a_launcher(program: StartProgram) -> None:
-    """Nobody waits for it, so nothing says that it should advance."""
+    """Nobody waits for it, but it is the whole job, and only it could end its own wait."""
     alone = program("starting_ranks.py", "alone", "1")
     code, folder = attach("--pid", str(alone.pid))
     verdict = verdict_in(folder)
-    assert (code, verdict["verdict"], verdict["world_size"]) == (0, "healthy", 1)
+    assert (code, verdict["verdict"], verdict["world_size"]) == (3, "hang", 1)
 
 
 def test_processes_without_variables_are_ranks_in_the_order_given(program: StartProgram) -> None:

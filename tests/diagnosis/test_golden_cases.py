@@ -21,11 +21,11 @@ EXPECTED = {
     "l_allgather_global_zero": ("hang", (0,), "rank_diverged", "X.on_validation_epoch_end"),
     "l_barrier_in_prepare_data": ("hang", (0,), "rank_diverged", "D.prepare_data"),
     "l_stopiteration_break_rank": ("hang", (1,), "rank_diverged", "last agreed #26"),
-    "l_wandb_stall": ("hang", (0,), "logger_init", "rank 1 waits for it in barrier"),
+    "l_wandb_stall": ("suspect", (0,), "logger_init", "rank 1 waits for it in barrier"),
     "p_busy_loop": ("suspect", (1,), "spinning", "p_busy_loop (user/train.py:81)"),
     "p_ddp_uneven": ("hang", (0, 1), "rank_diverged", "rank 0 waits in backward"),
-    "p_input_prompt": ("hang", (0,), "rank_stalled", "p_input_prompt (user/train.py:133)"),
-    "p_loader_worker_hang": ("hang", (1,), "dataloader_worker", "HangDS.__getitem__"),
+    "p_input_prompt": ("suspect", (0,), "rank_stalled", "p_input_prompt (user/train.py:133)"),
+    "p_loader_worker_hang": ("suspect", (1,), "dataloader_worker", "HangDS.__getitem__"),
     "p_missing_rank": ("hang", (0, 1), "rendezvous", "process group to form"),
     "p_new_group_subset": ("hang", (0, 1), "rank_diverged", "rank 0 waits in new_group"),
     "p_sigstop": ("hang", (1,), "process_stopped", "p_sigstop (user/train.py:74)"),
@@ -34,6 +34,8 @@ EXPECTED = {
     "receive_without_send": ("hang", (0,), "rank_diverged", "waits in recv"),
     "uneven_validation_batches": ("hang", (1,), "uneven_work", "last agreed #63"),
 }
+"""Where it was not recorded what a system call waits for, anything may end it, for as long as 300
+seconds: `l_wandb_stall`, `p_input_prompt`, `p_loader_worker_hang`."""
 
 
 def _read(name: str) -> Case:

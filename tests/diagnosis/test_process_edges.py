@@ -63,9 +63,12 @@ def test_a_remote_end_that_is_a_rank_is_the_culprit() -> None:
 
 
 @pytest.mark.parametrize("kind", ["socket", "pipe"])
-def test_ranks_that_serve_each_other_may_be_idle(kind: str) -> None:
+def test_a_rank_that_waits_at_a_pipe_leads_to_the_one_at_its_other_end(kind: str) -> None:
+    """A service sits there as long as nobody asks, but here nobody is left who could."""
     asks = rank(1, IN_LOAD, **waiting_for(kind, "read", "127.0.0.1:80", 100))
-    assert judge(job(rank(0, IN_QUEUE), asks)).verdict == "healthy"
+    assert told(job(rank(0, IN_QUEUE), asks)) == ("hang", (0,), (1,), "rank_stalled")
+    works = rank(0, IN_QUEUE, cpu=1.0)
+    assert judge(job(works, asks)).verdict == "healthy"
 
 
 def test_one_that_accepts_connections_waits_for_nobody_by_name() -> None:

@@ -13,6 +13,7 @@ from cases import (
     job,
     missing,
     rank,
+    torch,
     user,
 )
 
@@ -71,3 +72,24 @@ def test_rank_0_that_keeps_the_store_waits_for_the_ranks_that_are_still_on_their
     assert judge(job(rank(0, IN_CONNECT, silent=40.0), imports)).verdict == "healthy"
     stuck = judge(job(rank(0, IN_CONNECT, silent=40.0), rank(1, IN_LOAD, silent=40.0)))
     assert (stuck.verdict, stuck.culprits, stuck.victims) == ("hang", (1,), (0,))
+
+
+AGENT = torch("SimpleElasticAgent._rendezvous", "distributed/elastic/agent/server/api.py")
+
+
+def test_a_launcher_that_waits_for_a_node_is_told_with_address_and_who_is_missing() -> None:
+    command = "torchrun --nnodes=2 --node_rank 0 --rdzv-endpoint=10.0.0.1:29400 train.py"
+    inside = torch("next_rendezvous", "distributed/elastic/rendezvous/dynamic_rendezvous.py")
+    waits = rank(0, (AGENT, inside), silent=10.0)
+    verdict = judge(job(waits, command=command, local_world_size=None))
+    assert (verdict.verdict, verdict.culprits) == ("suspect", ())
+    assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
+    assert "no rank has started: torchrun (pid 100) has waited 10 s" in verdict.summary
+    assert "for the other nodes of 2 at 10.0.0.1:29400 (this is node 0)" in verdict.summary
+    assert "torchrun on every other node" in verdict.remedies[0].text
+    late = job(rank(0, (AGENT,), silent=300.0), command=command, local_world_size=None)
+    assert judge(late).verdict == "hang"
+
+
+def test_a_launcher_that_has_waited_for_seconds_is_no_alarm() -> None:
+    assert judge(job(rank(0, (AGENT,), silent=9.0), local_world_size=None)).verdict == "healthy"

@@ -245,8 +245,10 @@ def test_a_hang_weighs_more_than_a_suspicion_of_a_more_specific_rule() -> None:
 
 
 def test_a_lone_process_has_the_patience_of_what_cannot_be_proven() -> None:
-    assert judge(job(rank(0, IN_LOAD, silent=299.0))).verdict == "healthy"
-    assert _told(job(rank(0, IN_LOAD, silent=301.0))) == ("hang", (0,), (), "rank_stalled")
+    unknown = {"waits_for": ()}
+    assert judge(job(rank(0, IN_LOAD, silent=299.0, **unknown))).verdict == "suspect"
+    lone = job(rank(0, IN_LOAD, silent=301.0, **unknown))
+    assert _told(lone) == ("hang", (0,), (), "rank_stalled")
     assert _told(job(rank(0, IN_LOAD, silent=301.0, cpu=1.0)))[3] == "spinning"
 
 

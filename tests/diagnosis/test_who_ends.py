@@ -48,6 +48,7 @@ def ended_by(culprit: RankView) -> str:
     ("waits", "who"),
     [
         ({"waits_for": FUTEX}, "inside"),
+        ({"waits_for": ()}, "outside"),
         (SLEEPS, "outside"),
         (ASKS_REMOTE, "outside"),
         (waiting_for("socket", "accept4", "127.0.0.1:80"), "outside"),

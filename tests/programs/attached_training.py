@@ -7,6 +7,7 @@ barrier behind it), stuck (rank 1 leaves the loop for its own code).
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def saves_slowly(model):
 
 def waits_for_feed():
     Path(sys.argv[2]).touch()
-    time.sleep(1000)
+    threading.Event().wait()
 
 
 def trains(mode):

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -47,8 +48,7 @@ def fail():
 
 
 def load():
-    while True:
-        time.sleep(1000)
+    threading.Event().wait()
 
 
 if what in ("raise", "kill", "lose"):

@@ -9,6 +9,7 @@ writes there where its session is, once it stands (torchrun hands no pipe on).
 import io
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def loads(words):
     shown.rename(shown.with_name(f"{os.getpid()}.stands"))
     if os.environ.get("RANK") == "0":
         library["barrier"]()
-    time.sleep(1000)
+    threading.Event().wait()
     return headers, pair, passphrase, pw, wandb_key, nested, arguments, address, written, cut
 
 

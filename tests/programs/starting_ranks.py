@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from announcing import announce
@@ -38,7 +39,7 @@ def saves():
 
 
 def waits_for_feed():
-    time.sleep(1000)
+    threading.Event().wait()
 
 
 def becomes(mode, rank):

@@ -29,9 +29,13 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy
+
 GIB = 1 << 30
 FULL = 0.95
 """Share of the limit from which the kernel takes pages away from the processes themselves."""
+LOOPBACK = ("127.", "[::1]:", "::1:", "[::ffff:127.", "::ffff:127.")
+"""Addresses of this machine that no other reaches."""
 FAULTS_A_SECOND = 50
 """Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
 memory needs none."""
@@ -51,12 +55,14 @@ def process_dead(situation: Situation) -> Finding | None:
     if len(culprits) > 1:
         others = [one.rank for one in culprits if one is not first]
         sentence += f"; {name_ranks(others)} ended after it"
+    if situation.standstill:
+        sentence += f"; {_left_standing(situation)}"
     ordered = [first, *(one for one in culprits if one is not first)]
     return blame(
         ordered,
         cause="process_dead",
-        ended_by="nobody" if situation.waited_for else "unknown_pace",
-        confidence=0.95 if situation.waited_for else 0.5,
+        ended_by=_needed(situation),
+        confidence=0.95 if situation.waited_for else 0.7 if situation.standstill else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
         aspect=aspect_of(first.view),
@@ -64,6 +70,36 @@ def process_dead(situation: Situation) -> Finding | None:
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
+
+
+def _left_standing(situation: Situation) -> str:
+    left = [one.rank for one in situation.suspects]
+    place = within(situation.suspects[0].place)
+    return join(name_ranks(left), verb(left, "stands", "stand"), "still", place)
+
+
+def _needed(situation: Situation) -> EndedBy:
+    """Say whether anybody but the ranks that are gone could bring what the others wait for.
+
+    Where those that are left stand still in what only the job could end, a part of it is missing.
+    Where they ask for something from outside, or again and again, it may come by another way.
+    """
+    if situation.waited_for:
+        return "nobody"
+    if not situation.standstill:
+        return "unknown_pace"
+    left = who_ends(situation, situation.suspects)
+    within_job = left in ("nobody", "inside") or all(map(_asks_this_machine, situation.suspects))
+    return "nobody" if within_job else "inside"
+
+
+def _asks_this_machine(reading: RankReading) -> bool:
+    """Whether a rank waits at connections of this machine alone: that of the job's store, mostly.
+
+    The store may be kept by a launcher, which nobody looks at.
+    """
+    sockets = [one for one in reading.targets if one.kind == "socket"]
+    return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
 
 
 def process_stopped(situation: Situation) -> Finding | None:

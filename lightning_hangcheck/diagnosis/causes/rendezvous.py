@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -26,6 +27,9 @@ NOBODY_ELSEWHERE = (
 def rendezvous(situation: Situation) -> Finding | None:
     """Blame ranks that have no process, else ranks without a store, else all that wait."""
     job = situation.job
+    launchers = job.waiting_in({"rendezvous_nodes"})
+    if launchers and len(launchers) == len(job.alive):
+        return _no_rank_yet(job, launchers)
     missing = situation.suspects_that_are("missing")
     if missing:
         return _never_started(situation, missing)
@@ -37,6 +41,39 @@ def rendezvous(situation: Situation) -> Finding | None:
     if waiting and not situation.graph.ends and len(waiting) == len(job.alive):
         return _nobody_came(situation, waiting)
     return None
+
+
+def _no_rank_yet(job: JobReading, launchers: Sequence[RankReading]) -> Finding:
+    """The only process of the job is its launcher, which waits for other nodes to join it.
+
+    How many nodes it waits for, and where, its command says: no rank is there yet that could.
+    """
+    command = job.case.run.command
+    nodes, own = _option(command, "nnodes"), _option(command, "node[-_]rank")
+    host, port = _option(command, "master[-_]addr"), _option(command, "master[-_]port")
+    address = _option(command, "rdzv[-_]endpoint") or ":".join(filter(None, (host, port)))
+    sentence = join(
+        f"no rank has started: torchrun (pid {launchers[0].view.pid}) has waited",
+        _silence(launchers),
+        f"for the other nodes of {nodes}" if nodes else "for other nodes",
+        f"at {address}" if address else "",
+        f"(this is node {own})" if own else "",
+    )
+    finding = blame(
+        launchers,
+        cause="rendezvous",
+        ended_by="announced",
+        confidence=0.85,
+        sentence=sentence,
+        waited_for=True,
+    )
+    return replace(finding, culprits=(), phase="rendezvous", aspect="nodes")
+
+
+def _option(command: str, name: str) -> str:
+    """Read an option of a command line, ``--name value`` or ``--name=value``; empty if absent."""
+    found = re.search(rf"--{name}[ =](\S+)", command)
+    return found[1] if found is not None else ""
 
 
 def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Finding:

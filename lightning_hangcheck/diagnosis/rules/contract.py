@@ -44,8 +44,9 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     Attributes:
         suspects: Ranks where the wait-for graph ends. Where nobody is seen to wait, ranks that have
-            been silent for the whole stall timeout.
+            been silent for the whole stall timeout; in a standstill those that hold it up.
         waited_for: Whether other ranks wait for the suspects.
+        standstill: No rank waits for another, and none does anything.
         divergence: Where the ranks' ways part, if they do.
     """
 
@@ -53,6 +54,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     graph: WaitGraph
     suspects: tuple[RankReading, ...] = ()
     waited_for: bool = False
+    standstill: bool = False
     divergence: Divergence | None = None
 
     def suspects_that_are(self, *activities: Activity) -> tuple[RankReading, ...]:
@@ -92,6 +94,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         silence_s: The silence that counts.
         sentence: Who, where, why and for how long; who waits is added to it.
         waited_for: Whether others wait for the culprits.
+        standstill: As in `Situation`.
         gone: A culprit has no process any more.
         pace: The slowest of the culprits', if all are known.
         goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
@@ -110,6 +113,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     silence_s: float
     sentence: str
     waited_for: bool = False
+    standstill: bool = False
     gone: bool = False
     pace: Pace | None = None
     goes_on_after_s: float = 0.0

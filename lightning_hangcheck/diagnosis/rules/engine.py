@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.causes import (
     collectives,
@@ -25,6 +26,7 @@ from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_grap
 from lightning_hangcheck.diagnosis.job import JobReading, RankReading, read_job
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation, Skipped
 from lightning_hangcheck.diagnosis.rules.patience import decide
+from lightning_hangcheck.diagnosis.rules.who_ends import asks_again
 from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 
 if TYPE_CHECKING:
@@ -89,7 +91,10 @@ def conclude(case: Case) -> Conclusion:
     situation = _situate(job, graph, divergence)
     lacking = [(rule, _lacking(rule, job)) for rule in RULES]
     findings = [rule.find(situation) for rule, lacks in lacking if not lacks]
-    judged = [(decide(found, case.limits), found) for found in findings if found is not None]
+    told = [
+        replace(found, standstill=situation.standstill) for found in findings if found is not None
+    ]
+    judged = [(decide(found, case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
     gravest = max(alarms, key=partial(_weight, graph), default=None)
     return Conclusion(
@@ -114,7 +119,28 @@ def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -
         return Situation(
             job=job, graph=graph, suspects=ends, waited_for=True, divergence=divergence
         )
-    return Situation(job=job, graph=graph, suspects=_long_silent(job))
+    stuck = _stuck_by_themselves(job, graph)
+    return Situation(
+        job=job, graph=graph, suspects=stuck or _long_silent(job), standstill=bool(stuck)
+    )
+
+
+def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
+    """Return the ranks that hold a job up in which every rank is idle and none waits for another.
+
+    Those that only ask again and again, for whatever it is, may wait for what the others do not
+    make: they are victims where any other waits for something else.
+
+    Returns:
+        None where a rank does anything, or may on a node that is not seen.
+    """
+    idle = [one for one in job.alive if one.activity == "idle"]
+    if len(idle) < len(job.alive) or job.elsewhere:
+        return ()
+    ends = [one for one in idle if one.rank not in graph.waiters]
+    lone = minority_of_one(ends)
+    firm = [one for one in ends if not asks_again(one)]
+    return (lone,) if lone is not None else tuple(firm or ends)
 
 
 def _long_silent(job: JobReading) -> tuple[RankReading, ...]:

@@ -122,4 +122,6 @@ def _suspicious(finding: Finding, row: Row) -> bool:
     known = finding.pace is not None and finding.pace.known
     pause_s = finding.pace.longest_pause_s if finding.pace is not None and known else 0.0
     seen = finding.samples >= row.samples and finding.span_s >= row.span_s
-    return finding.waited_for and seen and finding.silence_s >= row.surprise * pause_s
+    seen = seen or finding.gone
+    matters = finding.waited_for or finding.standstill
+    return matters and seen and finding.silence_s >= row.surprise * pause_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
-from lightning_hangcheck.reading.kernel_targets import limited, steady_targets
+from lightning_hangcheck.reading.kernel_targets import in_own_memory, limited, steady_targets
 from lightning_hangcheck.reading.rank_activity import read_process_activity
 from lightning_hangcheck.reading.thread_locks import read_locks
 
@@ -51,6 +51,13 @@ def computation(reading: RankReading) -> EndedBy:
     return "known_pace" if known else "circles"
 
 
+def asks_again(reading: RankReading) -> bool:
+    """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
+    own = reading.view.own_process
+    idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
+    return idle and not reading.targets and own is not None and limited(own)
+
+
 def _nobody_can(situation: Situation, reading: RankReading) -> bool:
     """A closed circle of waits: of ranks and processes, or of the rank's own threads."""
     if reading.activity != "idle":
@@ -70,7 +77,7 @@ def _of_rank(job: JobReading, reading: RankReading) -> EndedBy:
         owing = owing_workers(reading)
         return _most_patient(walk.of_process(one.look) for one in owing) if owing else "nobody"
     own = reading.view.own_process
-    return walk.of_wait(reading.targets, timed=own is not None and limited(own))
+    return walk.of_wait(own, reading.targets) if own is not None else "outside"
 
 
 class _Walk:
@@ -89,12 +96,18 @@ class _Walk:
             return computation(self._reading)
         if activity != "idle":
             return BY_ACTIVITY[activity]
-        return self.of_wait(steady_targets(look), timed=limited(look))
+        return self.of_wait(look, steady_targets(look))
 
-    def of_wait(self, targets: Sequence[WaitTarget], *, timed: bool) -> EndedBy:
-        """Say who could end a wait; one for a word of the own memory names no target."""
+    def of_wait(self, look: ProcessLook, targets: Sequence[WaitTarget]) -> EndedBy:
+        """Say who could end a process's wait; where nothing tells, anything may.
+
+        Args:
+            look: At the process.
+            targets: What it waits for, none for a word of its own memory.
+        """
         if not targets:
-            return "outside" if timed else "inside"
+            return "inside" if in_own_memory(look) else "outside"
+        timed = limited(look)
         return _most_patient(self._of_target(one, timed=timed) for one in targets)
 
     def _of_target(self, target: WaitTarget, *, timed: bool) -> EndedBy:

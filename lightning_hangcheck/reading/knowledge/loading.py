@@ -15,6 +15,7 @@ WaitKind = Literal[
     "backward",
     "rendezvous_connect",
     "rendezvous_peers",
+    "rendezvous_nodes",
     "guard",
     "dataloader",
     "index_queue",

@@ -1,0 +1,113 @@
+"""A job that no collective joins: who is suspected where every rank stands still by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import FUTEX, IN_LOAD, MAIN, gone, job, look, rank, user, waiting_for
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.evidence import WaitTarget
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case
+
+SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
+IN_POLL = (MAIN, user("wait_for_flag", 37))
+STORE = waiting_for("socket", "recvfrom", "127.0.0.1:29500")
+
+
+def told(case: Case) -> tuple[Any, ...]:
+    verdict = judge(case)
+    return verdict.verdict, verdict.culprits, verdict.cause
+
+
+def both(silent: float, **fields: Any) -> Case:
+    return job(*(rank(number, IN_LOAD, silent=silent, **fields) for number in range(2)))
+
+
+@pytest.mark.parametrize(("silent", "kind"), [(4.9, "healthy"), (5.0, "suspect"), (30.0, "hang")])
+def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
+    silent: float, kind: str
+) -> None:
+    verdict = judge(both(silent))
+    assert verdict.verdict == kind
+    assert verdict.culprits == (() if kind == "healthy" else (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
+)
+@pytest.mark.parametrize(
+    "waits", [SLEEPS, waiting_for("socket", "recvfrom", "10.0.0.1:443"), {"waits_for": ()}]
+)
+def test_ranks_that_something_outside_could_wake_have_the_long_patience(
+    waits: dict[str, Any], silent: float, kind: str
+) -> None:
+    assert judge(both(silent, **waits)).verdict == kind
+
+
+def test_a_lone_process_is_the_whole_job() -> None:
+    assert told(job(rank(0, IN_LOAD, silent=6.0))) == ("suspect", (0,), "rank_stalled")
+    assert told(job(rank(0, IN_LOAD, silent=6.0, **SLEEPS)))[0] == "healthy"
+
+
+def test_a_lone_process_whose_child_works_only_waits() -> None:
+    child = look(IN_LOAD, pid=700, role="child", cpu=1.0)
+    waits = waiting_for("process", "wait4", "700", 700)
+    assert (
+        judge(job(rank(0, IN_LOAD, silent=290.0, children=[child], **waits))).verdict == "healthy"
+    )
+
+
+def test_a_lock_that_an_idle_process_outside_holds_is_named() -> None:
+    case = both(31.0, **waiting_for("lock", "fcntl", "/data/index.lock", 4711))
+    assert told(case) == ("hang", (0,), "file_lock")
+    assert "pid 4711" in judge(case).summary
+
+
+def test_where_one_rank_does_anything_nobody_is_suspected() -> None:
+    works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
+    assert judge(job(rank(0, IN_LOAD, silent=60.0), works)).verdict == "healthy"
+
+
+def test_where_ranks_run_on_nodes_that_are_not_seen_nobody_is_suspected() -> None:
+    case = job(rank(0, IN_LOAD, silent=60.0), world_size=2, local_world_size=1, nnodes=2)
+    assert judge(case).verdict == "healthy"
+
+
+def test_one_that_asks_again_and_again_waits_for_what_the_other_does_not_make() -> None:
+    asks = rank(0, IN_POLL, silent=60.0, **SLEEPS)
+    assert told(job(asks, rank(1, IN_LOAD, silent=60.0)))[:2] == ("hang", (1,))
+
+
+def test_of_several_ranks_the_one_that_stands_apart_is_asked() -> None:
+    together = [rank(number, IN_POLL, silent=60.0) for number in (0, 2)]
+    assert told(job(together[0], rank(1, IN_LOAD, silent=60.0), together[1]))[1] == (1,)
+
+
+@pytest.mark.parametrize("waits", [{"waits_for": FUTEX}, STORE])
+def test_a_rank_that_failed_is_dead_where_the_others_ask_the_job_itself(
+    waits: dict[str, Any],
+) -> None:
+    asks = rank(1, IN_LOAD, silent=5.0, **waits)
+    case = job(gone(0, -9, silent=5.0), asks)
+    assert told(case) == ("dead", (0,), "process_dead")
+    assert "rank 1 stands still in load (demo/train.py:41)" in judge(case).summary
+
+
+def test_a_rank_that_failed_is_dead_later_where_the_others_may_ask_for_anything() -> None:
+    for silent, kind in ((5.0, "suspect"), (29.0, "suspect"), (30.0, "dead")):
+        asks = rank(1, IN_POLL, silent=silent, **SLEEPS)
+        assert told(job(gone(0, -9, silent=silent), asks)) == (kind, (0,), "process_dead")
+
+
+def test_a_rank_that_left_well_is_nobodys_fault() -> None:
+    asks = rank(1, IN_LOAD, silent=31.0)
+    assert told(job(gone(0, 0), asks)) == ("hang", (1,), "rank_stalled")
+
+
+def test_a_rank_that_failed_while_the_others_work_is_no_alarm() -> None:
+    works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
+    assert judge(job(gone(0, 1, silent=60.0), works)).verdict == "healthy"

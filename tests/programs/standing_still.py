@@ -1,0 +1,105 @@
+"""Ranks that stand still without a collective; the first argument says at what, or as what rank.
+
+Started without a rank it is the launcher, which looks after nobody: ``alone`` starts one process
+with a child and no ranks, all others two ranks. queue, lock: each rank in its own. flag: both ask
+for a file that nobody writes. key: rank 0 is killed before it says what rank 1 waits for. leaving:
+rank 1 leaves, and rank 0 cannot end for a thread of its own. locked: both want a lock on a file
+that a third process holds.
+"""
+
+import fcntl
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+FOLDER = Path(tempfile.gettempdir())
+
+
+def take_task():
+    return queue.Queue().get()
+
+
+def take_lock():
+    lock = threading.Lock()
+    with lock, lock:
+        return
+
+
+def wait_for_flag():
+    while not (FOLDER / "a-flag-that-nobody-writes").exists():
+        time.sleep(0.2)
+
+
+def read_key(rank):
+    from torch.distributed import TCPStore
+
+    store = TCPStore(
+        "127.0.0.1", int(sys.argv[2]), is_master=False, timeout=timedelta(seconds=1000)
+    )
+    if rank == 0:
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return store.get("vocabulary")
+
+
+def leave(rank):
+    if rank == 0:
+        threading.Thread(target=threading.Event().wait).start()
+
+
+def lock_file(path):
+    with Path(path).open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        threading.Event().wait()
+
+
+def be_rank(mode, rank):
+    if mode == "key":
+        return read_key(rank)
+    if mode == "leaving":
+        return leave(rank)
+    if mode == "locked":
+        return lock_file(sys.argv[2])
+    return {"queue": take_task, "lock": take_lock, "flag": wait_for_flag}[mode]()
+
+
+def start(*words, **environment):
+    return subprocess.Popen([sys.executable, __file__, *words], env={**os.environ, **environment})
+
+
+def launch(mode):
+    words = [mode]
+    if mode == "alone":
+        start("queue", RANK="", WORLD_SIZE="").wait()
+        return
+    if mode == "key":
+        from torch.distributed import TCPStore
+
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        words.append(str(store.port))
+    if mode == "locked":
+        words.append(str(FOLDER / f"lock-{os.getpid()}"))
+        start(*words, HOLDS="1", HANGCHECK_DISABLE="1")
+    ranks = [
+        start(*words, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+        for rank in range(2)
+    ]
+    while any(rank.poll() is None for rank in ranks):
+        time.sleep(0.2)
+
+
+if "HOLDS" in os.environ:
+    lock_file(sys.argv[2])
+elif os.environ.get("RANK"):
+    be_rank(sys.argv[1], int(os.environ["RANK"]))
+elif "RANK" in os.environ:
+    take_task()
+else:
+    launch(sys.argv[1])

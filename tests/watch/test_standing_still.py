@@ -1,0 +1,78 @@
+"""Jobs that no collective joins, each a real program that stands still: who is named, and when."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import PROGRAMS, end, until
+from watch.launched import start_run, verdict_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.model.verdict import Verdict
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+PROGRAM = str(PROGRAMS / "standing_still.py")
+IMPATIENT = {"HANGCHECK_IDLE_AFTER": "8"}
+CALLED = ("hang", "dead")
+
+
+def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
+    """The first verdict of these kinds on a job that stands still in this mode."""
+    process = start_run(folder, [sys.executable, PROGRAM, mode, str(folder)], **IMPATIENT)
+    run = folder / "run"
+
+    def told() -> Verdict | None:
+        verdict = verdict_of(run) if (run / "verdict.json").exists() else None
+        return verdict if verdict is not None and verdict.verdict in kinds else None
+
+    try:
+        return until(told, f"a verdict of {kinds}", seconds=80.0)
+    finally:
+        end(process)
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict", "culprits", "cause", "function"),
+    [
+        ("queue", "hang", (0, 1), "rank_stalled", "take_task"),
+        ("key", "dead", (0,), "process_dead", "rank 1 stands still in read_key"),
+        ("locked", "hang", (0,), "file_lock", "lock_file"),
+        ("alone", "hang", (0,), "rank_stalled", "its child pid"),
+        ("leaving", "hang", (0,), "rank_stalled", "rank 0"),
+    ],
+)
+def test_a_job_that_stands_still_is_called(
+    tmp_path: Path, mode: str, verdict: str, culprits: tuple[int, ...], cause: str, function: str
+) -> None:
+    called = first_verdict(tmp_path, mode, *CALLED)
+    assert (called.verdict, called.culprits, called.cause) == (verdict, culprits, cause)
+    assert function in called.summary
+
+
+def test_ranks_that_ask_for_a_file_are_only_suspected_while_somebody_may_bring_it(
+    tmp_path: Path,
+) -> None:
+    suspected = first_verdict(tmp_path, "flag", "suspect", *CALLED)
+    assert (suspected.verdict, suspected.culprits) == ("suspect", (0, 1))
+    assert "wait_for_flag" in suspected.summary
+    assert suspected.stalled_for_s >= 10.0
+
+
+def test_a_launcher_that_waits_for_a_node_is_named(tmp_path: Path) -> None:
+    endpoint = "127.0.0.1:0"
+    words = ["-m", "torch.distributed.run", "--nnodes=2", f"--rdzv-endpoint={endpoint}"]
+    command = [sys.executable, *words, "--rdzv-backend=c10d", "--rdzv-id=none-comes", PROGRAM]
+    process = start_run(tmp_path, command)
+    run = tmp_path / "run"
+    try:
+        until((run / "verdict.json").exists, "a suspicion", seconds=80.0)
+        verdict = verdict_of(run)
+    finally:
+        end(process)
+    assert (verdict.verdict, verdict.culprits) == ("suspect", ())
+    assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
+    assert f"for the other nodes of 2 at {endpoint}" in verdict.summary
