@@ -36,6 +36,7 @@ LARGEST_ANSWER = 16 * 1024 * 1024
 """2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 """gloo's recorder, and NCCL's, which writes the same form and names the members of each group."""
+ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
 
 
@@ -218,6 +219,7 @@ def _record(
         group=name,
         description=description,
         ranks=members,
+        on_device=not operations[-1].profiling_name.startswith(ON_CPU),
         last_enqueued=newest,
         last_completed=next(unended, newest + 1) - 1,
         entries=tuple(

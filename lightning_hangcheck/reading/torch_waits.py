@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.reading.knowledge.loading import FrameRule
 
 FOR_RANKS: frozenset[WaitKind] = frozenset(
-    {"collective", "backward", "rendezvous_connect", "rendezvous_peers", "guard"}
+    {"collective", "backward", "device", "rendezvous_connect", "rendezvous_peers", "guard"}
 )
 """Waits that only other ranks (or the store that they share) can end."""
-COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward"})
+COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward", "device"})
 RENDEZVOUS: frozenset[WaitKind] = frozenset({"rendezvous_connect", "rendezvous_peers"})
 
 
