@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, NOW_NS, job, rank, user
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.reading.rank_activity import read_rank_activity
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
 
 AT_ITEM = (MAIN, user("log_loss", 30))
 ELSEWHERE = (MAIN, user("log_loss", 31))

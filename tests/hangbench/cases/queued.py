@@ -30,7 +30,7 @@ libc = ctypes.CDLL(None)
 
 
 class SpinGate:
-    """Closed until it is opened; who passes it spins in C meanwhile: no frame, no interpreter lock."""
+    """Closed until it is opened. Who passes spins in C meanwhile, without the interpreter lock."""
 
     def __init__(self):
         self._word = ctypes.c_int()
@@ -74,7 +74,8 @@ class QueuedGroup(dist.ProcessGroup):
     def __init__(self, store, rank, size, members, name):
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(store, rank, size)
-        self._queue = queue.Queue(MOST_AHEAD)
+        self._queue = queue.Queue()
+        self._earlier = None
         self._lock = threading.Lock()
         self._open = OrderedDict()
         self._count = 0
@@ -84,7 +85,7 @@ class QueuedGroup(dist.ProcessGroup):
         GROUPS.append(self)
         threading.Thread(target=self._run, daemon=True, name="pt_nccl_stream").start()
 
-    def getBackendName(self):
+    def getBackendName(self):  # noqa: N802 - torch's own name
         return "queued"
 
     def _run(self):
@@ -106,6 +107,10 @@ class QueuedGroup(dist.ProcessGroup):
             number = self._count
             self._open[number] = self._entry(number, name, inputs, paired=paired)
         self._queue.put((number, call, work, None))
+        if number % (MOST_AHEAD // 2) == 0:
+            earlier, self._earlier = self._earlier, self.gate()
+            if earlier is not None:
+                earlier.pass_through()
         return work
 
     def gate(self):
@@ -172,8 +177,8 @@ class QueuedGroup(dist.ProcessGroup):
         """As NCCL's: an all-reduce of one number for which the host waits, in C."""
         ones = [torch.zeros(1)]
         call = partial(self._gloo.allreduce, ones, dist.AllreduceOptions())
-        work = self._enqueue("nccl:all_reduce_barrier", ones, call, ones)
-        self.gate().pass_through()
+        work = self._enqueue("all_reduce_barrier", ones, call, ones)
+        work.wait = self.gate().pass_through
         return work
 
     def send(self, tensors, peer, tag=0):
