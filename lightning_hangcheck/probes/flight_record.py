@@ -8,8 +8,10 @@ operations (torch 2.13).
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +23,7 @@ from lightning_hangcheck.model.flight import (
     CollectiveRecord,
     FlightRecord,
 )
+from lightning_hangcheck.probes.proc.files import read_proc
 from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.stack_offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
@@ -35,7 +38,12 @@ MOST_RANKS_COUNTED = 4_096
 LARGEST_ANSWER = 16 * 1024 * 1024
 """2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
-"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group."""
+"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group. Both
+write this form without call sites, for which they would need the interpreter lock."""
+NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
+"""From torch 2.15 on NCCL's groups are of a backend of that name; without it gloo's recorder
+answers, which holds nothing of them."""
+NCCL2_THREADS = b"pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
 
@@ -107,7 +115,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightRecord]:
+def flight_record(
+    path: Path, rank: int | None, time_limit_s: float, *, nccl2: bool = False
+) -> Looked[FlightRecord]:
     """Ask a rank's worker server for what its flight recorder holds.
 
     About 10 ms for 700 operations.
@@ -115,7 +125,8 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
     Args:
         path: The server's unix socket; none there means that this rank has no server.
         rank: Whose, for gaps.
-        time_limit_s: Seconds for the three requests together, however slowly it answers.
+        time_limit_s: Seconds for all requests together, however slowly it answers.
+        nccl2: Ask for the record of torch's newer NCCL backend too; see `has_nccl2`.
     """
     if not path.exists():
         why = why_withheld(path) or (
@@ -124,13 +135,27 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
         )
         return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
     deadline = time.monotonic() + time_limit_s
-    return guarded("flight_record", FLIGHT_RECORD, rank, lambda: _ask(path, rank, deadline))
+    return guarded("flight_record", FLIGHT_RECORD, rank, lambda: _ask(path, rank, nccl2, deadline))
 
 
-def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
+def has_nccl2(pid: int) -> bool:
+    """Whether threads of a process are named as those of torch's newer NCCL backend.
+
+    About 10 microseconds a thread, and no permission is needed.
+    """
+    with suppress(OSError):
+        for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a hot path
+            with suppress(OSError):
+                if read_proc(f"/proc/{pid}/task/{tid}/comm").startswith(NCCL2_THREADS):
+                    return True
+    return False
+
+
+def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[FlightRecord]:
     taken_ns = time.monotonic_ns()
+    handlers = (*HANDLERS, NCCL2_HANDLER) if nccl2 else HANDLERS
     try:
-        traces = [_trace(path, handler, deadline) for handler in HANDLERS]
+        traces = [_trace(path, handler, deadline) for handler in handlers]
         counters = msgspec.json.decode(
             _post(path, "wait_counter_values", deadline), type=dict[str, _Counter]
         )
