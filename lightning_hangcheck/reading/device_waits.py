@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.reading.open_operations import open_operation
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, Wait, find_wait
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
-    from lightning_hangcheck.model.flight import CollectiveEntry
 
 FEWEST = 2
 NEWEST = 3
@@ -31,22 +31,14 @@ def device_wait(view: RankView) -> Wait | None:
     Returns:
         None where any of this does not hold, or does not show.
     """
-    entry = _open_on_device(view)
+    found = open_operation(view)
     own = view.own_process
-    if entry is None or own is None:
+    if found is None or own is None or not found[0].on_device:
         return None
     main = _in_one_call(own)
     if main is None or not main.frames:
         return None
-    return Wait("device", entry.op, main.frames[-1])
-
-
-def _open_on_device(view: RankView) -> CollectiveEntry | None:
-    groups = view.flight.groups if view.flight is not None else ()
-    found = (
-        entry for group in groups if group.on_device for entry in group.entries if not entry.retired
-    )
-    return min(found, key=lambda entry: entry.created_ns, default=None)
+    return Wait("device", found[1].op, main.frames[-1])
 
 
 def _in_one_call(own: ProcessLook) -> ThreadStack | None:
