@@ -119,7 +119,7 @@ def tiny_llama():
 def huggingface():
     import tempfile
 
-    from transformers import Trainer, TrainingArguments
+    from transformers import PrinterCallback, Trainer, TrainingArguments
 
     texts = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 64, (4 * STEPS, 12))]
     model = tiny_llama()
@@ -135,6 +135,7 @@ def huggingface():
             disable_tqdm=True,
         )
         trainer = Trainer(model=model, args=arguments, train_dataset=texts)
+        trainer.pop_callback(PrinterCallback)  # prints how long it took
         trainer.train()
     for entry in trainer.state.log_history:
         print(entry["loss"].hex() if "loss" in entry else entry["train_loss"].hex())
