@@ -29,6 +29,7 @@ from lightning_hangcheck.session.stack_offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ENTRIES_KEPT = 2_000
@@ -72,9 +73,17 @@ class _Group(msgspec.Struct):
         return msgspec.json.decode(self.ranks, type=tuple[int, ...]) if self.ranks else ()
 
 
+class _Status(msgspec.Struct):
+    """Numbers of a group, which torch writes as text."""
+
+    last_enqueued_collective: str = "0"
+    last_completed_collective: str = "0"
+
+
 class _Trace(msgspec.Struct):
     entries: tuple[_Operation, ...] = ()
     pg_config: dict[str, _Group] = {}
+    pg_status: dict[str, _Status] = {}
 
 
 class _Counter(msgspec.Struct):
@@ -220,18 +229,34 @@ def _groups(
     for operation in entries[-ENTRIES_KEPT:]:
         together.setdefault(operation.process_group, []).append(operation)
     whole = len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries)
-    used = names.keys() | {name for name, _ in together}
+    busy = {name for name, _ in together}
+    used = names.keys() | busy
     return (
         *(
             _record(name, description, operations, members.get(name, ()))
             for (name, description), operations in together.items()
         ),
+        *(one for trace in traces for one in _at_rest(trace) if one.group not in busy),
         *(
             CollectiveRecord(group=name, ranks=ranks)
             for name, ranks in noted.items()
             if whole and name not in used
         ),
     )
+
+
+def _at_rest(trace: _Trace) -> Iterator[CollectiveRecord]:
+    """Read the groups on GPUs, of which the record keeps the numbers where nothing is open."""
+    for name, group in trace.pg_config.items():
+        status = trace.pg_status.get(name)
+        if status is not None and group.members and int(status.last_enqueued_collective) > 0:
+            yield CollectiveRecord(
+                group=name,
+                ranks=group.members,
+                on_device=True,
+                last_enqueued=int(status.last_enqueued_collective),
+                last_completed=int(status.last_completed_collective),
+            )
 
 
 def _record(

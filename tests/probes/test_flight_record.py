@@ -88,6 +88,22 @@ def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]
     assert [one.on_device for one in record.groups] == [False, True]
 
 
+def test_a_group_on_gpus_with_nothing_open_keeps_its_numbers(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    """NCCL's record drops what has ended: that a rank lags shows in the numbers alone."""
+    path, bodies = server
+    status = {"last_enqueued_collective": "61", "last_completed_collective": "61"}
+    config = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
+    trace = {"entries": [], "pg_config": config, "pg_status": {"3": status}}
+    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    group = record.groups[-1]
+    assert (group.group, group.ranks, group.on_device) == ("3", (0, 2), True)
+    assert (group.last_enqueued, group.last_completed, group.entries) == (61, 61, ())
+
+
 def test_the_newer_backend_of_nccl_is_asked_by_its_name(
     server: tuple[Path, dict[str, bytes]],
 ) -> None:

@@ -145,9 +145,9 @@ class QueuedGroup(dist.ProcessGroup):
             entries = list(self._open.values())
         config = {"name": self.names[0], "desc": self.names[1], "ranks": str(self.members)}
         status = {
-            "last_enqueued_collective": self._count,
-            "last_started_collective": self._count - len(entries) + bool(entries),
-            "last_completed_collective": self._count - len(entries),
+            "last_enqueued_collective": str(self._count),
+            "last_started_collective": str(self._count - len(entries) + bool(entries)),
+            "last_completed_collective": str(self._count - len(entries)),
         }
         return entries, config, status
 
