@@ -38,7 +38,6 @@ LOOKS_S = (0.0, 1.02, 2.04)
 SECOND_GLANCE_S = 0.25
 """Where every rank has slept for long, a glance shows whether its processes work meanwhile: a core
 in use counts 25 ticks of the kernel's clock in that time, and a fifth of one, `BUSY_SHARE`, 5."""
-ASLEEP_FROM_S = 0.5
 PROBE_LIMIT_S = 3.0
 TIME_LIMIT_S = 30.0
 STEPS = 3
@@ -137,7 +136,6 @@ class Observer:
                 pid=target.pid,
                 rank=target.rank,
                 python=target.python and target not in self._mute,
-                asleep=target.role == "rank" and (slept_s(target.pid) or 0.0) >= ASLEEP_FROM_S,
                 local_values=last and self._local_values and target.role == "rank",
             )
             for target in present

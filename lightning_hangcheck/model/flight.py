@@ -43,6 +43,7 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
         group: Name, the same on all ranks; ``0`` is the default group.
         description: What the program calls it, for example ``default_pg``.
         ranks: Its members; empty where the backend does not tell.
+        on_device: Its operations run on a GPU, behind the rank's back: the rank is ahead of them.
         last_enqueued: Number of the newest operation that this rank entered.
         last_completed: Number of the newest before which all ended on this rank.
         entries: The newest operations, oldest first; none where the rank is a member that has not
@@ -52,6 +53,7 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
     group: str
     description: str = ""
     ranks: tuple[int, ...] = ()
+    on_device: bool = False
     last_enqueued: int = 0
     last_completed: int = 0
     entries: tuple[CollectiveEntry, ...] = ()

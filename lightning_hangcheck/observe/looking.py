@@ -12,7 +12,7 @@ from msgspec import Struct
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.evidence import Frame, Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
-from lightning_hangcheck.probes.flight_record import flight_record
+from lightning_hangcheck.probes.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.probes.proc.vitals import vitals
 from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
 from lightning_hangcheck.probes.stacks.source import code_notes
@@ -169,7 +169,12 @@ def flights_of(
     time_limit_s = min(time_limit_s, FLIGHT_LIMIT_S)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flight") as pool:
         answers = pool.map(
-            lambda target: flight_record(servers / str(target.pid), target.rank, time_limit_s),
+            lambda target: flight_record(
+                servers / str(target.pid),
+                target.rank,
+                time_limit_s,
+                nccl2=has_nccl2(target.pid),
+            ),
             ranks,
         )
         flights: dict[int, FlightRecord] = {}

@@ -46,7 +46,7 @@ def answer_of(
     try:
         output, complaint = process.communicate(timeout=time_limit_s)
     except subprocess.TimeoutExpired as error:
-        raise ChildLate(f"no answer within {time_limit_s:g} s") from error
+        raise ChildLate(f"no answer within {time_limit_s:.3g} s") from error
     finally:
         _end(process)
     return subprocess.CompletedProcess(process.args, process.returncode, output, complaint)

@@ -8,8 +8,10 @@ operations (torch 2.13).
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,11 +24,13 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
     MessageCounts,
 )
+from lightning_hangcheck.probes.proc.files import read_proc
 from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.stack_offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ENTRIES_KEPT = 2_000
@@ -36,7 +40,13 @@ MOST_RANKS_COUNTED = 4_096
 LARGEST_ANSWER = 16 * 1024 * 1024
 """2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
-"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group."""
+"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group. Both
+write this form without call sites, for which they would need the interpreter lock."""
+NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
+"""From torch 2.15 on NCCL's groups are of a backend of that name; without it gloo's recorder
+answers, which holds nothing of them."""
+NCCL2_THREADS = b"pt_nccl2"
+ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
 
 
@@ -64,9 +74,17 @@ class _Group(msgspec.Struct):
         return msgspec.json.decode(self.ranks, type=tuple[int, ...]) if self.ranks else ()
 
 
+class _Status(msgspec.Struct):
+    """Numbers of a group, which torch writes as text."""
+
+    last_enqueued_collective: str = "0"
+    last_completed_collective: str = "0"
+
+
 class _Trace(msgspec.Struct):
     entries: tuple[_Operation, ...] = ()
     pg_config: dict[str, _Group] = {}
+    pg_status: dict[str, _Status] = {}
 
 
 class _Counter(msgspec.Struct):
@@ -107,7 +125,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[FlightRecord]:
+def flight_record(
+    path: Path, rank: int | None, time_limit_s: float, *, nccl2: bool = False
+) -> Looked[FlightRecord]:
     """Ask a rank's worker server for what its flight recorder holds.
 
     About 10 ms for 700 operations.
@@ -115,7 +135,8 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
     Args:
         path: The server's unix socket; none there means that this rank has no server.
         rank: Whose, for gaps.
-        time_limit_s: Seconds for the three requests together, however slowly it answers.
+        time_limit_s: Seconds for all requests together, however slowly it answers.
+        nccl2: Ask for the record of torch's newer NCCL backend too; see `has_nccl2`.
     """
     if not path.exists():
         why = why_withheld(path) or (
@@ -124,13 +145,27 @@ def flight_record(path: Path, rank: int | None, time_limit_s: float) -> Looked[F
         )
         return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
     deadline = time.monotonic() + time_limit_s
-    return guarded("flight_record", FLIGHT_RECORD, rank, lambda: _ask(path, rank, deadline))
+    return guarded("flight_record", FLIGHT_RECORD, rank, lambda: _ask(path, rank, nccl2, deadline))
 
 
-def _ask(path: Path, rank: int | None, deadline: float) -> Looked[FlightRecord]:
+def has_nccl2(pid: int) -> bool:
+    """Whether threads of a process are named as those of torch's newer NCCL backend.
+
+    About 10 microseconds a thread, and no permission is needed.
+    """
+    with suppress(OSError):
+        for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a hot path
+            with suppress(OSError):
+                if read_proc(f"/proc/{pid}/task/{tid}/comm").startswith(NCCL2_THREADS):
+                    return True
+    return False
+
+
+def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[FlightRecord]:
     taken_ns = time.monotonic_ns()
+    handlers = (*HANDLERS, NCCL2_HANDLER) if nccl2 else HANDLERS
     try:
-        traces = [_trace(path, handler, deadline) for handler in HANDLERS]
+        traces = [_trace(path, handler, deadline) for handler in handlers]
         counters = msgspec.json.decode(
             ask_server(path, "wait_counter_values", deadline), type=dict[str, _Counter]
         )
@@ -205,18 +240,34 @@ def _groups(
     for operation in entries[-ENTRIES_KEPT:]:
         together.setdefault(operation.process_group, []).append(operation)
     whole = len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries)
-    used = names.keys() | {name for name, _ in together}
+    busy = {name for name, _ in together}
+    used = names.keys() | busy
     return (
         *(
             _record(name, description, operations, members.get(name, ()))
             for (name, description), operations in together.items()
         ),
+        *(one for trace in traces for one in _at_rest(trace) if one.group not in busy),
         *(
             CollectiveRecord(group=name, ranks=ranks)
             for name, ranks in noted.items()
             if whole and name not in used
         ),
     )
+
+
+def _at_rest(trace: _Trace) -> Iterator[CollectiveRecord]:
+    """Read the groups on GPUs, of which the record keeps the numbers where nothing is open."""
+    for name, group in trace.pg_config.items():
+        status = trace.pg_status.get(name)
+        if status is not None and group.members and int(status.last_enqueued_collective) > 0:
+            yield CollectiveRecord(
+                group=name,
+                ranks=group.members,
+                on_device=True,
+                last_enqueued=int(status.last_enqueued_collective),
+                last_completed=int(status.last_completed_collective),
+            )
 
 
 def _record(
@@ -229,6 +280,7 @@ def _record(
         group=name,
         description=description,
         ranks=members,
+        on_device=not operations[-1].profiling_name.startswith(ON_CPU),
         last_enqueued=newest,
         last_completed=next(unended, newest + 1) - 1,
         entries=tuple(

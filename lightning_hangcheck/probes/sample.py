@@ -39,54 +39,44 @@ class Subject(Struct, frozen=True, kw_only=True):
         python: Whether it can have Python stacks; of another program none are asked for.
         local_values: Whether to read its local variables too.
         closer: Whether to read its native calls too, where the kernel does not tell what it waits
-            for.
-        asleep: It has slept for long, so its stacks can be read without pausing it: that does not
-            wake it, and the kernel goes on counting how long it has slept.
+            for. That alone pauses the process.
     """
 
     pid: int
     rank: int | None = None
     python: bool = True
-    asleep: bool = False
     local_values: bool = False
     closer: bool = False
 
 
-def sample(
-    pid: int, rank: int | None, time_limit_s: float, *, nonblocking: bool = False
-) -> Sampled:
-    """Take kernel state and stacks of one process: the state first, as stacks disturb it.
+def sample(pid: int, rank: int | None, time_limit_s: float) -> Sampled:
+    """Take kernel state and stacks of one process, which runs on meanwhile.
 
     Args:
         pid: The process.
         rank: Whose, for gaps.
         time_limit_s: Seconds for both together.
-        nonblocking: Never pause the process; see `python_stacks`.
 
     Returns:
         The sample, parts that could not be taken being None, and why.
     """
     taken_ns = time.monotonic_ns()
     kernel, kernel_gaps = kernel_state(pid, rank, time_limit_s * KERNEL_SHARE)
-    stack, stack_gaps = python_stacks(
-        pid,
-        rank,
-        time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS,
-        nonblocking=nonblocking or (kernel is not None and _cannot_be_paused(kernel)),
-    )
+    left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
+    stack, stack_gaps = python_stacks(pid, rank, left_s)
     if stack is None:
         stack, stack_gaps = or_by_signal(pid, rank, stack_gaps)
     if kernel is not None and stack is not None:
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
-        kernel = _with_polled_lock(kernel, stack, left_s, nonblocking=nonblocking)
+        kernel = _with_polled_lock(kernel, stack, left_s)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps
 
 
 def _with_polled_lock(
-    kernel: ProcessState, stack: ProcessStack, time_limit_s: float, *, nonblocking: bool
+    kernel: ProcessState, stack: ProcessStack, time_limit_s: float
 ) -> ProcessState:
     """A thread that polls for a lock sleeps, as the kernel sees it: its stack knows better."""
-    lock = polled_lock(stack, time_limit_s, nonblocking=nonblocking)
+    lock = polled_lock(stack, time_limit_s)
     if lock is None or not kernel.threads:
         return kernel
     main, *others = kernel.threads
@@ -145,8 +135,7 @@ def _with_values(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampl
     one, gaps = taken
     if one.stack is None or one.stack.source != PY_SPY:
         return taken
-    nonblocking = subject.asleep or (one.kernel is not None and _cannot_be_paused(one.kernel))
-    values, unseen = local_values(subject.pid, subject.rank, time_limit_s, nonblocking=nonblocking)
+    values, unseen = local_values(subject.pid, subject.rank, time_limit_s)
     return replace(one, local_values=values or ()), gaps + unseen
 
 
@@ -156,7 +145,7 @@ def _with_native_calls(taken: Sampled, subject: Subject) -> Sampled:
         return taken
     waits = one.kernel.threads[0].waits_for if one.kernel.threads else ()
     known = any(target.kind != "time" for target in waits)
-    if known or subject.asleep or _cannot_be_paused(one.kernel):
+    if known or _cannot_be_paused(one.kernel):
         return taken
     calls, unseen = native_calls(subject.pid, subject.rank, NATIVE_LIMIT_S)
     return replace(one, native_calls=calls or ()), gaps + unseen
@@ -164,7 +153,7 @@ def _with_native_calls(taken: Sampled, subject: Subject) -> Sampled:
 
 def _sample_of(subject: Subject, time_limit_s: float) -> Sampled:
     if subject.python:
-        taken = sample(subject.pid, subject.rank, time_limit_s, nonblocking=subject.asleep)
+        taken = sample(subject.pid, subject.rank, time_limit_s)
         taken = _with_values(taken, subject, time_limit_s) if subject.local_values else taken
         return _with_native_calls(taken, subject) if subject.closer else taken
     taken_ns = time.monotonic_ns()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.reading.device_waits import device_wait
 from lightning_hangcheck.reading.process_activity import (
     BUSY_SHARE,
     IDLE_SHARE,
@@ -79,7 +80,8 @@ class RankActivity(Struct, frozen=True, kw_only=True):
 def read_rank_activity(view: RankView) -> RankActivity:
     """Tell what a rank does.
 
-    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins.
+    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins,
+    and so does CUDA.
     One that is idle while its children work, works.
     """
     own = view.own_process
@@ -93,6 +95,8 @@ def read_rank_activity(view: RankView) -> RankActivity:
     if process.activity in ("gone", "stopped"):
         return found
     wait = _effective(find_wait(frames), process, view)
+    if wait is None and process.activity == "busy":
+        wait = device_wait(view)
     activity = _of_alive(view, process, wait)
     if activity == "idle" and own is not None and gpu_works(own):
         return replace(found, activity="busy", wait=wait, for_gpu=True)

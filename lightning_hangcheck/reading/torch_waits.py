@@ -20,6 +20,7 @@ FOR_RANKS: frozenset[WaitKind] = frozenset(
     {
         "collective",
         "backward",
+        "device",
         "rendezvous_connect",
         "rendezvous_peers",
         "rendezvous_nodes",
@@ -27,7 +28,7 @@ FOR_RANKS: frozenset[WaitKind] = frozenset(
     }
 )
 """Waits that only other ranks (or the store that they share) can end."""
-COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward"})
+COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward", "device"})
 RENDEZVOUS: frozenset[WaitKind] = frozenset({"rendezvous_connect", "rendezvous_peers"})
 
 

@@ -31,8 +31,12 @@ class Alarm:
         """Whether a hang stands."""
         return self._standing is not None and self._standing.verdict in PROVEN
 
-    def take(self, verdict: Verdict) -> Telling | None:
+    def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
         """Take the newest judgement.
+
+        Args:
+            verdict: Of all ranks.
+            closer: It rests on a closer look, so that its facts are new if nothing else is.
 
         Returns:
             How to tell it; None when there is nothing new in it, a quieter or equal judgement on
@@ -44,8 +48,11 @@ class Alarm:
             return None
         if standing is not None:
             known = SEVERITY[standing.verdict]
-            if severity < known or (severity == known and _same(verdict, standing)):
+            same = severity == known and _same(verdict, standing)
+            if severity < known or (same and not closer):
                 return None
+            if same:
+                return "silent"
         self._standing = verdict
         if severity < SEVERITY["hang"]:
             return "line"

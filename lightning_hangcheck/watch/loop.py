@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LAPSE_S = 2.0
 """A reading that comes this much late means that we were stopped or starved, not the ranks."""
 LOOKING_POLL_S = 0.05
-CLOSER_EVERY_S = 15.0
 MOST_SEEN_CLOSER = 4
 """Culprits of which the facts tell."""
 SETTLED_NS = 3 * NANOSECONDS
@@ -79,7 +78,7 @@ class Watcher:
         self._recovering_ns = 0
         self._raised_case: Case | None = None
         self._look_begun_ns = 0
-        self._closer_ns = 0
+        self._seen_closer: Verdict | None = None
         self._gaps: tuple[Gap, ...] = ()
         self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
@@ -100,7 +99,7 @@ class Watcher:
             self._say_still_there(now_ns)
         else:
             if look is not None:
-                self._judge(now_ns)
+                self._judge(now_ns, closer=_is_closer(look))
             self._notice_recovery(now_ns)
             self._look_if_due(now_ns)
         self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
@@ -204,14 +203,14 @@ class Watcher:
         case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
         self._publisher.publish(case, judge(case), "aftermath")
 
-    def _judge(self, now_ns: int) -> None:
+    def _judge(self, now_ns: int, *, closer: bool) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
         from lightning_hangcheck.diagnosis import judge
 
         still = [rank.note_activity(now_ns) for rank in self.roster.alive]
         case = self._case(self.roster.round, now_ns)
         verdict = judge(case)
-        telling = self.alarm.take(verdict)
+        telling = self.alarm.take(verdict, closer=closer)
         self._schedule.looked(
             self._look_begun_ns,
             suspicious=self.alarm.standing is not None,
@@ -255,9 +254,7 @@ class Watcher:
             return
         targets = self.roster.targets()
         if targets:
-            self._looker.begin(
-                targets, self._ranks_with_values(), self._ranks_to_see_closer(now_ns)
-            )
+            self._looker.begin(targets, self._ranks_with_values(), self._ranks_to_see_closer())
             self._look_begun_ns = now_ns
 
     def _ranks_with_values(self) -> tuple[int, ...]:
@@ -265,12 +262,12 @@ class Watcher:
         standing = self.alarm.standing
         return standing.culprits if self._settings.locals and standing is not None else ()
 
-    def _ranks_to_see_closer(self, now_ns: int) -> tuple[int, ...]:
-        """Native calls cost a pause: only of ranks that were named already, and not each time."""
+    def _ranks_to_see_closer(self) -> tuple[int, ...]:
+        """Native calls cost a pause: only of ranks that a hang names, and once for each verdict."""
         standing = self.alarm.standing
-        if standing is None or now_ns - self._closer_ns < CLOSER_EVERY_S * NANOSECONDS:
+        if standing is None or not self.alarm.proven or standing is self._seen_closer:
             return ()
-        self._closer_ns = now_ns
+        self._seen_closer = standing
         return standing.culprits[:MOST_SEEN_CLOSER]
 
     def _case(
@@ -291,3 +288,7 @@ class Watcher:
             taken_ns=now_ns,
             ended=ended,
         )
+
+
+def _is_closer(look: Look) -> bool:
+    return any(sample.native_calls for _, sample in look.samples)

@@ -78,7 +78,7 @@ def _asleep(job: psutil.Popen, idle_s: float) -> bool:
 
 def _look(pids: list[int]) -> tuple[float, int]:
     """Seconds for one look at all ranks, and how many stacks it brought."""
-    subjects = [Subject(pid=pid, asleep=True) for pid in pids]
+    subjects = [Subject(pid=pid) for pid in pids]
     began = time.monotonic()
     taken = sample_all(subjects, LOOK_LIMIT_S)
     return time.monotonic() - began, sum(sample.stack is not None for sample, _ in taken)

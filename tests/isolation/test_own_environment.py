@@ -65,7 +65,7 @@ def test_py_spy_gets_no_token(
     told = tmp_path / "py-spy"
     told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
     told.chmod(0o755)
-    assert b"sleeping.py" in dump(told, job.pid, 20.0, nonblocking=False)
+    assert b"sleeping.py" in dump(told, job.pid, 20.0)
     lines = (tmp_path / "told").read_text().split("\0")
     assert_harmless(dict(line.split("=", 1) for line in lines if line))
 

@@ -6,6 +6,8 @@ import http.server
 import json
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.model.flight import FlightRecord, MessageCounts
-from lightning_hangcheck.probes.flight_record import ENTRIES_KEPT, flight_record
+from lightning_hangcheck.probes.flight_record import ENTRIES_KEPT, flight_record, has_nccl2
 from lightning_hangcheck.session.collective_notes import note_group
 
 if TYPE_CHECKING:
@@ -84,6 +86,60 @@ def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]
     assert record is not None
     assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
     assert record.groups[1].entries[0].op == "_all_gather_base"
+    assert [one.on_device for one in record.groups] == [False, True]
+
+
+def test_a_group_on_gpus_with_nothing_open_keeps_its_numbers(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    """NCCL's record drops what has ended: that a rank lags shows in the numbers alone."""
+    path, bodies = server
+    status = {"last_enqueued_collective": "61", "last_completed_collective": "61"}
+    config = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
+    trace = {"entries": [], "pg_config": config, "pg_status": {"3": status}}
+    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    group = record.groups[-1]
+    assert (group.group, group.ranks, group.on_device) == ("3", (0, 2), True)
+    assert (group.last_enqueued, group.last_completed, group.entries) == (61, 61, ())
+
+
+def test_the_newer_backend_of_nccl_is_asked_by_its_name(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, bodies = server
+    trace = json.loads(RECORDED)
+    for entry in trace["entries"]:
+        entry["profiling_name"] = "nccl2:all_reduce"
+    bodies["fr_trace_json"] = b'{"entries": [], "pg_config": {}}'
+    bodies["fr_trace_json?backend=nccl2"] = json.dumps(trace).encode()
+    unasked, _ = flight_record(path, 0, 5.0)
+    asked, _ = flight_record(path, 0, 5.0, nccl2=True)
+    assert unasked is not None
+    assert unasked.groups == ()
+    assert asked is not None
+    assert [(one.group, one.on_device) for one in asked.groups] == [("0", True)]
+
+
+NAMED = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME
+print("named", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "newer"), [("pt_nccl2_wtch", True), ("pt_nccl_watchd", False), ("python", False)]
+)
+def test_threads_of_nccl_tell_which_backend_there_is(name: str, newer: bool) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", NAMED, name], **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == b"named\n"
+        assert has_nccl2(process.pid) is newer
+        process.communicate(b"\n", timeout=30)
+    assert has_nccl2(process.pid) is False
 
 
 def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:

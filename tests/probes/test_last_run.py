@@ -38,7 +38,7 @@ def test_sleep_is_counted_from_before_anybody_looked(sleeper: RunningProgram) ->
 def test_reading_stacks_without_a_pause_does_not_wake(sleeper: RunningProgram) -> None:
     """So that a second visit sees a silence as long as the first one did, and longer."""
     until(lambda: _has_slept(sleeper.pid, 0.5), "half a second of sleep")
-    stack, _ = python_stacks(sleeper.pid, None, 10.0, nonblocking=True)
+    stack, _ = python_stacks(sleeper.pid, None, 10.0)
     assert stack is not None
     assert stack.threads[0].frames[-1].function == "waits_in_sleep"
     assert (slept_s(sleeper.pid) or 0.0) >= 0.5

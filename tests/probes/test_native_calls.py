@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from lightning_hangcheck.probes.proc.vitals import vitals
 from lightning_hangcheck.probes.sample import Subject, sample_all
-from lightning_hangcheck.probes.stacks.native_calls import MOST_CALLS, innermost_calls
+from lightning_hangcheck.probes.stacks import native_calls as looking
+from lightning_hangcheck.probes.stacks.left_stopped import stopped_threads
+from lightning_hangcheck.probes.stacks.native_calls import (
+    MOST_CALLS,
+    innermost_calls,
+    native_calls,
+)
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from processes import StartProgram
 
 
@@ -35,3 +44,30 @@ def test_calls_end_at_the_innermost_python_frame_and_are_bounded() -> None:
     assert innermost_calls(msgspec.json.encode(threads), 7) == ("call2", "call1", "call0")
     many = [{"os_thread_id": 7, "frames": [*native, python]}]
     assert len(innermost_calls(msgspec.json.encode(many), 7)) == MOST_CALLS
+
+
+@pytest.mark.real
+def test_a_process_that_a_look_leaves_stopped_is_set_going_and_told_of(
+    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    py_spy = tmp_path / "py-spy"
+    py_spy.write_text('#!/bin/sh\n/bin/kill -STOP "$4"\nexec /bin/sleep 100\n')
+    py_spy.chmod(0o700)
+    monkeypatch.setattr(looking, "find_py_spy", lambda: py_spy)
+    running = program("many_threads.py", "3")
+    calls, gaps = native_calls(running.pid, 3, 0.5)
+    assert calls is None
+    late, left = (gap.why for gap in gaps)
+    assert late == "py-spy: py-spy gave no answer within 0.5 s"
+    assert left == "the look left it stopped; it was sent SIGCONT and goes on"
+    assert stopped_threads(running.pid) == frozenset()
+    assert vitals(running.pid).state in "RS"
+
+
+@pytest.mark.real
+def test_a_look_that_is_killed_leaves_nothing_stopped(program: StartProgram) -> None:
+    running = program("many_threads.py", "200")
+    for limit_s in (0.02, 0.05, 0.1, 0.2):
+        native_calls(running.pid, 3, limit_s)
+        assert stopped_threads(running.pid) == frozenset()
+    assert running.process.poll() is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 
-def take(pid: int, nonblocking: bool = False) -> ProcessStack:
+def take(pid: int) -> ProcessStack:
     """The stacks, which must be there without a gap."""
-    stack, gaps = python_stacks(pid, 3, 20.0, nonblocking)
+    stack, gaps = python_stacks(pid, 3, 20.0)
     assert gaps == ()
     return stack
 
@@ -93,7 +92,7 @@ def test_both_sides_of_a_deadlock_are_shown_under_their_names(program: StartProg
 def test_a_stopped_process_is_read_without_pausing_it(program: StartProgram) -> None:
     running = program("stopping_itself.py")
     until(lambda: vitals(running.pid).state == "T", "it to stop")
-    frames = take(running.pid, nonblocking=True).threads[0].frames
+    frames = take(running.pid).threads[0].frames
     assert frames[-1].function == "stops_here"
     assert vitals(running.pid).state == "T"
 
@@ -131,15 +130,9 @@ def test_names_and_paths_that_are_not_ascii_come_out_whole(
     assert [thread.name for thread in threads[1:]] == ["Fädchen (1) {x}"]
 
 
-def test_a_process_in_state_d_makes_py_spy_late_and_goes_on_unharmed(program: StartProgram) -> None:
-    """A pause would wait for it as long as the kernel does; reading without one works."""
+def test_a_process_in_state_d_is_read(program: StartProgram) -> None:
+    """A pause would wait for it as long as the kernel does."""
     pid = int(program("uninterruptible.py").first_words)
     until(lambda: vitals(pid).state == "D", "state D")
-    began = time.monotonic()
-    stack, gaps = python_stacks(pid, 3, 0.5)
-    assert time.monotonic() - began < 5.0
-    assert stack is None
-    assert gaps[0].why == "py-spy gave no answer within 0.5 s"
-    assert vitals(pid).state == "D"
-    frames = take(pid, nonblocking=True).threads[0].frames
+    frames = take(pid).threads[0].frames
     assert "waits_for_its_child" in [frame.function for frame in frames]

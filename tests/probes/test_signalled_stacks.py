@@ -84,6 +84,14 @@ def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
     assert innermost(running.pid) == "keeps_the_interpreter_lock"
 
 
+def test_beyond_a_hundred_threads_the_main_one_is_missing_and_the_gap_says_so(
+    offering: StartProgram,
+) -> None:
+    running = offering("stands_with_many_helpers")
+    assert "more than 100 threads" in why_not(running.pid)
+    assert "main thread is not among them" in why_not(running.pid)
+
+
 def test_a_signal_that_somebody_handles_is_not_taken(offering: StartProgram) -> None:
     taken, free = offering("waits_for_ever", "taken"), offering("waits_for_ever")
     offers = [find_offer(running.pid) for running in (taken, free)]

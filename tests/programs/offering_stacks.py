@@ -42,6 +42,12 @@ def stands_with_a_helper():
     waits_for_ever()
 
 
+def stands_with_many_helpers():
+    for _ in range(120):
+        threading.Thread(target=time.sleep, args=(HELD_FOR_S,), daemon=True).start()
+    waits_for_ever()
+
+
 facts = SessionFacts(run_dir=".", command="", started_at="", root_pid=os.getpid())
 session = open_session(session_folder(new_key()), facts)
 if "taken" in sys.argv:

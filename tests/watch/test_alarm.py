@@ -29,6 +29,13 @@ def test_suspicion_is_a_line_and_a_hang_a_report_each_once() -> None:
     assert told == ["line", None, "report", None]
 
 
+def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:
+    alarm = Alarm()
+    assert alarm.take(verdict("hang", 1), closer=True) == "report"
+    assert alarm.take(verdict("hang", 1), closer=True) == "silent"
+    assert alarm.take(verdict("suspect", 1), closer=True) is None
+
+
 @pytest.mark.parametrize("kind", ["healthy", "finished"])
 def test_good_news_is_no_alarm(kind: str) -> None:
     assert Alarm().take(verdict(kind)) is None

@@ -94,8 +94,13 @@ class _Side(Struct, frozen=True, eq=False):
 
 
 def _side(group: Sequence[PendingCollective], ways: Ways) -> _Side:
-    stacks = frozenset(one.reading.frames for one in group)
+    stacks = frozenset(_way_here(one.reading) for one in group)
     return _Side(stacks, ways.get(group[0]))
+
+
+def _way_here(reading: RankReading) -> tuple[Frame, ...]:
+    """Return what a rank's stack tells of its way: nothing, where its device is far behind it."""
+    return () if reading.wait_kind == "device" else reading.frames
 
 
 def _means(

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 LOOK_LIMIT = 4.0  # seconds for all of them; py-spy needs about 10 ms for one
 MOST_RANKS = 8
 MOST_FRAMES = 16
-NEEDS_NO_PAUSE = "DTt"  # states in which a process cannot be paused for a look
 ASK_INTERVAL = 0.05  # seconds between two looks for an answer
 
 
@@ -186,9 +185,7 @@ def _look(
         said = f" ({beat.last_words})" if beat is not None and beat.last_words else ""
         return MissingRank(lines=f"pid {pid} has ended{said}")
     stopped = ", which is stopped" if signs.state in "Tt" else ""
-    stack, gaps = python_stacks(
-        pid, index, max(0.1, deadline - time.monotonic()), signs.state in NEEDS_NO_PAUSE
-    )
+    stack, gaps = python_stacks(pid, index, max(0.1, deadline - time.monotonic()))
     if stack is not None:
         frames = [str(frame) for frame in stack.threads[0].frames]
         return MissingRank(lines=f"pid {pid}{stopped}, main thread:{_indented(frames)}")

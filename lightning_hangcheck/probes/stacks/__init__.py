@@ -1,7 +1,16 @@
 """Where a process stands in its Python code, and the source around that place.
 
-py-spy reads it from outside (`python_stacks`, and more closely `native_calls`, `local_values`);
-where it may not, the process writes its stacks itself (`signalled_stacks`).
+py-spy reads it from outside without pausing it (`python_stacks`, `local_values`; `unpaused` reads
+again what came out torn). Only `native_calls` pauses it. Where py-spy may not, the process writes
+its stacks itself (`signalled_stacks`).
 """
 
-__all__ = ["local_values", "native_calls", "py_spy", "python_stacks", "signalled_stacks", "source"]
+__all__ = [
+    "local_values",
+    "native_calls",
+    "py_spy",
+    "python_stacks",
+    "signalled_stacks",
+    "source",
+    "unpaused",
+]

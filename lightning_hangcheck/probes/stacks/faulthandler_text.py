@@ -4,7 +4,8 @@
       File "/home/ada/data.py", line 17 in __getitem__
 
 The name in brackets is there from Python 3.14 on. Classes are not named; text beyond ASCII comes
-as escapes; 100 frames a thread and 100 threads are written, the newest thread first.
+as escapes; 100 frames a thread and 100 threads are written, the newest thread first: of a process
+with more the main thread is missing, and a line of three dots says that some are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,16 @@ THREAD = re.compile(
 )
 FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+
+
+MOST_THREADS = 100
+"""MAX_NTHREADS of Python/traceback.c, in all versions so far."""
+CUT = "..."
+
+
+def is_cut(text: str) -> bool:
+    """Whether there were more threads than are written."""
+    return CUT in text.splitlines()
 
 
 def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues
 from lightning_hangcheck.probes.stacks.py_spy import (
     SHORT_VALUE,
     SHORT_VALUES,
     PySpyFailed,
     PySpyLate,
-    dump,
     find_py_spy,
 )
+from lightning_hangcheck.probes.stacks.unpaused import DumpedLocal, DumpedThread, read_threads
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.time_limit import Looked, guarded
 
@@ -24,25 +22,8 @@ MOST_VALUES = 16
 """Of one call: a function with more says nothing that anybody reads."""
 
 
-class _Local(msgspec.Struct):
-    name: str
-    repr: str | None = None
-
-
-class _Frame(msgspec.Struct):
-    name: str
-    filename: str
-    line: int
-    locals: list[_Local] | None = None
-
-
-class _Thread(msgspec.Struct):
-    frames: list[_Frame]
-    os_thread_id: int | None = None
-
-
 def local_values(
-    pid: int, rank: int | None, time_limit_s: float, *, nonblocking: bool = False
+    pid: int, rank: int | None, time_limit_s: float
 ) -> Looked[tuple[LocalValues, ...]]:
     """Read the local variables of the main thread's calls; about 15 ms, as `python_stacks`.
 
@@ -53,7 +34,6 @@ def local_values(
         pid: The process.
         rank: Whose, for gaps.
         time_limit_s: Seconds until py-spy is killed.
-        nonblocking: Don't pause the process for it.
 
     Returns:
         Calls that have variables, outermost first.
@@ -67,15 +47,15 @@ def local_values(
                 Gap(what, rank, "py-spy is not installed", "local_values", "pip install py-spy"),
             )
         try:
-            data = dump(program, pid, time_limit_s, nonblocking=nonblocking, values=SHORT_VALUES)
+            threads = read_threads(program, pid, time_limit_s, SHORT_VALUES)
         except (PySpyFailed, PySpyLate) as error:
             return None, (Gap(what, rank, f"py-spy: {error}", "local_values"),)
-        return _of_main(pid, msgspec.json.decode(data, type=list[_Thread])), ()
+        return _of_main(pid, threads), ()
 
     return guarded("local_values", what, rank, look)
 
 
-def _of_main(pid: int, threads: list[_Thread]) -> tuple[LocalValues, ...]:
+def _of_main(pid: int, threads: list[DumpedThread]) -> tuple[LocalValues, ...]:
     frames = next((one.frames for one in threads if one.os_thread_id == pid), [])
     return tuple(
         LocalValues(Frame(frame.name, frame.filename, frame.line), _shown(frame.locals))
@@ -84,7 +64,7 @@ def _of_main(pid: int, threads: list[_Thread]) -> tuple[LocalValues, ...]:
     )
 
 
-def _shown(variables: list[_Local]) -> dict[str, str]:
+def _shown(variables: list[DumpedLocal]) -> dict[str, str]:
     """Hide secrets in whole values, then cut these: half a secret has no shape any more."""
     named = {one.name: _whole_words(one.repr or "?") for one in variables[:MOST_VALUES]}
     hidden = redact_values(named)

@@ -1,10 +1,11 @@
-"""What a thread does below Python: the second look at a rank that a suspicion names."""
+"""What a thread does below Python: a last look at a rank that a hang names. It pauses the rank."""
 
 from __future__ import annotations
 
 import msgspec
 
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.probes.stacks.left_stopped import set_going
 from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
 from lightning_hangcheck.time_limit import Looked, guarded
 
@@ -28,7 +29,8 @@ class _Thread(msgspec.Struct):
 def native_calls(pid: int, rank: int | None, time_limit_s: float) -> Looked[tuple[str, ...]]:
     """Read the native calls inside the main thread's innermost Python frame.
 
-    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway.
+    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway. That
+    it goes on afterwards is made sure of; if it did not by itself, a gap says so.
 
     Args:
         pid: The process; none of its threads may be stopped or in state D.
@@ -47,10 +49,11 @@ def native_calls(pid: int, rank: int | None, time_limit_s: float) -> Looked[tupl
                 Gap(what, rank, "py-spy is not installed", "native_calls", "pip install py-spy"),
             )
         try:
-            data = dump(program, pid, time_limit_s, nonblocking=False, native=True)
+            calls, why = innermost_calls(dump(program, pid, time_limit_s, native=True), pid), ""
         except (PySpyFailed, PySpyLate) as error:
-            return None, (Gap(what, rank, f"py-spy: {error}", "native_calls"),)
-        return innermost_calls(data, pid), ()
+            calls, why = None, f"py-spy: {error}"
+        unseen = (why, set_going(pid))
+        return calls, tuple(Gap(what, rank, one, "native_calls") for one in unseen if one)
 
     return guarded("native_calls", what, rank, look)
 

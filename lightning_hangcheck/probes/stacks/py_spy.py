@@ -39,11 +39,10 @@ def dump(
     pid: int,
     time_limit_s: float,
     *,
-    nonblocking: bool,
     values: str | None = None,
     native: bool = False,
 ) -> bytes:
-    """Run ``py-spy dump --json``.
+    """Run ``py-spy dump --json``, which pauses the process only for native calls.
 
     A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
     kernel undoes when the tracer ends (153 kills at random moments, 0.4.3: never stopped).
@@ -52,9 +51,8 @@ def dump(
         program: As `find_py_spy` found it.
         pid: The process to read.
         time_limit_s: Seconds until it is killed.
-        nonblocking: Read without pausing the process.
         values: Local variables of every frame too, as text: `SHORT_VALUES` or `LONG_VALUES`.
-        native: Calls of native code too; not together with ``nonblocking``.
+        native: Calls of native code too: every thread of the process stands still meanwhile.
 
     Returns:
         Its JSON.
@@ -64,9 +62,8 @@ def dump(
         PySpyLate: It took longer.
     """
     command = [str(program), "dump", "--json", "--pid", str(pid)]
-    command += ["--nonblocking"] if nonblocking else []
+    command += ["--native"] if native else ["--nonblocking"]
     command += [values] if values is not None else []
-    command += ["--native"] if native else []
     try:
         answer = answer_of(command, time_limit_s, {**own_environment(), **QUIET})
     except OSError as error:

@@ -17,7 +17,8 @@ from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
 from lightning_hangcheck.probes.proc.permission import Refusal, why_filtered, why_refused
 from lightning_hangcheck.probes.proc.vitals import has_ended
-from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
+from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, PySpyLate, find_py_spy
+from lightning_hangcheck.probes.stacks.unpaused import DumpedThread, read_threads
 from lightning_hangcheck.time_limit import Looked, NoAnswer, guarded, within
 
 TAKES_LOCK = re.compile(rb"^\s*with\s[^()]*:\s*(#.*)?$|\.acquire\(")
@@ -63,40 +64,16 @@ PY_SPY = "py-spy"
 ENDED = Refusal("the process has ended")
 
 
-class _DumpedFrame(msgspec.Struct):
-    """A frame in py-spy's JSON (0.4): ``name`` is qualified by its class where py-spy knows it."""
+def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
+    """Take the stacks of all Python threads of a process, which runs on meanwhile.
 
-    name: str
-    filename: str
-    line: int
-
-
-class _DumpedThread(msgspec.Struct):
-    """A thread in py-spy's JSON (0.4); frames innermost first."""
-
-    frames: list[_DumpedFrame]
-    os_thread_id: int | None = None
-    thread_id: int = 0
-    thread_name: str | None = None
-    active: bool = False
-    owns_gil: bool = False
-
-
-def python_stacks(
-    pid: int, rank: int | None, time_limit_s: float, nonblocking: bool = False
-) -> Looked[ProcessStack]:
-    """Take the stacks of all Python threads of a process.
-
-    Takes about 10 ms (55 ms with 200 threads) and pauses the process for a part of that, for the
-    time limit at worst: a thread in state D
-    answers no ptrace request while the others stay paused. Use ``nonblocking`` for a process with
-    threads in state D, T or t: it pauses nothing; stacks that move meanwhile may come out torn.
+    Takes about 10 ms (55 ms with 200 threads). Threads that are stopped or in state D are read as
+    well, and one that sleeps is not woken: the kernel goes on counting how long it has slept.
 
     Args:
         pid: The process.
         rank: Whose, for gaps.
         time_limit_s: Seconds until py-spy is killed.
-        nonblocking: As said above.
 
     Returns:
         The stacks, main thread first; None, and a gap with the way out, where there are none.
@@ -104,7 +81,7 @@ def python_stacks(
     what = f"stack of pid {pid}"
 
     def look() -> Looked[ProcessStack]:
-        answer = _take(pid, time_limit_s, nonblocking)
+        answer = _take(pid, time_limit_s)
         if isinstance(answer, ProcessStack):
             return answer, ()
         return None, (Gap(what, rank, answer.why, "stack", answer.remedy),)
@@ -112,7 +89,7 @@ def python_stacks(
     return guarded("stack", what, rank, look)
 
 
-def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | Refusal:
+def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
     """Return the stacks, or why there are none."""
     if has_ended(pid):
         return ENDED
@@ -120,8 +97,7 @@ def _take(pid: int, time_limit_s: float, nonblocking: bool) -> ProcessStack | Re
     if program is None:
         return ABSENT
     try:
-        data = dump(program, pid, time_limit_s, nonblocking=nonblocking)
-        threads = msgspec.json.decode(data, type=list[_DumpedThread])
+        threads = read_threads(program, pid, time_limit_s)
     except PySpyLate as error:
         return Refusal(str(error))
     except PySpyFailed as error:
@@ -140,7 +116,7 @@ def _why_failed(pid: int, complaint: str) -> Refusal:
     return why_refused(pid) or why_filtered() or Refusal(f"py-spy: {complaint}")
 
 
-def _main_first(pid: int, dumped: list[_DumpedThread]) -> tuple[ThreadStack, ...]:
+def _main_first(pid: int, dumped: list[DumpedThread]) -> tuple[ThreadStack, ...]:
     """Put the main thread first; py-spy orders by an address."""
     ordered = sorted(
         dumped, key=lambda thread: (not _is_main(pid, thread), thread.os_thread_id or 0)
@@ -148,13 +124,13 @@ def _main_first(pid: int, dumped: list[_DumpedThread]) -> tuple[ThreadStack, ...
     return tuple(_thread_stack(thread) for thread in ordered)
 
 
-def _is_main(pid: int, thread: _DumpedThread) -> bool:
+def _is_main(pid: int, thread: DumpedThread) -> bool:
     if thread.os_thread_id is None:
         return thread.thread_name == "MainThread"
     return thread.os_thread_id == pid
 
 
-def _thread_stack(thread: _DumpedThread) -> ThreadStack:
+def _thread_stack(thread: DumpedThread) -> ThreadStack:
     innermost = thread.frames[0] if thread.frames else None
     return ThreadStack(
         tid=thread.os_thread_id,

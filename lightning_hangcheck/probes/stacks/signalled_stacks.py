@@ -17,7 +17,11 @@ from lightning_hangcheck.files.owned_file import open_owned
 from lightning_hangcheck.model.evidence import Gap, ProcessStack
 from lightning_hangcheck.probes.proc.files import read_proc
 from lightning_hangcheck.probes.proc.vitals import vitals
-from lightning_hangcheck.probes.stacks.faulthandler_text import read_stacks
+from lightning_hangcheck.probes.stacks.faulthandler_text import (
+    MOST_THREADS,
+    is_cut,
+    read_stacks,
+)
 from lightning_hangcheck.session.stack_offers import StackOffer, find_offer
 from lightning_hangcheck.time_limit import Looked, guarded
 
@@ -135,8 +139,13 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     with os.fdopen(open_owned(Path(offer.answers)), "rb") as file:
         text = file.read(LARGEST_ANSWER).decode("ascii", errors="replace")
     threads = read_stacks(text, offer.pid, offer.main_thread)
+    if not threads and is_cut(text):
+        raise _NoStacks(
+            f"it has more than {MOST_THREADS} threads, and faulthandler writes only the newest "
+            f"{MOST_THREADS}: its main thread is not among them"
+        )
     if not threads:
-        raise _NoStacks("its main thread is not among those that it wrote (100 at most)")
+        raise _NoStacks("its main thread is not among those that it wrote")
     return ProcessStack(pid=offer.pid, source=SOURCE, threads=threads)
 
 

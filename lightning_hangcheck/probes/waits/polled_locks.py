@@ -21,9 +21,9 @@ from lightning_hangcheck.probes.stacks.py_spy import (
     LONG_VALUES,
     PySpyFailed,
     PySpyLate,
-    dump,
     find_py_spy,
 )
+from lightning_hangcheck.probes.stacks.unpaused import read_threads
 from lightning_hangcheck.probes.waits.system_calls import CALLS, RESTART
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -42,24 +42,7 @@ READ_LIMIT_S = 0.2
 LONGEST_RECORD = 1024
 
 
-class _Local(msgspec.Struct):
-    name: str
-    repr: str | None = None
-
-
-class _Frame(msgspec.Struct):
-    filename: str
-    locals: list[_Local] | None = None
-
-
-class _Thread(msgspec.Struct):
-    frames: list[_Frame]
-    os_thread_id: int | None = None
-
-
-def polled_lock(
-    stack: ProcessStack, time_limit_s: float, *, nonblocking: bool = False
-) -> WaitTarget | None:
+def polled_lock(stack: ProcessStack, time_limit_s: float) -> WaitTarget | None:
     """Tell which lock the main thread polls for.
 
     Only where the stack shows that it stands in filelock does this ask py-spy for variables, and of
@@ -68,7 +51,6 @@ def polled_lock(
     Args:
         stack: Just taken.
         time_limit_s: Seconds.
-        nonblocking: Don't pause the process for it.
 
     Returns:
         None where the thread polls for no lock; a target without a name where the path is not to be
@@ -77,17 +59,16 @@ def polled_lock(
     frames = stack.threads[0].frames if stack.threads else ()
     if not any(frame.file.endswith(LIBRARY) for frame in frames):
         return None
-    path = _path(stack.pid, time_limit_s, nonblocking)
+    path = _path(stack.pid, time_limit_s)
     return WaitTarget(call="filelock", kind="lock", name=path, holders=_written_in(stack.pid, path))
 
 
-def _path(pid: int, time_limit_s: float, nonblocking: bool) -> str:
+def _path(pid: int, time_limit_s: float) -> str:
     program = find_py_spy()
     if program is None or time_limit_s <= 0:
         return ""
     try:
-        data = dump(program, pid, time_limit_s, nonblocking=nonblocking, values=LONG_VALUES)
-        threads = msgspec.json.decode(data, type=list[_Thread])
+        threads = read_threads(program, pid, time_limit_s, LONG_VALUES)
     except (PySpyFailed, PySpyLate, msgspec.MsgspecError):
         return ""
     shown = (

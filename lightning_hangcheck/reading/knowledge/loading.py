@@ -13,6 +13,7 @@ from lightning_hangcheck.model.slugs import Cause, Phase
 WaitKind = Literal[
     "collective",
     "backward",
+    "device",
     "rendezvous_connect",
     "rendezvous_peers",
     "rendezvous_nodes",

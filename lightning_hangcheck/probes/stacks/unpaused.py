@@ -1,0 +1,105 @@
+"""py-spy's dump of a process that runs on meanwhile: what came out torn is read again.
+
+Nothing is paused, so a thread that calls or returns during the few milliseconds of the reading can
+leave a chain of calls without its outer end, memory that is no name any more, or an error: one to
+two dumps in a hundred of a thread that does nothing but call (py-spy 0.4.3, Python 3.11). A thread
+that waits cannot be torn.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lightning_hangcheck.probes.proc.permission import why_refused
+from lightning_hangcheck.probes.proc.vitals import has_ended
+from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, dump
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_DUMPS = 3
+"""Three torn ones in a row have a chance of one in a hundred thousand, by the measurement above."""
+
+
+class DumpedLocal(msgspec.Struct):
+    """A local variable in py-spy's JSON (0.4)."""
+
+    name: str
+    repr: str | None = None
+
+
+class DumpedFrame(msgspec.Struct):
+    """A frame in py-spy's JSON (0.4): ``name`` is qualified by its class where py-spy knows it.
+
+    Attributes:
+        is_shim_entry: Native code called it: so it is with the outermost of every thread.
+    """
+
+    name: str
+    filename: str
+    line: int
+    locals: list[DumpedLocal] | None = None
+    is_shim_entry: bool = True
+
+
+class DumpedThread(msgspec.Struct):
+    """A thread in py-spy's JSON (0.4); frames innermost first."""
+
+    frames: list[DumpedFrame]
+    os_thread_id: int | None = None
+    thread_id: int = 0
+    thread_name: str | None = None
+    active: bool = False
+    owns_gil: bool = False
+
+
+def read_threads(
+    program: Path, pid: int, time_limit_s: float, values: str | None = None
+) -> list[DumpedThread]:
+    """Read all Python threads of a process without pausing it, again where they came out torn.
+
+    Args:
+        program: py-spy.
+        pid: The process.
+        time_limit_s: Seconds for all attempts together.
+        values: Local variables too, as of `dump`.
+
+    Raises:
+        PySpyFailed: It complained each time, or all came out torn.
+        PySpyLate: It took longer.
+        msgspec.MsgspecError: Its answer is of another form.
+    """
+    deadline = time.monotonic() + time_limit_s
+    without_calls: set[int | None] = set()
+    failure = PySpyFailed("no time is left")
+    for _ in range(MOST_DUMPS):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        try:
+            data = dump(program, pid, left_s, values=values)
+        except PySpyFailed as error:
+            if has_ended(pid) or why_refused(pid) is not None:
+                raise
+            failure = error
+            continue
+        threads = msgspec.json.decode(data, type=list[DumpedThread])
+        lost = {one.os_thread_id for one in threads if one.active and not one.frames}
+        if not any(is_torn(one) for one in threads) and lost <= without_calls:
+            return threads
+        without_calls |= lost
+        failure = PySpyFailed("the process ran on while it was read, and what was read is torn")
+    raise failure
+
+
+def is_torn(thread: DumpedThread) -> bool:
+    """Whether no thread can stand like this: its outer end is missing, or a name is no text."""
+    if not thread.frames:
+        return False
+    broken = any(
+        not frame.name or "\0" in frame.name or "\0" in frame.filename for frame in thread.frames
+    )
+    return broken or not thread.frames[-1].is_shim_entry

@@ -1,0 +1,29 @@
+"""Rank 0 alone makes a group, which needs all; the other waits for its GPU."""
+
+import queued
+import torch
+import torch.distributed as dist
+from onset import mark_onset
+
+
+def training_step(step):
+    gradient = torch.ones(64)
+    dist.all_reduce(gradient)
+    return queued.loss()
+
+
+def form_evaluation_group():
+    mark_onset()
+    return dist.new_group([0, 1])
+
+
+dist.init_process_group("queued")
+for step in range(40):
+    training_step(step)
+queued.synchronize()
+if dist.get_rank() == 0:
+    form_evaluation_group()
+for step in range(40):
+    training_step(step)
+queued.loss().item()
+dist.destroy_process_group()
