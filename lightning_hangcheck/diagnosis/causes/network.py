@@ -50,7 +50,7 @@ def _end(target: WaitTarget) -> str:
 
 
 def _evidence(reading: RankReading, target: WaitTarget) -> EvidenceItem:
-    text = f"main thread is in {target.call} on a connection to {_end(target)}"
+    text = f"{reading.waiter} is in {target.call} on a connection to {_end(target)}"
     return EvidenceItem("kernel", reading.rank, text)
 
 

@@ -22,7 +22,7 @@ from lightning_hangcheck.probes.waits.sockets import Socket, bytes_by_inode, soc
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lightning_hangcheck.model.evidence import ProcessState, ThreadState, WaitTarget
 
@@ -41,8 +41,8 @@ def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
     Returns:
         The states in their order.
     """
-    seen = _Seen(state.pid for state in states)
     carried = bytes_by_inode()
+    seen = _Seen((state.pid for state in states), carried or {})
     return [
         replace(
             state,
@@ -58,8 +58,9 @@ def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
 class _Seen:
     """Tables that are read at most once a look."""
 
-    def __init__(self, pids: Iterable[int]) -> None:
+    def __init__(self, pids: Iterable[int], carried: Mapping[int, int]) -> None:
         self.descriptors = Descriptors(pids)
+        self.carried = carried
         self.locks = file_locks()
         self._sockets: dict[int, Socket] | None = None
         self._connected: dict[tuple[str, str], int] = {}
@@ -150,7 +151,8 @@ def _with_remote_end(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
     if not ends.remote:
         return replace(target, name=ends.local if target.call.startswith("accept") else "")
     owners = tuple(one for one in seen.owners_of_other_end(ends, pid) if one != pid)
-    return replace(target, name=ends.remote, holders=_holders(owners))
+    carried = seen.carried.get(int(inode[1])) if inode is not None else None
+    return replace(target, name=ends.remote, holders=_holders(owners), carried_bytes=carried)
 
 
 def _holders(pids: Sequence[int]) -> tuple[Holder, ...]:
