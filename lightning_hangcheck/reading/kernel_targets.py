@@ -152,14 +152,15 @@ def through_children(
 
     Returns:
         The child in which the wait ends, and what that waits for. None and the rank's own where it
-        ends in no child, or leads back.
+        ends in no child, leads back, or to one that serves anybody.
     """
     children = {look.pid: look for look in view.processes if look.role != "rank"}
     pending = [holder.pid for target in targets for holder in target.holders]
     for pid in pending:
         inner = steady_targets(children[pid]) if pid in children else ()
         holders = [holder.pid for target in inner for holder in target.holders]
-        if inner and all(one.name for one in inner) and view.pid not in holders:
+        serves = any(one.call.startswith("accept") or not one.name for one in inner)
+        if inner and not serves and view.pid not in holders:
             pending += [one for one in holders if one in children and one not in pending]
             if not any(one in children for one in holders):
                 return children[pid], inner

@@ -107,11 +107,13 @@ def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -
         return Situation(
             job=job, graph=graph, suspects=ends, waited_for=True, divergence=divergence
         )
-    return Situation(job=job, graph=graph, suspects=_long_silent(job))
+    silent = _long_silent(job)
+    ends = tuple(one for one in silent if one.rank not in graph.waiters)
+    return Situation(job=job, graph=graph, suspects=ends or silent)
 
 
 def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
-    """Ranks to ask about where nobody is seen to wait: silent for the whole stall timeout.
+    """Ranks to ask about where nobody is proven to wait: silent for the whole stall timeout.
 
     One in a livelock is not asked: all ranks may prepare their data for long.
 

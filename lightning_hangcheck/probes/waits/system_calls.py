@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.probes.proc.files import read_proc
+from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
