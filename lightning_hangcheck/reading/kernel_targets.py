@@ -181,7 +181,9 @@ def targets_of(sample: Sample) -> tuple[tuple[int, WaitTarget], ...]:
     chain = wait_chain(sample)
     if chain is None:
         found = ((one.tid, one.waits_for) for one in states[:1])
-        return tuple((tid, one) for tid, targets in found for one in targets if one.kind not in IN_MEMORY)
+        return tuple(
+            (tid, one) for tid, targets in found for one in targets if one.kind not in IN_MEMORY
+        )
     by_tid = {one.tid: one for one in states}
     return tuple(
         (end.tid, target)

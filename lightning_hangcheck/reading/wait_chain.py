@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, owner_of
-from lightning_hangcheck.model.evidence import ThreadStack
+from lightning_hangcheck.model.evidence import TargetKind, ThreadStack
 from lightning_hangcheck.reading.knowledge.frames import meanings
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait, holds
 
