@@ -140,6 +140,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
             child; the address of a futex. Empty where it could not be read.
         holders: Processes that could end the wait, as far as known: who holds the lock, has the
             other end of the pipe or socket, or is the child.
+        connection: Inode of a socket: of two at the same remote end it tells which.
         carried_bytes: What a TCP connection received and had acknowledged so far; None where the
             kernel does not tell, and for all else.
     """
@@ -148,6 +149,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
     kind: TargetKind
     name: str = ""
     holders: tuple[Holder, ...] = ()
+    connection: int | None = None
     carried_bytes: int | None = None
 
 

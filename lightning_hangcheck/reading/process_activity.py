@@ -152,16 +152,18 @@ def _transfers(after: ProcessState, flowed: int, seconds: float) -> bool:
 def _connection_carries(earlier: Sample, later: Sample) -> bool:
     """Whether any byte came or went at a connection on which the main thread's wait rests.
 
-    However slowly: these are that connection's own bytes, and not those of services beside it.
+    However slowly: these are that connection's own bytes, and not those of services beside it. A
+    thread that is at another connection than before has had its answer from that.
     """
-    before = dict(_carried(earlier))
-    return any(key in before and carried != before[key] for key, carried in _carried(later))
+    before = dict(_connections(earlier))
+    return any(thread in before and seen != before[thread] for thread, seen in _connections(later))
 
 
-def _carried(sample: Sample) -> Iterator[tuple[tuple[int, str], int]]:
+def _connections(sample: Sample) -> Iterator[tuple[int, tuple[int | None, int | None]]]:
+    """Each waiting thread with its connection and the bytes that this carried so far."""
     for tid, target in targets_of(sample):
-        if target.carried_bytes is not None:
-            yield (tid, target.name), target.carried_bytes
+        if target.kind == "socket" and target.carried_bytes is not None:
+            yield tid, (target.connection, target.carried_bytes)
 
 
 def _storage_answers(

@@ -102,9 +102,9 @@ def own_targets(thread: ThreadStack, state: ThreadState) -> tuple[WaitTarget, ..
 
 
 def is_our_thread(thread: ThreadStack) -> bool:
-    """Whether a thread was started by this package: the first that it calls is ours."""
-    first = next((one for one in thread.frames if not is_standard(one.file)), None)
-    return first is not None and is_ours(first.file)
+    """Whether a thread runs this package's code alone: what we wrap has the wrapped within."""
+    files = [frame.file for frame in thread.frames if not is_standard(frame.file)]
+    return bool(files) and all(map(is_ours, files))
 
 
 def _waits_for_threads(thread: ThreadStack, state: ThreadState) -> bool:

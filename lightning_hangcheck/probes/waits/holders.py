@@ -144,15 +144,21 @@ def _holders_by_path(path: str, pid: int, locks: tuple[FileLock, ...]) -> tuple[
 
 
 def _with_remote_end(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
-    inode = SOCKET.fullmatch(target.name)
-    ends = seen.socket(int(inode[1]), pid) if inode is not None else None
+    found = SOCKET.fullmatch(target.name)
+    inode = int(found[1]) if found is not None else 0
+    ends = seen.socket(inode, pid)
     if ends is None:
         return replace(target, name="")
     if not ends.remote:
         return replace(target, name=ends.local if target.call.startswith("accept") else "")
     owners = tuple(one for one in seen.owners_of_other_end(ends, pid) if one != pid)
-    carried = seen.carried.get(int(inode[1])) if inode is not None else None
-    return replace(target, name=ends.remote, holders=_holders(owners), carried_bytes=carried)
+    return replace(
+        target,
+        name=ends.remote,
+        holders=_holders(owners),
+        connection=inode,
+        carried_bytes=seen.carried.get(inode),
+    )
 
 
 def _holders(pids: Sequence[int]) -> tuple[Holder, ...]:
