@@ -1,4 +1,4 @@
-"""Rank 1 waits through its threads and children: what the sidecar says of it, ranks run for real."""
+"""Rank 1 waits through its threads and children: what the sidecar says of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rank 1 waits for something through its threads or children, as the first argument says; rank 0 in a barrier.
+"""Rank 1 waits through its threads or children, as the first argument says; rank 0 in a barrier.
 
-Beside the threads of each shape a ticking one reports metrics, which no verdict may take for work.
+Beside the threads of each shape a ticking one reports metrics: no verdict may take that for work.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from lightning_hangcheck.model.evidence import (
     WaitTarget,
 )
 from lightning_hangcheck.reading.kernel_targets import limited, steady_targets
-from lightning_hangcheck.reading.rank_activity import read_rank_activity
+from lightning_hangcheck.reading.rank_activity import read_process_activity, read_rank_activity
 from lightning_hangcheck.reading.stuck_thread import stuck_thread
 from lightning_hangcheck.reading.wait_chain import wait_chain
 
@@ -190,6 +190,27 @@ def test_any_byte_at_the_awaited_connection_is_progress_and_none_elsewhere() -> 
     assert _activity(parked(IN_FUTURE), slow) == "moving"
     metrics = Thread(IN_METRICS, (TRACKER,), carried=20)
     assert _activity(parked(IN_FUTURE), metrics, Thread(IN_FETCH, (SERVER,))) == "idle"
+
+
+def test_another_connection_to_the_same_place_is_progress() -> None:
+    asks = process(parked(IN_FUTURE), Thread(IN_FETCH, (SERVER,)))
+    *earlier, newest = asks.samples
+    assert newest.kernel is not None
+    main, helper = newest.kernel.threads
+    again = (msgspec.structs.replace(SERVER, connection=7, carried_bytes=0),)
+    threads = (main, msgspec.structs.replace(helper, waits_for=again))
+    kernel = msgspec.structs.replace(newest.kernel, threads=threads)
+    samples = (*earlier, msgspec.structs.replace(newest, kernel=kernel))
+    moved = msgspec.structs.replace(asks, samples=samples)
+    assert read_process_activity(moved).activity == "moving"
+    assert read_process_activity(asks).activity == "idle"
+
+
+def test_what_this_package_wraps_runs_in_threads_of_the_program() -> None:
+    wrapper = Frame("wrapped", f"{SITE}/lightning_hangcheck/hooks/zero_code/wrapping.py", 9)
+    assert ends(parked(IN_FUTURE), parked((*POOL, wrapper, IN_BARRIER[-1]))) == ["barrier"]
+    ours = (Frame("run", f"{STDLIB}/threading.py", 9), wrapper)
+    assert ends(parked(IN_FUTURE), Thread(ours, (SERVER,))) == []
 
 
 def test_a_helper_that_computes_something_else_excuses_nobody() -> None:
