@@ -18,6 +18,7 @@ __all__ = [
     "process_activity",
     "rank_activity",
     "source",
+    "stuck_thread",
     "thread_locks",
     "torch_waits",
     "wording",

@@ -94,7 +94,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
     own = view.own_process
     process = read_process_activity(own) if own is not None else ProcessActivity(activity="unseen")
     frames = of_own_process(latest_frames(own)) if own is not None else ()
-    keeper = lock_keeper(own, view.beat) if own is not None else None
+    keeper = _other_keeper(view)
     stuck = keeper or (stuck_thread(own) if own is not None else None)
     found = RankActivity(
         activity=process.activity, process_activity=process, frames=frames, stuck=stuck
@@ -143,6 +143,16 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         carried=any(step.carried for step in steps),
         stacks=any(sample.stack is not None for sample in usable),
     )
+
+
+def _other_keeper(view: RankView) -> ThreadStack | None:
+    """The thread, other than the main one, that keeps the interpreter lock.
+
+    The main thread cannot come back from whatever it waits for, even once that has ended.
+    """
+    own = view.own_process
+    keeper = lock_keeper(own, view.beat) if own is not None else None
+    return keeper if own is not None and keeper is not None and keeper.tid != own.pid else None
 
 
 def _effective(wait: Wait | None, process: ProcessActivity, view: RankView) -> Wait | None:

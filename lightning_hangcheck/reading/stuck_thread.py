@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.reading.kernel_targets import targets_of
 from lightning_hangcheck.reading.process_activity import BUSY_SHARE, thread_shares
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait
-from lightning_hangcheck.reading.wait_chain import is_our_thread, wait_chain
+from lightning_hangcheck.reading.wait_chain import wait_chain
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
 
 
 def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:
-    """Return the thread, other than the main one, that keeps the interpreter lock.
+    """Return the thread that keeps the interpreter lock, the main one included.
 
     A thread in Python code gives it up when another asks; one in a C call may not, and then the
     page's pulse stands still. Without a page, a thread that has it twice while it sleeps keeps it.
@@ -62,15 +62,13 @@ def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:
         return None
     earlier, newest = samples
     before, keeper = _owner(earlier), _owner(newest)
-    if keeper is None or before is None or keeper.tid is None or keeper.tid != before.tid:
-        return None
-    if keeper.tid == look.pid or is_our_thread(keeper):
+    if keeper is None:
         return None
     if beat is not None and beat.pulse_ns > 0:
         stale = newest.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
         return keeper if stale else None
-    asleep = keeper.frames == before.frames and not _computes(earlier, newest, keeper)
-    return keeper if asleep else None
+    same = before is not None and (before.tid, before.frames) == (keeper.tid, keeper.frames)
+    return keeper if same and not _computes(earlier, newest, keeper) else None
 
 
 def _owner(sample: Sample) -> ThreadStack | None:
