@@ -81,7 +81,7 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
         return None
     before, after = earlier.kernel, later.kernel
     cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
-    threads = _thread_shares(before, after, seconds)
+    threads = thread_shares(earlier, later)
     main_share = threads.get(after.pid, cpu_share)
     awaited = awaited_threads(later)
     awaited_share = cpu_share if awaited is None else sum(threads.get(tid, 0.0) for tid in awaited)
@@ -210,14 +210,7 @@ def _helper_moved(
     """Whether another thread that could end the main one's wait works.
 
     It is busy, and in other functions than before. One that is busy with something else excuses
-    nobody.
-
-    Args:
-        earlier: Sample.
-        later: Sample.
-        shares: Processor time by thread.
-        cpu_share: Of the process.
-        awaited: Threads that could end the wait, None for any.
+    nobody: only ``awaited`` threads count, all where that is None.
     """
     if cpu_share < BUSY_SHARE:
         return False
@@ -256,14 +249,10 @@ def thread_shares(earlier: Sample, later: Sample) -> dict[int, float]:
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
     if seconds <= 0 or earlier.kernel is None or later.kernel is None:
         return {}
-    return _thread_shares(earlier.kernel, later.kernel, seconds)
-
-
-def _thread_shares(before: ProcessState, after: ProcessState, seconds: float) -> dict[int, float]:
-    old: dict[int, ThreadState] = {thread.tid: thread for thread in before.threads}
+    old: dict[int, ThreadState] = {thread.tid: thread for thread in earlier.kernel.threads}
     return {
         thread.tid: max(0.0, thread.cpu_s - old[thread.tid].cpu_s) / seconds
-        for thread in after.threads
+        for thread in later.kernel.threads
         if thread.tid in old
     }
 

@@ -72,8 +72,9 @@ def wait_chain(sample: Sample) -> WaitChain | None:
     if sample.stack is None or sample.kernel is None or not sample.stack.threads:
         return None
     states = {state.tid: state for state in sample.kernel.threads}
-    everyone = sample.stack.threads
-    followed, ends = [everyone[0]], []
+    main, *helpers = sample.stack.threads
+    others = [one for one in helpers if not _parked(one) and not is_our_thread(one)]
+    followed, ends, met = [main], [], {id(main)}
     for thread in followed:
         state = states.get(thread.tid) if thread.tid is not None else None
         if state is None or not _waits_for_threads(thread, state):
@@ -81,8 +82,9 @@ def wait_chain(sample: Sample) -> WaitChain | None:
             continue
         if own_targets(thread, state):
             ends.append(thread)
-        could_end = _could_end(thread, everyone, states)
-        followed += [one for one in could_end if one not in followed]
+        new = [one for one in _could_end(thread, others, states) if id(one) not in met]
+        met |= {id(one) for one in new}
+        followed += new
     return WaitChain(threads=tuple(followed), ends=tuple(ends))
 
 
@@ -131,25 +133,28 @@ def _in_event_loop(thread: ThreadStack) -> bool:
 
 
 def _could_end(
-    thread: ThreadStack, everyone: Sequence[ThreadStack], states: dict[int, ThreadState]
-) -> list[ThreadStack]:
+    thread: ThreadStack, others: Sequence[ThreadStack], states: dict[int, ThreadState]
+) -> Sequence[ThreadStack]:
     """Return the threads that could end a thread's wait.
 
-    Those of the pool or loop that it gave work to, else those that run code of the same owner: a
-    helper that is busy with something else ends nobody's wait. A library's own thread that rests
-    only waits for news, and is left out unless that library waits for it.
+    Those of the pool or loop that it gave work to: a helper that is busy with something else ends
+    nobody's wait. Else those that run code of the same owner, and all that do anything. A library's
+    own thread that rests only waits for news, and is left out unless some thread is joined that can
+    be no other.
+
+    Args:
+        thread: The waiting one.
+        others: The process's threads that may do work for it; it may be among them.
+        states: The kernel's view of all.
     """
-    others = [
-        one for one in everyone if one is not thread and not _parked(one) and not is_our_thread(one)
-    ]
-    workers = [one for one in others if _works_for(thread, one)]
+    workers = [one for one in others if one is not thread and _works_for(thread, one)]
     if workers:
         return workers
     owner = _owner(thread.frames)
     of_owner = [one for one in others if any(owner_of(f.file) == owner for f in one.frames)]
-    if of_owner or _joins(thread):
-        return of_owner or others
-    return [one for one in others if not _rests(one, states)]
+    if _joins(thread) and not of_owner:
+        return others
+    return [one for one in others if one in of_owner or not _rests(one, states)]
 
 
 def _works_for(waiter: ThreadStack, worker: ThreadStack) -> bool:

@@ -146,6 +146,21 @@ def test_a_librarys_thread_that_waits_for_news_ends_nobodys_wait() -> None:
     assert ends(parked(own), news) == ["read"]
 
 
+@pytest.mark.parametrize("main", [IN_JOIN, IN_QUEUE])
+def test_a_librarys_function_that_works_in_a_thread_ends_waits(main: tuple[Frame, ...]) -> None:
+    saves = Thread((Frame("save_pretrained", f"{SITE}/transformers/saving.py", 9),), syscall=None)
+    assert ends(parked(main), sleeper(IN_METRICS, 1, 2, 3), saves) == [
+        "log_metrics",
+        "save_pretrained",
+    ]
+
+
+def test_a_join_is_for_the_programs_own_thread_where_there_is_one() -> None:
+    news, own = Thread(IN_WANDB_READER, (TRACKER,)), Thread(IN_PRODUCE, (SERVER,))
+    assert ends(parked(IN_JOIN), news, own) == ["produce"]
+    assert ends(parked(IN_JOIN), news) == ["read"]
+
+
 def test_threads_that_wait_for_each_other_lead_nowhere() -> None:
     waits = parked((*POOL, user("tokenize", 3), *IN_FUTURE[2:]))
     assert ends(parked(IN_FUTURE), waits) == []
