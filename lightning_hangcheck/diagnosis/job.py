@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
-from lightning_hangcheck.reading.kernel_targets import steady_targets, works
+from lightning_hangcheck.reading.kernel_targets import steady_targets, through_children, works
 from lightning_hangcheck.reading.messages import awaited_peers
 from lightning_hangcheck.reading.open_operations import asks_for_end, open_operation
 from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
@@ -60,11 +60,15 @@ class RankReading(Struct, frozen=True, kw_only=True):
     """One rank, read.
 
     Attributes:
-        place: Innermost frame of the user's own code.
+        place: Innermost frame of the user's own code in the thread where its wait ends; where that
+            runs none, in its main thread.
         life: Where in its life it is, and what tells so.
         silence_s: Seconds since its last progress; for an idle rank since it was last active, for
             one in a livelock since it last did anything new.
-        targets: What the kernel shows an idle rank's main thread to wait for, sample after sample.
+        targets: What the kernel shows an idle rank to wait for, sample after sample: where its main
+            thread waits for other threads or for a child, what these wait for.
+        own_targets: The same of its own process: the child itself.
+        child: The child in which its wait ends, if any.
     """
 
     view: RankView
@@ -74,6 +78,16 @@ class RankReading(Struct, frozen=True, kw_only=True):
     silence_s: float = 0.0
     workers: tuple[WorkerReading, ...] = ()
     targets: tuple[WaitTarget, ...] = ()
+    own_targets: tuple[WaitTarget, ...] = ()
+    child: ProcessLook | None = None
+
+    @property
+    def waiter(self) -> str:
+        """Which of its threads or children it is that waits for its targets."""
+        if self.child is not None:
+            return f"child pid {self.child.pid}"
+        stuck = self.rank_activity.stuck
+        return "main thread" if stuck is None else f"thread {stuck.name or stuck.tid}"
 
     @property
     def rank(self) -> int:
@@ -206,20 +220,23 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
         known: Processes of the job: whether these work, their own samples tell.
     """
     found, targets = read_rank_activity(view), _targets_of_rank(view)
+    child, at_end = through_children(view, targets)
     if found.activity == "idle" and _works_outside(view, targets, known):
         found = replace(found, activity="moving")
     return RankReading(
         view=view,
         rank_activity=found,
-        place=users_place(found.frames),
-        life=phase_of_life(view, found.frames),
+        place=users_place(found.stuck_frames) or users_place(found.frames),
+        life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
         silence_s=min(max(0.0, _silence_s(view, found)), LONGEST_SILENCE_S),
         workers=tuple(
             _read_worker(look, of_livelocked=found.livelocked)
             for look in view.processes
             if look.role == "worker"
         ),
-        targets=targets if found.activity == "idle" else (),
+        targets=at_end if found.activity == "idle" else (),
+        own_targets=targets if found.activity == "idle" else (),
+        child=child if found.activity == "idle" else None,
     )
 
 

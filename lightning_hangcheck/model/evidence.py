@@ -140,12 +140,17 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
             child; the address of a futex. Empty where it could not be read.
         holders: Processes that could end the wait, as far as known: who holds the lock, has the
             other end of the pipe or socket, or is the child.
+        connection: Inode of a socket: of two at the same remote end it tells which.
+        carried_bytes: What a TCP connection received and had acknowledged so far; None where the
+            kernel does not tell, and for all else.
     """
 
     call: str
     kind: TargetKind
     name: str = ""
     holders: tuple[Holder, ...] = ()
+    connection: int | None = None
+    carried_bytes: int | None = None
 
 
 class ThreadState(Struct, frozen=True, kw_only=True):
@@ -161,6 +166,8 @@ class ThreadState(Struct, frozen=True, kw_only=True):
         syscall: Number of the system call it is in, None when running, or not permitted.
         arguments: First six arguments of that call.
         waits_for: What that call waits for; several for a call that waits for any of them.
+        wakes_ns: Monotonic time until which it sleeps, where it does so by itself (Python's
+            ``time.sleep``): one that ticks shows another each time.
     """
 
     tid: int
@@ -171,6 +178,7 @@ class ThreadState(Struct, frozen=True, kw_only=True):
     syscall: int | None = None
     arguments: tuple[int, ...] = ()
     waits_for: tuple[WaitTarget, ...] = ()
+    wakes_ns: int | None = None
 
 
 class MemoryUse(Struct, frozen=True):

@@ -17,7 +17,7 @@ from lightning_hangcheck.probes.memory import memory_use
 from lightning_hangcheck.probes.proc.files import GONE, read_proc, read_stat
 from lightning_hangcheck.probes.proc.permission import Refusal, why_refused
 from lightning_hangcheck.probes.proc.vitals import io_bytes
-from lightning_hangcheck.probes.waits.system_calls import waits_for
+from lightning_hangcheck.probes.waits.system_calls import waits_for, wakes_at
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
         syscall=call.number,
         arguments=call.arguments,
         waits_for=_targets(pid, line.state, call, wchan),
+        wakes_ns=None if call.number is None else wakes_at(pid, call.number, call.arguments),
     )
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "process_activity",
     "rank_activity",
     "source",
+    "stuck_thread",
     "thread_locks",
     "torch_waits",
     "wording",

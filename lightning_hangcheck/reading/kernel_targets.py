@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.reading.wait_chain import IN_MEMORY, own_targets, wait_chain
 from lightning_hangcheck.reading.wording import process_name
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import (
         Holder,
         ProcessLook,
@@ -21,6 +25,10 @@ WORKING_SHARE = 0.02
 
 TRICKLE = 1024
 """Bytes a second that such a process must read or write to count as working."""
+OUTSIDE: frozenset[TargetKind] = frozenset(
+    {"lock", "file", "fifo", "terminal", "socket", "process"}
+)
+"""What no other thread of the process ends: a pipe may have both its ends in one process."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
 
@@ -28,33 +36,43 @@ POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait",
 def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     """Return what the main thread waits for now and waited for a sample ago.
 
-    Futexes are left out: they are words of the process's own memory, and name nobody. So are
-    time limits; see `limited`.
+    Where it waits for other threads of its process, that is what these wait for. Time limits are
+    left out; see `limited`.
     """
     samples = [sample for sample in look.samples if sample.kernel is not None][-2:]
     if len(samples) < 2:
         return ()
-    before = {(target.kind, target.name) for target in _targets(samples[0])}
-    return tuple(
-        target
-        for target in _targets(samples[1])
-        if target.kind not in ("futex", "time") and (target.kind, target.name) in before
-    )
+    before = {(tid, target.kind, target.name) for tid, target in targets_of(samples[0])}
+    steady = {
+        (target.call, target.kind, target.name): target
+        for tid, target in targets_of(samples[1])
+        if (tid, target.kind, target.name) in before
+    }
+    return tuple(steady.values())
 
 
 def limited(look: ProcessLook) -> bool:
-    """Whether the call that its main thread is in ends by itself at a time: a sleep, a retry."""
+    """Whether the call in which its wait ends does so by itself at a time: a sleep, a retry."""
     return _shows(look, "time")
 
 
 def in_own_memory(look: ProcessLook) -> bool:
-    """Whether its main thread waits, without a time limit, for a word that only it can change."""
+    """Whether its wait ends, without a time limit, at a word that only the process can change."""
     return _shows(look, "futex")
 
 
 def _shows(look: ProcessLook, kind: TargetKind) -> bool:
-    samples = [sample for sample in look.samples if sample.kernel is not None][-1:]
-    return any(target.kind == kind for sample in samples for target in _targets(sample))
+    newest = next((one for one in reversed(look.samples) if one.kernel is not None), None)
+    if newest is None or newest.kernel is None:
+        return False
+    chain, states = wait_chain(newest), newest.kernel.threads
+    ends = {end.tid for end in chain.ends} if chain is not None else set()
+    return any(
+        target.kind == kind
+        for number, state in enumerate(states)
+        if (state.tid in ends if ends else number == 0)
+        for target in state.waits_for
+    )
 
 
 def works(look: ProcessLook, holder: Holder) -> bool:
@@ -66,7 +84,7 @@ def works(look: ProcessLook, holder: Holder) -> bool:
     return any(
         holder.cpu_s - one.cpu_s > WORKING_SHARE * seconds
         or holder.moved_bytes - one.moved_bytes > TRICKLE * seconds
-        for target in _targets(samples[0])
+        for _, target in targets_of(samples[0])
         for one in target.holders
         if one.pid == holder.pid
     )
@@ -83,11 +101,102 @@ def in_words(target: WaitTarget) -> str:
     return f"in {target.call} of {what}" + (f", at its other end {holders}" if holders else "")
 
 
+def awaited_threads(sample: Sample) -> frozenset[int] | None:
+    """Return the threads whose work can end the main thread's wait, itself among them.
+
+    Returns:
+        None where any thread of the process could: nothing tells what the main thread waits for.
+    """
+    chain = wait_chain(sample)
+    if chain is None or chain.main.tid is None:
+        return None
+    if chain.leads_on:
+        tids = [one.tid for one in chain.threads]
+        return None if None in tids else frozenset(tid for tid in tids if tid is not None)
+    named = tuple(target for _, target in targets_of(sample))
+    from_outside = endless(named) and all(one.name and one.kind in OUTSIDE for one in named)
+    return frozenset({chain.main.tid}) if from_outside else None
+
+
+def awaited_processes(view: RankView) -> frozenset[int] | None:
+    """Return the processes that could end what a rank's own process waits for.
+
+    Those that hold it, and all that these started.
+
+    Returns:
+        None where any of its children could: nothing tells what it waits for, or it has both ends
+        of a pipe itself.
+    """
+    own = view.own_process
+    targets = steady_targets(own) if own is not None else ()
+    holders = {holder.pid for target in targets for holder in target.holders}
+    known = bool(targets) and all(one.name and one.kind != "other" for one in targets)
+    if not known or view.pid in holders:
+        return None
+    parents = {
+        look.pid: kernel.parent_pid
+        for look in view.processes
+        if look.samples and (kernel := look.samples[-1].kernel) is not None
+    }
+    return frozenset(pid for pid in parents if holders.intersection(_line(pid, parents))) | holders
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """A process, its parent, and so on."""
+    met: set[int] = set()
+    while pid not in met:
+        yield pid
+        met.add(pid)
+        pid = parents.get(pid, pid)
+
+
+def through_children(
+    view: RankView, targets: tuple[WaitTarget, ...]
+) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
+    """Follow a rank's wait into the child that it waits for, and what that waits for in turn.
+
+    Args:
+        view: The rank.
+        targets: What its own process waits for.
+
+    Returns:
+        The child in which the wait ends, and what that waits for. None and the rank's own where it
+        ends in no child, leads back, or to one that serves anybody.
+    """
+    children = {look.pid: look for look in view.processes if look.role != "rank"}
+    pending = [holder.pid for target in targets for holder in target.holders]
+    for pid in pending:
+        inner = steady_targets(children[pid]) if pid in children else ()
+        holders = [holder.pid for target in inner for holder in target.holders]
+        serves = any(one.call.startswith("accept") or not one.name for one in inner)
+        if inner and not serves and view.pid not in holders:
+            pending += [one for one in holders if one in children and one not in pending]
+            if not any(one in children for one in holders):
+                return children[pid], inner
+    return None, targets
+
+
 def endless(targets: tuple[WaitTarget, ...]) -> bool:
     """Whether a process waits for one thing, without a time limit of the kernel's."""
     return bool(targets) and not any(target.call in POLLS for target in targets)
 
 
-def _targets(sample: Sample) -> tuple[WaitTarget, ...]:
-    threads = sample.kernel.threads if sample.kernel is not None else ()
-    return threads[0].waits_for if threads else ()
+def targets_of(sample: Sample) -> tuple[tuple[int, WaitTarget], ...]:
+    """Return what the threads wait for on which the main thread's wait rests, each with its thread.
+
+    Futexes are left out: they are words of the process's own memory, and name nobody.
+    """
+    states = sample.kernel.threads if sample.kernel is not None else ()
+    chain = wait_chain(sample)
+    if chain is None:
+        found = ((one.tid, one.waits_for) for one in states[:1])
+        return tuple(
+            (tid, one) for tid, targets in found for one in targets if one.kind not in IN_MEMORY
+        )
+    by_tid = {one.tid: one for one in states}
+    return tuple(
+        (end.tid, target)
+        for end in chain.ends
+        if end.tid is not None and end.tid in by_tid
+        for target in own_targets(end, by_tid[end.tid])
+    )

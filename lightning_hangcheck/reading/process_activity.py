@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
+from lightning_hangcheck.reading.kernel_targets import awaited_threads, targets_of
+from lightning_hangcheck.reading.wait_chain import is_our_thread
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class Step(Struct, frozen=True, kw_only=True):
         seconds: Between the samples.
         cpu_share: Processor time of all its threads, in cores.
         main_share: The same of its main thread; of the process where threads are not known.
+        awaited_share: The same of the threads that could end the main thread's wait, itself
+            included: of the process where any of its threads could.
         bytes: Read, written, and carried by connections; 0 where not permitted to know.
         carried: Bytes flowed, or storage answered call after call.
         moved: It made way: it carried, or its stack changed while it used the processor.
@@ -64,6 +68,7 @@ class Step(Struct, frozen=True, kw_only=True):
     seconds: float
     cpu_share: float
     main_share: float
+    awaited_share: float
     bytes: int
     carried: bool
     moved: bool
@@ -76,23 +81,27 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
         return None
     before, after = earlier.kernel, later.kernel
     cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
-    threads = _thread_shares(before, after, seconds)
+    threads = thread_shares(earlier, later)
     main_share = threads.get(after.pid, cpu_share)
+    awaited = awaited_threads(later)
+    awaited_share = cpu_share if awaited is None else sum(threads.get(tid, 0.0) for tid in awaited)
     flowed = _flowed(before, after)
     carried = (
         flowed > MANY_BYTES
         or _transfers(after, flowed, seconds)
+        or _connection_carries(earlier, later)
         or _storage_answers(before, after, seconds, main_share)
     )
     return Step(
         seconds=seconds,
         cpu_share=cpu_share,
         main_share=main_share,
+        awaited_share=awaited_share,
         bytes=flowed,
         carried=carried,
         moved=carried
         or _main_moved(earlier, later, main_share)
-        or _helper_moved(earlier, later, threads, cpu_share),
+        or _helper_moved(earlier, later, threads, cpu_share, awaited),
     )
 
 
@@ -140,6 +149,23 @@ def _transfers(after: ProcessState, flowed: int, seconds: float) -> bool:
     return main.syscall in TRANSFER_CALLS and flowed / seconds > TRANSFER_RATE
 
 
+def _connection_carries(earlier: Sample, later: Sample) -> bool:
+    """Whether any byte came or went at a connection on which the main thread's wait rests.
+
+    However slowly: these are that connection's own bytes, and not those of services beside it. A
+    thread that is at another connection than before has had its answer from that.
+    """
+    before = dict(_connections(earlier))
+    return any(thread in before and seen != before[thread] for thread, seen in _connections(later))
+
+
+def _connections(sample: Sample) -> Iterator[tuple[int, tuple[int | None, int | None]]]:
+    """Each waiting thread with its connection and the bytes that this carried so far."""
+    for tid, target in targets_of(sample):
+        if target.kind == "socket" and target.carried_bytes is not None:
+            yield tid, (target.connection, target.carried_bytes)
+
+
 def _storage_answers(
     before: ProcessState, after: ProcessState, seconds: float, share: float
 ) -> bool:
@@ -175,13 +201,23 @@ def _main_moved(earlier: Sample, later: Sample, share: float) -> bool:
 
 
 def _helper_moved(
-    earlier: Sample, later: Sample, shares: dict[int, float], cpu_share: float
+    earlier: Sample,
+    later: Sample,
+    shares: dict[int, float],
+    cpu_share: float,
+    awaited: frozenset[int] | None,
 ) -> bool:
-    """Whether another thread works: it is busy, and in other functions than before."""
+    """Whether another thread that could end the main one's wait works.
+
+    It is busy, and in other functions than before. One that is busy with something else excuses
+    nobody: only ``awaited`` threads count, all where that is None.
+    """
     if cpu_share < BUSY_SHARE:
         return False
     before = {_key(thread): thread for thread in _helpers(earlier)}
     for thread in _helpers(later):
+        if awaited is not None and thread.tid not in awaited:
+            continue
         old = before.get(_key(thread))
         share = cpu_share if thread.tid is None else shares.get(thread.tid, 0.0)
         if (
@@ -208,11 +244,15 @@ def _functions(frames: Sequence[Frame]) -> list[tuple[str, str]]:
     return [(frame.function, frame.file) for frame in frames]
 
 
-def _thread_shares(before: ProcessState, after: ProcessState, seconds: float) -> dict[int, float]:
-    old: dict[int, ThreadState] = {thread.tid: thread for thread in before.threads}
+def thread_shares(earlier: Sample, later: Sample) -> dict[int, float]:
+    """Return the cores that each thread used between two samples, by its kernel id."""
+    seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
+    if seconds <= 0 or earlier.kernel is None or later.kernel is None:
+        return {}
+    old: dict[int, ThreadState] = {thread.tid: thread for thread in earlier.kernel.threads}
     return {
         thread.tid: max(0.0, thread.cpu_s - old[thread.tid].cpu_s) / seconds
-        for thread in after.threads
+        for thread in later.kernel.threads
         if thread.tid in old
     }
 
@@ -229,9 +269,7 @@ def _source(sample: Sample) -> str:
 def _helpers(sample: Sample) -> Iterator[ThreadStack]:
     """All threads but the main one and those of this package."""
     threads = sample.stack.threads if sample.stack is not None else ()
-    for thread in threads[1:]:
-        if not any(is_ours(frame.file) for frame in thread.frames):
-            yield thread
+    return (thread for thread in threads[1:] if not is_our_thread(thread))
 
 
 def _works(gpu: GpuState) -> bool:

@@ -9,8 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.stack_groups import latest_frames
-from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.reading.device_waits import device_wait
+from lightning_hangcheck.reading.kernel_targets import awaited_processes
 from lightning_hangcheck.reading.process_activity import (
     BUSY_SHARE,
     IDLE_SHARE,
@@ -18,6 +19,7 @@ from lightning_hangcheck.reading.process_activity import (
     compare,
     gpu_works,
 )
+from lightning_hangcheck.reading.stuck_thread import lock_keeper, stuck_thread
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, Wait, find_wait, of_own_process
 
 if TYPE_CHECKING:
@@ -65,20 +67,27 @@ class RankActivity(Struct, frozen=True, kw_only=True):
         for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
         livelocked: It moves, but for long only through functions in which it was before: ``busy``.
         frames: Newest frames of its main thread, outermost first.
-        wait: The known wait in which that thread stands, if any.
+        wait: The known wait in which that thread stands, or the one in which its wait ends.
+        stuck: The thread in which its wait ends, where that is another.
     """
 
     activity: Activity
     process_activity: ProcessActivity
     frames: tuple[Frame, ...] = ()
     wait: Wait | None = None
+    stuck: ThreadStack | None = None
     carried: bool = False
     livelocked: bool = False
     for_gpu: bool = False
 
+    @property
+    def stuck_frames(self) -> tuple[Frame, ...]:
+        """Frames of the thread in which its wait ends; none where that is the main thread."""
+        return self.stuck.frames if self.stuck is not None else ()
+
 
 def read_rank_activity(view: RankView) -> RankActivity:
-    """Tell what a rank does.
+    """Tell what a rank does: its main thread, and the threads for which that waits.
 
     A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins,
     and so does CUDA.
@@ -87,15 +96,20 @@ def read_rank_activity(view: RankView) -> RankActivity:
     own = view.own_process
     process = read_process_activity(own) if own is not None else ProcessActivity(activity="unseen")
     frames = of_own_process(latest_frames(own)) if own is not None else ()
-    found = RankActivity(activity=process.activity, process_activity=process, frames=frames)
+    keeper = _other_keeper(view)
+    stuck = keeper or (stuck_thread(own) if own is not None else None)
+    found = RankActivity(
+        activity=process.activity, process_activity=process, frames=frames, stuck=stuck
+    )
     if view.process_exit is not None:
         return replace(found, activity="gone")
     if view.pid is None:
         return replace(found, activity="missing", frames=())
     if process.activity in ("gone", "stopped"):
         return found
-    wait = _effective(find_wait(frames), process, view)
-    if wait is None and process.activity == "busy":
+    told = find_wait(frames) or (find_wait(stuck.frames) if stuck is not None else None)
+    wait = None if keeper is not None else _effective(told, process, view)
+    if wait is None and keeper is None and process.activity == "busy":
         wait = device_wait(view)
     activity = _of_alive(view, process, wait)
     if activity == "idle" and own is not None and gpu_works(own):
@@ -135,6 +149,16 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     )
 
 
+def _other_keeper(view: RankView) -> ThreadStack | None:
+    """The thread, other than the main one, that keeps the interpreter lock.
+
+    The main thread cannot come back from whatever it waits for, even once that has ended.
+    """
+    own = view.own_process
+    keeper = lock_keeper(own, view.beat) if own is not None else None
+    return keeper if own is not None and keeper is not None and keeper.tid != own.pid else None
+
+
 def _effective(wait: Wait | None, process: ProcessActivity, view: RankView) -> Wait | None:
     """Drop a wait that the frames alone cannot prove: backward computes, unless it is idle."""
     if wait is None or wait.kind != "backward":
@@ -150,7 +174,9 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
     beats = view.beat is not None and view.beat.beats > 0
     if own in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
         return "moving"
-    return (_helped(view) or own) if own == "idle" else own
+    if own != "idle":
+        return own
+    return _helped(view, None if wait is not None else awaited_processes(view)) or own
 
 
 def _livelocked(view: RankView, seen: Sequence[ProcessActivity]) -> bool:
@@ -164,12 +190,20 @@ def _livelocked(view: RankView, seen: Sequence[ProcessActivity]) -> bool:
     return view.nothing_new_for_s >= LIVELOCK_AFTER_S and not hidden
 
 
-def _helped(view: RankView) -> Activity | None:
+def _helped(view: RankView, awaited: frozenset[int] | None) -> Activity | None:
     """What the rank's children do for it, if they do anything.
 
     A child without Python stacks that uses the processor may be anything, so it counts as moving.
+
+    Args:
+        view: The rank.
+        awaited: Children that could end its wait, None for any; all others excuse nobody.
     """
-    seen = [read_process_activity(look) for look in view.processes if look.role != "rank"]
+    seen = [
+        read_process_activity(look)
+        for look in view.processes
+        if look.role != "rank" and (awaited is None or look.pid in awaited)
+    ]
     kinds = {
         "moving" if one.activity == "busy" and not one.stacks else one.activity for one in seen
     }
@@ -205,6 +239,6 @@ def _by_steps(steps: Sequence[Step], role: str) -> Activity:
     if all(moved) if role == "child" else any(moved):
         return "moving"
     seconds = sum(step.seconds for step in steps)
-    share = sum(step.cpu_share * step.seconds for step in steps) / seconds
+    share = sum(step.awaited_share * step.seconds for step in steps) / seconds
     main_share = sum(step.main_share * step.seconds for step in steps) / seconds
     return "idle" if main_share < IDLE_SHARE and share < BUSY_SHARE else "busy"

@@ -57,7 +57,7 @@ def find_wait(frames: Sequence[Frame]) -> Wait | None:
         position = len(frames) - 1 - depth
         frame = frames[position]
         for rule in meanings(frame.function, frame.file):
-            if rule.wait is not None and _holds(rule, frames, position):
+            if rule.wait is not None and holds(rule, frames, position):
                 name = rule.name or bare_name(frame.function)
                 return None if rule.wait == "work" else Wait(rule.wait, name, frame)
         if is_users(frame.file):
@@ -79,7 +79,8 @@ def bare_name(function: str) -> str:
     return function.rpartition(".")[2]
 
 
-def _holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
+def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
+    """Whether a rule that matches a frame holds where the frame stands in its stack."""
     if rule.leaf and position != len(frames) - 1:
         return False
     if rule.under is None:

@@ -97,6 +97,20 @@ def test_a_pulse_that_stands_still_shows_a_kept_interpreter_lock(behind_s: int, 
     assert told(job(WAITS, holds)) == ("hang", (1,), (0,), cause)
 
 
+@pytest.mark.parametrize(("behind_s", "victims"), [(3, (0,)), (1, ())])
+def test_a_helper_that_keeps_the_interpreter_lock_holds_up_a_rank_in_a_collective(
+    behind_s: int, victims: tuple[int, ...]
+) -> None:
+    decodes = ThreadStack(tid=205, owns_gil=True, frames=(user("decode_video", 9),))
+    beat = Beat(pid=101, pulse_ns=NOW_NS - behind_s * SECOND)
+    holds = with_threads(rank(1, IN_ALL_REDUCE, beat=beat), decodes)
+    verdict = judge(job(rank(0, IN_ALL_REDUCE), holds))
+    assert verdict.victims == victims
+    if victims:
+        assert (verdict.culprits, verdict.cause) == ((1,), "gil_held")
+        assert "decode_video (demo/train.py:9)" in verdict.summary
+
+
 def test_a_sleeper_that_owns_the_interpreter_lock_needs_no_pulse() -> None:
     assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD))))[3] == "gil_held"
     assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD, cpu=1.0))))[3] == "spinning"

@@ -114,7 +114,7 @@ def _evidence(waiter: RankReading, lock: WaitTarget) -> tuple[EvidenceItem, ...]
     polls = {"filelock": "polls for", "sleep": "sleeps again and again, as pollers do, for"}
     how = polls.get(lock.call, f"is in {lock.call} for")
     held = ", ".join(process_name(holder) for holder in lock.holders) or "nobody that is seen"
-    text = f"main thread {how} the lock on {lock.name or 'a file'}, held by {held}"
+    text = f"{waiter.waiter} {how} the lock on {lock.name or 'a file'}, held by {held}"
     return (EvidenceItem("kernel", waiter.rank, text),)
 
 
@@ -166,5 +166,5 @@ def _file_in_words(file: WaitTarget) -> str:
 
 def _waiting_evidence(reading: RankReading) -> EvidenceItem:
     file = file_of(reading)
-    what = f"main thread is blocked {_file_in_words(file)}" if file is not None else ""
+    what = f"{reading.waiter} is blocked {_file_in_words(file)}" if file is not None else ""
     return EvidenceItem("kernel", reading.rank, what)

@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 
 def network_wait(situation: Situation) -> Finding | None:
-    """Blame the suspects that wait for a remote end."""
+    """Blame the suspects that wait for a remote end, unless that is a rank of the job.
+
+    Such a rank has its own state, and that is the cause.
+    """
     waiting = [
         (reading, target)
         for reading in situation.suspects_that_are("idle")
         for target in reading.targets
         if target.kind == "socket" and target.name and not target.call.startswith("accept")
+        if not any(situation.job.rank_of(one.pid) for one in target.holders)
     ]
     if not waiting:
         return None
@@ -50,7 +54,7 @@ def _end(target: WaitTarget) -> str:
 
 
 def _evidence(reading: RankReading, target: WaitTarget) -> EvidenceItem:
-    text = f"main thread is in {target.call} on a connection to {_end(target)}"
+    text = f"{reading.waiter} is in {target.call} on a connection to {_end(target)}"
     return EvidenceItem("kernel", reading.rank, text)
 
 

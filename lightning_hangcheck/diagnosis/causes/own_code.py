@@ -61,7 +61,7 @@ def rank_stalled(situation: Situation) -> Finding | None:
         waited_for=situation.waited_for,
         aspect=aspect,
         evidence=[
-            EvidenceItem("kernel", reading.rank, f"main thread is {in_words(target)}")
+            EvidenceItem("kernel", reading.rank, f"{reading.waiter} is {in_words(target)}")
             for reading in idle
             for target in reading.targets[:1]
         ],

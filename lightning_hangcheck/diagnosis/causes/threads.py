@@ -14,17 +14,15 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.stuck_thread import lock_keeper
 from lightning_hangcheck.reading.thread_locks import read_locks
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
-from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.reading.thread_locks import LockedThreads
 
 MOST_SHOWN = 8
-STALE_S = 2.0
-"""The pulse thread runs every 0.5 s; four times that shows that it cannot."""
 
 
 def thread_deadlock(situation: Situation) -> Finding | None:
@@ -45,12 +43,8 @@ THREAD_DEADLOCK = Rule(cause="thread_deadlock", needs=("stacks", "kernel"), find
 
 def gil_held(situation: Situation) -> Finding | None:
     """Blame suspects whose pulse stands still, or that sleep with the interpreter lock in hand."""
-    taken_ns = situation.job.case.taken_ns
-    holding = [
-        reading
-        for reading in situation.suspects_that_are("idle", "busy")
-        if _keeps_lock(reading, taken_ns)
-    ]
+    suspects = situation.suspects_that_are("idle", "busy")
+    holding = [reading for reading in suspects if _keeps_lock(reading)]
     if not holding:
         return None
     who, first = [reading.rank for reading in holding], holding[0]
@@ -108,29 +102,12 @@ def _in_words(locked: LockedThreads) -> str:
     return f"with {count} threads for each other's locks: {places}"
 
 
-def _keeps_lock(reading: RankReading, taken_ns: int) -> bool:
-    """A thread in Python code gives the lock up when another asks; one in a C call may not.
+def _keeps_lock(reading: RankReading) -> bool:
+    """A call that waits for a file has a cause of its own, which names it.
 
-    A call that waits for a file (safetensors opens files with the lock in hand) has a cause of its
-    own, which names the file.
+    safetensors opens files with the interpreter lock in hand.
     """
-    if file_of(reading) is not None:
-        return False
-    owners = _owners(reading)
-    if len(owners) < 2 or not owners[-1]:
-        return False
-    beat = reading.view.beat
-    if beat is not None and beat.pulse_ns > 0:
-        return (taken_ns - beat.pulse_ns) / NANOSECONDS > STALE_S
-    return reading.activity == "idle" and owners[-2] == owners[-1]
-
-
-def _owners(reading: RankReading) -> list[int | None]:
-    """The thread that owned the lock, in each sample with stacks; None where nobody did."""
     own = reading.view.own_process
-    stacks = [
-        one.stack for one in (own.samples if own is not None else ()) if one.stack is not None
-    ]
-    return [
-        next((thread.tid for thread in stack.threads if thread.owns_gil), None) for stack in stacks
-    ]
+    if own is None or file_of(reading) is not None:
+        return False
+    return lock_keeper(own, reading.view.beat) is not None

@@ -125,8 +125,8 @@ def _process_nodes(job: JobReading) -> dict[int, str]:
 
 
 def _own(reading: RankReading) -> Iterator[_Blocked]:
-    if _known(reading.targets) and reading.wait_kind != "dataloader":
-        yield _Blocked(reading.node, reading.targets)
+    if _known(reading.own_targets) and reading.wait_kind != "dataloader":
+        yield _Blocked(reading.node, reading.own_targets)
     for worker in reading.workers:
         if _known(worker.targets) and not worker.wants_work:
             yield _Blocked(f"worker:{reading.rank}/{worker.look.index}", worker.targets)

@@ -121,7 +121,7 @@ def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -
         )
     stuck = _stuck_by_themselves(job, graph)
     return Situation(
-        job=job, graph=graph, suspects=stuck or _long_silent(job), standstill=bool(stuck)
+        job=job, graph=graph, suspects=stuck or _long_silent(job, graph), standstill=bool(stuck)
     )
 
 
@@ -143,8 +143,8 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     return (lone,) if lone is not None else tuple(firm or ends)
 
 
-def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
-    """Ranks to ask about where nobody is seen to wait: silent for the whole stall timeout.
+def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
+    """Ranks to ask about where nobody is proven to wait: silent for the whole stall timeout.
 
     One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
     code that no frame tells (a copy from the GPU), it is the one that diverged.
@@ -156,7 +156,8 @@ def _long_silent(job: JobReading) -> tuple[RankReading, ...]:
         and reading.silence_s >= job.case.limits.stall_timeout
     ]
     lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
-    return tuple(silent) if lone is None else (lone,)
+    ends = [one for one in silent if one.rank not in graph.waiters]
+    return (lone,) if lone is not None else tuple(ends or silent)
 
 
 def _lacking(rule: Rule, job: JobReading) -> tuple[Need, ...]:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_memory
+from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.place import tracked_place, users_place
 from lightning_hangcheck.reading.process_activity import describe_gpus
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
-    from lightning_hangcheck.model.evidence import ProcessLook
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook
 
 FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 """Calls of CUDA's runtime and driver that return when the GPU has done its work."""
@@ -84,11 +85,9 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
         yield EvidenceItem("departure", rank, f"rank {rank} {ended}")
         if killed not in ended:
             yield EvidenceItem("memory", rank, killed)
-    if reading.place is not None and reading.place != frames[-1]:
-        inside = f"{frames[-1].function} ({short_place(frames[-1])})"
-        yield EvidenceItem("stack", rank, f"stands in {reading.place}, inside it {inside}")
-    elif frames:
-        yield EvidenceItem("stack", rank, f"stands in {frames[-1]}")
+    if frames:
+        yield EvidenceItem("stack", rank, f"stands in {_where(frames)}")
+    yield from (EvidenceItem("stack", rank, text) for text in _awaited(reading))
     own = reading.view.own_process
     if own is not None:
         yield from (EvidenceItem("variables", rank, text) for text in variables_of(own))
@@ -112,6 +111,26 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
     yield from _torchs_waits(reading)
     yield from _machine(reading)
     yield from _page(reading)
+
+
+def _where(frames: Sequence[Frame]) -> str:
+    """Say where a thread stands: the user's line, and what is called from there."""
+    place, innermost = users_place(frames), frames[-1]
+    if place is None or place == innermost:
+        return str(innermost)
+    return f"{place}, inside it {innermost.function} ({short_place(innermost)})"
+
+
+def _awaited(reading: RankReading) -> Iterator[str]:
+    """Say for which of its threads and children a rank's main thread waits there."""
+    stuck, child = reading.rank_activity.stuck, reading.child
+    if stuck is not None and stuck.frames:
+        name = stuck.name or stuck.tid
+        yield f"waits there for thread {name}, which stands in {_where(stuck.frames)}"
+    if child is not None:
+        frames = latest_frames(child)
+        stands = f", which stands in {_where(frames)}" if frames else ""
+        yield f"waits for its child pid {child.pid}{stands}"
 
 
 def _torchs_waits(reading: RankReading) -> Iterator[EvidenceItem]:

@@ -22,7 +22,7 @@ from lightning_hangcheck.probes.waits.sockets import Socket, bytes_by_inode, soc
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lightning_hangcheck.model.evidence import ProcessState, ThreadState, WaitTarget
 
@@ -41,8 +41,8 @@ def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
     Returns:
         The states in their order.
     """
-    seen = _Seen(state.pid for state in states)
     carried = bytes_by_inode()
+    seen = _Seen((state.pid for state in states), carried or {})
     return [
         replace(
             state,
@@ -58,8 +58,9 @@ def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
 class _Seen:
     """Tables that are read at most once a look."""
 
-    def __init__(self, pids: Iterable[int]) -> None:
+    def __init__(self, pids: Iterable[int], carried: Mapping[int, int]) -> None:
         self.descriptors = Descriptors(pids)
+        self.carried = carried
         self.locks = file_locks()
         self._sockets: dict[int, Socket] | None = None
         self._connected: dict[tuple[str, str], int] = {}
@@ -143,14 +144,21 @@ def _holders_by_path(path: str, pid: int, locks: tuple[FileLock, ...]) -> tuple[
 
 
 def _with_remote_end(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
-    inode = SOCKET.fullmatch(target.name)
-    ends = seen.socket(int(inode[1]), pid) if inode is not None else None
+    found = SOCKET.fullmatch(target.name)
+    inode = int(found[1]) if found is not None else 0
+    ends = seen.socket(inode, pid)
     if ends is None:
         return replace(target, name="")
     if not ends.remote:
         return replace(target, name=ends.local if target.call.startswith("accept") else "")
     owners = tuple(one for one in seen.owners_of_other_end(ends, pid) if one != pid)
-    return replace(target, name=ends.remote, holders=_holders(owners))
+    return replace(
+        target,
+        name=ends.remote,
+        holders=_holders(owners),
+        connection=inode,
+        carried_bytes=seen.carried.get(inode),
+    )
 
 
 def _holders(pids: Sequence[int]) -> tuple[Holder, ...]:

@@ -24,7 +24,7 @@ from lightning_hangcheck.probes.stacks.py_spy import (
     find_py_spy,
 )
 from lightning_hangcheck.probes.stacks.unpaused import read_threads
-from lightning_hangcheck.probes.waits.system_calls import CALLS, RESTART
+from lightning_hangcheck.probes.waits.system_calls import ABSOLUTE, CALLS, RESTART
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ def _read(path: Path) -> str:
         return file.read(LONGEST_RECORD).decode(errors="replace")
 
 
-ABSOLUTE = 1  # TIMER_ABSTIME: include/uapi/linux/time.h
 INODE = re.compile(rb"^ino:\s*(\d+)$", re.MULTILINE)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.probes.proc.files import read_proc
+from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-g
 POLLED = struct.Struct("=ihh")  # struct pollfd
 FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
 FUTEX_PRIVATE, FUTEX_COMMAND = 128, 127
+MONOTONIC, ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TIMER_ABSTIME: include/uapi/linux/time.h
+TIMESPEC = struct.Struct("=qq")  # struct __kernel_timespec
 WAIT_FOR_PID = 1  # P_PID: include/uapi/linux/wait.h
 EPOLL_TARGET = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
 
@@ -186,6 +189,25 @@ def waits_for(
     described = (describe(pid, one) for one in _descriptors(pid, call, arguments))
     found = tuple(WaitTarget(call=call.name, kind=kind, name=name) for kind, name in described)
     return (*found, *_time_limit(call, arguments))
+
+
+def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
+    """Read until when a thread sleeps, as Python 3.11 and later do: until a monotonic time.
+
+    Returns:
+        Nanoseconds; None for all other calls.
+    """
+    call = CALLS.get(number)
+    if call is None or call.name != "clock_nanosleep" or len(arguments) < 3:
+        return None
+    clock, flags, address = arguments[:3]
+    if clock != MONOTONIC or flags != ABSOLUTE:
+        return None
+    data = read_memory(pid, address, TIMESPEC.size)
+    if len(data) < TIMESPEC.size:
+        return None
+    seconds, nanoseconds = TIMESPEC.unpack(data)
+    return int(seconds) * NANOSECONDS + int(nanoseconds)
 
 
 def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:

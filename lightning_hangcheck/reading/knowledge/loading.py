@@ -39,6 +39,7 @@ class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     under: str | None = None
     wins: bool = False
     starts_process: bool = False
+    rests: bool = False
     parked: str | None = None
     one_rank: bool = False
     loop: str | None = None

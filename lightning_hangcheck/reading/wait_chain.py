@@ -1,0 +1,205 @@
+"""Through which threads of a process its main thread's wait leads, and where that ends. Pure.
+
+A thread in a lock, an event, a queue, a future, a join or an event loop waits for other threads of
+its own process, whatever the kernel calls it: the memory that it waits on is nobody else's. So the
+wait leads on to the threads that could end it, and from there to their file, socket, child or
+collective. No table of functions says which waits these are: the kernel shows a futex, and the
+innermost frame is the interpreter's own library, or its line takes a lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.code_owner import is_ours, is_standard, owner_of
+from lightning_hangcheck.model.evidence import TargetKind, ThreadStack
+from lightning_hangcheck.reading.knowledge.frames import meanings
+from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait, holds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lightning_hangcheck.model.evidence import (
+        Frame,
+        Sample,
+        ThreadState,
+        WaitTarget,
+    )
+
+FUTEXES = frozenset({202, 98, 449, 455})
+"""futex on x86-64 and arm64, then futex_waitv and futex_wait (arch/*/syscall*.tbl)."""
+IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
+"""What names nobody: a word of the process's own memory, and a time limit."""
+FAMILIES = (
+    ("/concurrent/futures/", ("/concurrent/futures/", "/asyncio/")),
+    ("/asyncio/", ("/concurrent/futures/", "/asyncio/")),
+    ("/multiprocessing/", ("/multiprocessing/",)),
+)
+"""Parts of the interpreter's library in which a thread waits for work that it gave away, and those
+in which threads do such work: pools, executors and event loops run what others wait for."""
+
+
+class WaitChain(Struct, frozen=True, kw_only=True):
+    """The threads of a process through which its main thread's wait leads, in one sample.
+
+    Attributes:
+        threads: The main one first, then all that could end its wait, directly or through others.
+        ends: Those of them that wait for no further thread; none where nobody is left to end it.
+    """
+
+    threads: tuple[ThreadStack, ...]
+    ends: tuple[ThreadStack, ...]
+
+    @property
+    def main(self) -> ThreadStack:
+        """The main thread."""
+        return self.threads[0]
+
+    @property
+    def leads_on(self) -> bool:
+        """Whether the main thread waits for other threads of its process."""
+        return self.ends != (self.main,)
+
+
+def wait_chain(sample: Sample) -> WaitChain | None:
+    """Follow the main thread's wait through the threads of its process.
+
+    Returns:
+        None where the sample lacks stacks or the kernel's view.
+    """
+    if sample.stack is None or sample.kernel is None or not sample.stack.threads:
+        return None
+    states = {state.tid: state for state in sample.kernel.threads}
+    main, *helpers = sample.stack.threads
+    others = [one for one in helpers if not _parked(one) and not is_our_thread(one)]
+    followed, ends, met = [main], [], {id(main)}
+    for thread in followed:
+        state = states.get(thread.tid) if thread.tid is not None else None
+        if state is None or not _waits_for_threads(thread, state):
+            ends.append(thread)
+            continue
+        if own_targets(thread, state):
+            ends.append(thread)
+        new = [one for one in _could_end(thread, others, states) if id(one) not in met]
+        met |= {id(one) for one in new}
+        followed += new
+    return WaitChain(threads=tuple(followed), ends=tuple(ends))
+
+
+def own_targets(thread: ThreadStack, state: ThreadState) -> tuple[WaitTarget, ...]:
+    """Return what a thread waits for outside of its process's memory.
+
+    Futexes name nobody, and neither does the socket by which an event loop is woken by other
+    threads of its process: it has no name.
+    """
+    looping = _in_event_loop(thread)
+    return tuple(
+        target
+        for target in state.waits_for
+        if target.kind not in IN_MEMORY
+        and not (looping and target.kind == "socket" and not target.name)
+    )
+
+
+def is_our_thread(thread: ThreadStack) -> bool:
+    """Whether a thread runs this package's code alone: what we wrap has the wrapped within."""
+    files = [frame.file for frame in thread.frames if not is_standard(frame.file)]
+    return bool(files) and all(map(is_ours, files))
+
+
+def _waits_for_threads(thread: ThreadStack, state: ThreadState) -> bool:
+    """Whether only other threads of its process, as far as the kernel shows, could end its wait."""
+    if not thread.frames or _waits_for_ranks(thread):
+        return False
+    if _in_event_loop(thread):
+        return True
+    in_library = thread.takes_lock or is_standard(thread.frames[-1].file)
+    return in_library and state.state == "S" and state.syscall in FUTEXES
+
+
+def _waits_for_ranks(thread: ThreadStack) -> bool:
+    wait = find_wait(thread.frames)
+    return wait is not None and wait.kind in FOR_RANKS
+
+
+def _in_event_loop(thread: ThreadStack) -> bool:
+    inner = thread.frames[-2:]
+    return len(inner) == 2 and (
+        inner[0].file.endswith("/asyncio/base_events.py")
+        and inner[1].file.endswith("/selectors.py")
+    )
+
+
+def _could_end(
+    thread: ThreadStack, others: Sequence[ThreadStack], states: dict[int, ThreadState]
+) -> Sequence[ThreadStack]:
+    """Return the threads that could end a thread's wait.
+
+    Those of the pool or loop that it gave work to: a helper that is busy with something else ends
+    nobody's wait. Else those that run code of the same owner, and all that do anything. A library's
+    own thread that rests only waits for news, and is left out unless some thread is joined that can
+    be no other.
+
+    Args:
+        thread: The waiting one.
+        others: The process's threads that may do work for it; it may be among them.
+        states: The kernel's view of all.
+    """
+    workers = [one for one in others if one is not thread and _works_for(thread, one)]
+    if workers:
+        return workers
+    owner = _owner(thread.frames)
+    of_owner = [one for one in others if any(owner_of(f.file) == owner for f in one.frames)]
+    if _joins(thread) and not of_owner:
+        return others
+    return [one for one in others if one in of_owner or not _rests(one, states)]
+
+
+def _works_for(waiter: ThreadStack, worker: ThreadStack) -> bool:
+    """Whether one runs in a part of the interpreter's library that does the work of the other."""
+    inner = list(_innermost_standard(waiter.frames))
+    return any(
+        any(part in frame.file for frame in inner)
+        and any(one in frame.file for frame in worker.frames for one in workers)
+        for part, workers in FAMILIES
+    )
+
+
+def _innermost_standard(frames: Sequence[Frame]) -> Iterator[Frame]:
+    for frame in reversed(frames):
+        if not is_standard(frame.file):
+            return
+        yield frame
+
+
+def _owner(frames: Sequence[Frame]) -> object:
+    """Whose wait it is: that of whoever called the interpreter's library."""
+    calling = next((one for one in reversed(frames) if not is_standard(one.file)), None)
+    return owner_of(calling.file) if calling is not None else None
+
+
+def _parked(thread: ThreadStack) -> bool:
+    """Whether a thread waits for work from others, as its frames say."""
+    return any(
+        rule.rests and holds(rule, thread.frames, position)
+        for position, frame in enumerate(thread.frames)
+        for rule in meanings(frame.function, frame.file)
+    )
+
+
+def _joins(thread: ThreadStack) -> bool:
+    return any(
+        frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] == "join"
+        for frame in thread.frames[-2:]
+    )
+
+
+def _rests(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
+    state = states.get(thread.tid) if thread.tid is not None else None
+    if state is None:
+        return False
+    named = own_targets(thread, state)
+    reads = bool(named) and all(one.kind in ("socket", "pipe") for one in named)
+    return reads or _waits_for_threads(thread, state)
