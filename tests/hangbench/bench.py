@@ -34,7 +34,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         verdict: Kinds that are right; as all lists here, several only with a reason.
         or_culprits: Other right answers.
-        function: Of the user's own code, one of which must stand in the summary.
+        function: Of the user's own code, one of which is the place that the summary names.
         because: Why more than one answer is right.
         processes: Ranks to start.
         says: What a healthy program prints at its end, each somewhere in its output.
@@ -73,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         onset_s: Clock time, seconds since 1970, at which the program noted that it goes wrong.
+        written_s: When each verdict's file was written, by the same clock.
         watched_s: How long it ran.
     """
 
@@ -80,6 +81,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     verdicts: list[Verdict]
     onset_s: float | None = None
+    written_s: list[float] = []
     watched_s: float = 0.0
 
     @property
@@ -125,10 +127,12 @@ def run_script(
         output, _ = process.communicate(timeout=30)
     finally:
         end(process)
+    files = sorted((run_dir / "verdicts").glob("*.json"), key=lambda file: int(file.stem))
     return Outcome(
         exit_code=process.returncode,
         output=output,
-        verdicts=_verdicts(run_dir / "verdicts"),
+        verdicts=[msgspec.json.decode(file.read_bytes(), type=Verdict) for file in files],
+        written_s=[file.stat().st_mtime for file in files],
         onset_s=clock_time(folder / "onset"),
         watched_s=time.time() - begun_s,
     )
@@ -162,11 +166,6 @@ def clock_time(note: Path) -> float | None:
     """The monotonic time in a note as clock time; None where the program wrote none (yet)."""
     text = note.read_text(encoding="ascii") if note.exists() else ""
     return time.time() - time.monotonic() + int(text) / 1e9 if text else None
-
-
-def _verdicts(folder: Path) -> list[Verdict]:
-    files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
-    return [msgspec.json.decode(file.read_bytes(), type=Verdict) for file in files]
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
