@@ -37,9 +37,10 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         function: Of the user's own code, one of which is the place that the summary names.
         because: Why more than one answer is right.
         processes: Ranks to start.
-        says: What a healthy program prints at its end, each somewhere in its output.
         launcher: ``python`` for a script that starts its ranks itself, or has one.
         needs: Modules without which the case cannot run.
+        says: What a healthy program prints at its end, each somewhere in its output.
+        unhurried: Silent for longer than the shortened limits: it runs with those that users have.
         tier: ``ci`` for the few that `scripts/test` runs.
     """
 
@@ -55,6 +56,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     launcher: Literal["torchrun", "python"] = "torchrun"
     needs: list[str] = []
     says: list[str] = []
+    unhurried: bool = False
     tier: Literal["ci", "full"] = "full"
 
     @property
@@ -104,7 +106,9 @@ def run_case(
     name: str, folder: Path, time_limit_s: float, patience: Mapping[str, str] = PATIENCE
 ) -> Outcome:
     """Run a case of the corpus in a folder of its own."""
-    return run_script(CASES / f"{name}.py", truth_of(name), folder, time_limit_s, patience)
+    truth = truth_of(name)
+    limits = {} if truth.unhurried else patience
+    return run_script(CASES / f"{name}.py", truth, folder, time_limit_s, limits)
 
 
 def run_script(

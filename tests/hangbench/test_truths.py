@@ -14,11 +14,18 @@ HEALTHY = [name for name in NAMES if truth_of(name).healthy]
 HANGING = [name for name in NAMES if not truth_of(name).healthy]
 SENSIBLE_NUMBER_IN_CI = range(20, 31)
 GONE = {"crashed", "dead"}
+LEAST_OF_SEVERAL, LEAST_UNHURRIED = 3, 15
 
 
 def test_the_corpus_is_as_large_as_promised() -> None:
     assert len(HANGING) >= 70
     assert len(HEALTHY) >= 30
+
+
+def test_ranks_are_many_and_silences_long_in_enough_cases() -> None:
+    several = [name for name in NAMES if truth_of(name).processes >= LEAST_OF_SEVERAL]
+    assert len(several) >= len(NAMES) / 3
+    assert len([name for name in HEALTHY if truth_of(name).unhurried]) >= LEAST_UNHURRIED
 
 
 def test_only_a_few_cases_run_with_the_tests() -> None:
@@ -66,6 +73,8 @@ def test_the_truth_about_a_healthy_case_is_only_that(name: str) -> None:
         processes=truth.processes,
         launcher=truth.launcher,
         needs=truth.needs,
+        says=truth.says,
+        unhurried=truth.unhurried,
         tier=truth.tier,
     )
 
