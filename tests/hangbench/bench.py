@@ -77,6 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         onset_s: Clock time, seconds since 1970, at which the program noted that it goes wrong.
         written_s: When each verdict's file was written, by the same clock.
         watched_s: How long it ran.
+        source: Of the script.
     """
 
     exit_code: int
@@ -85,6 +86,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     onset_s: float | None = None
     written_s: list[float] = []
     watched_s: float = 0.0
+    source: str = ""
 
     @property
     def told(self) -> list[str]:
@@ -139,6 +141,7 @@ def run_script(
         written_s=[file.stat().st_mtime for file in files],
         onset_s=clock_time(folder / "onset"),
         watched_s=time.time() - begun_s,
+        source=script.read_text(encoding="utf-8"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 ALARMS = {"hang", "dead", "crashed"}
 PLACE = re.compile(r"\b(?:in|at) (?:([\w.<>]+) )?\(?((?:[^\s()]+/)?[^\s()/]+\.py):(\d+)\)?")
 """``in prepare (demo/train.py:88)``, as a summary names a line of the user's own code."""
-OF_WAITERS = re.compile(r"\bwaits? for (?:it|them)\b")
+OF_WAITERS = re.compile(r"ranks? [\d,-]+ waits? for (?:it|them)\b")
+"""How the clause begins that says who waits for the culprits."""
+WITHOUT_NAME = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
+"""Frames that Python makes within a function: their line tells which one."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +108,9 @@ def score(name: str, truth: Truth, outcome: Outcome) -> Score:
         culprits=list(last.culprits) in truth.all_culprits,
         cause=last.cause in any_of(truth.cause),
         phase=None if truth.phase is None else last.phase in any_of(truth.phase),
-        line=bool(functions_named(last.summary).intersection(functions)) if functions else None,
+        line=bool(functions_named(last.summary, outcome.source).intersection(functions))
+        if functions
+        else None,
         wrong_suspects=len(naming) - len(right),
         early_alarms=sum(at_s < onset_s for at_s in alarms),
         said_cause=last.cause or "",
@@ -124,11 +130,26 @@ def _score_of_healthy(name: str, truth: Truth, outcome: Outcome) -> Score:
     )
 
 
-def functions_named(summary: str) -> set[str]:
-    """The functions that a summary names for the culprits: not those where others wait for them."""
-    clauses = [part for part in summary.split("; ") if not OF_WAITERS.search(part)]
-    names = {match.group(1) or "<module>" for part in clauses for match in PLACE.finditer(part)}
-    return {name.rpartition(".")[2] for name in names}
+def functions_named(summary: str, source: str = "") -> set[str]:
+    """The functions that a summary names for the culprits: not those where others wait for them.
+
+    Args:
+        summary: Of a verdict.
+        source: Of the script, to tell in which function a line lies.
+    """
+    clauses = [part for part in summary.split("; ") if not OF_WAITERS.match(part)]
+    places = [match for part in clauses for match in PLACE.finditer(part)]
+    names = {(match.group(1) or "<module>").rpartition(".")[2] for match in places}
+    nameless = [match for match in places if (match.group(1) or "").endswith(WITHOUT_NAME)]
+    return names | {_function_at(int(match.group(3)), source) for match in nameless}
+
+
+def _function_at(line: int, source: str) -> str:
+    """The innermost function in which a line of a script lies."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    around = [one for one in functions if one.lineno <= line <= (one.end_lineno or one.lineno)]
+    return max(around, key=lambda one: one.lineno).name if around else "<module>"
 
 
 def _in_words(verdict: Verdict) -> str:

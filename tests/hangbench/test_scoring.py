@@ -97,6 +97,18 @@ def test_the_place_where_others_wait_is_not_the_culprits() -> None:
     assert functions_named(summary) == set()
 
 
+def test_a_child_that_waits_for_the_culprit_does_not_hide_its_place() -> None:
+    told = (
+        "rank 1 stands in fetch (train.py:8), waiting for its child pid 7 (cat) that waits for it"
+    )
+    assert functions_named(f"{told}; rank 0 waits for it in step (train.py:9)") == {"fetch"}
+
+
+def test_a_line_in_a_comprehension_lies_in_the_function_around_it() -> None:
+    source = "def collect(tasks):\n    return [task.result() for task in tasks]\n"
+    assert "collect" in functions_named("rank 1 stands in <listcomp> (train.py:2)", source)
+
+
 def test_a_function_whose_name_only_begins_alike_is_another() -> None:
     result = _scored(_verdict("hang", 9, summary="rank 1 stands in fetch_all (demo/train.py:8)"))
     assert result.line is False
