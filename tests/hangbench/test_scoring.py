@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hangbench.bench import Outcome, Truth
 from hangbench.certainty import most_per_hour, wilson
-from hangbench.scoring import Score, functions_named, score
+from hangbench.scoring import Score, functions_named, score, score_of_endless
 from hangbench.table import render
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -155,6 +155,11 @@ def test_each_wrong_answer_counts_by_itself(field: str, changes: dict[str, objec
 def test_no_verdict_is_no_detection() -> None:
     assert _scored().detected is False
     assert not _scored().right
+
+
+@pytest.mark.parametrize("truth", [TRUTH, Truth(healthy=True)])
+def test_a_run_that_could_not_be_ended_is_not_right(truth: Truth) -> None:
+    assert not score_of_endless("case", truth).right
 
 
 def test_a_recovered_hang_is_no_detection() -> None:

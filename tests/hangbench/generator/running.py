@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hangbench.bench import run_script
 from hangbench.generator.drawing import lay_out
-from hangbench.scoring import Score, score
+from hangbench.scoring import Score, score, score_of_endless
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def run_program(
     try:
         outcome = run_script(script, program.truth, folder, time_limit_s, patience)
     except subprocess.TimeoutExpired:
-        result = Score(name=program.name, healthy=program.truth.healthy, told=["did not end"])
+        result = score_of_endless(program.name, program.truth)
     else:
         (folder / "output.txt").write_text(outcome.output, encoding="utf-8")
         result = score(program.name, program.truth, outcome)
