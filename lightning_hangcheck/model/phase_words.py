@@ -39,7 +39,14 @@ VALIDATION = frozenset(
     {"validation", "validate", "validating", "evaluation", "evaluate", "evaluating", "eval"}
 )
 GENERATION = frozenset({"generate", "generation", "generating"})
-LEAVING = frozenset({"teardown", "shutdown", "cleanup"})
+CHECKED = frozenset(
+    {"config", "configuration", "arguments", "args", "settings", "options", "environment", "env"}
+    | {"input", "inputs", "path", "paths", "schema", "shape", "shapes"}
+)
+"""What is validated before anything is trained: that is no validation of a model."""
+BATCHES = frozenset({"batch", "batches"})
+GETTING = frozenset({"next", "get", "fetch", "read", "collate"})
+LEAVING = frozenset({"teardown", "shutdown", "cleanup", "finalize", "finalise"})
 # the trainer's and the model's own work has phases of its own, which the callback shows
 WORK = frozenset({"fit", "train", "training", "test", "predict", "step", "epoch"})
 DONE = frozenset(
@@ -60,8 +67,14 @@ MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
     ("rendezvous", (frozenset({"init"}), frozenset({"process"}), frozenset({"group"}))),
     ("dataloading", (DATA,)),
     ("dataloading", (frozenset({"data"}), frozenset({"loader", "loaders", "loading"}))),
+    ("dataloading", (BATCHES, GETTING | LOADING)),
+    ("dataloading", (frozenset({"getitem", "getitems", "collate"}),)),
     ("generate", (GENERATION,)),
+    (None, (VALIDATION, CHECKED)),
     ("validation", (VALIDATION,)),
+    ("training_step", (frozenset({"train", "training"}), frozenset({"step"}))),
+    ("optimizer_step", (frozenset({"optimizer"}), frozenset({"step"}))),
+    ("backward", (frozenset({"backward"}),)),
     (None, (WORK,)),
     ("teardown", (LEAVING,)),
     ("teardown", (frozenset({"destroy"}), frozenset({"process"}), frozenset({"group"}))),

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.flight import FlightRecord
+    from lightning_hangcheck.reading.knowledge.loading import FrameRule
 
 Basis = Literal["calls", "page", "names", "life"]
 LEAST_REDUCTIONS = 2
 """Of one shape, before they are taken for those of steps: a start has each at most once."""
+AROUND_LOADING = ("trainer_init",)
+"""Calls around so much that a file read within them tells more."""
 
 
 class PhaseOfLife(Struct, frozen=True):
@@ -43,12 +46,13 @@ class PhaseOfLife(Struct, frozen=True):
 def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     """Tell where in its life a rank is.
 
-    The rank's own word counts, then its calls, then whole words in the names of the user's
-    functions, the innermost first. Three of the rank's words are told too rarely for that:
-    ``training_step``, which Lightning's callback says once a step, gives way to calls, and
+    An open section or hook of the rank counts, then its calls, then whole words in the names of the
+    user's functions, the innermost first, then what it has done so far. Three of the rank's words
+    are no open hook: ``training_step``, which callbacks say once a step and never take back,
     ``startup``, with which every page begins, and ``dataloading``, which the callbacks say
-    whatever else is done until the next batch, give way to names too. Creating the logger
-    overrides all: it is the more specific, and often runs inside a phase of the training loop.
+    whatever else is done until the next batch. They give way to calls and names. Creating the
+    logger overrides all: it is the more specific, and often runs inside a phase of the training
+    loop.
 
     Args:
         view: The rank.
@@ -60,24 +64,57 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     own = view.own_process
     if own is not None and is_exiting(latest_frames(own)):
         return PhaseOfLife("teardown", "calls")
-    overriding, innermost = _phases_of_calls(frames)
-    called = overriding or innermost
+    overriding, called = _phases_of_calls(frames)
     if overriding == "logger_init":
         return PhaseOfLife("logger_init", "calls")
     said = _said(view.beat)
     if said not in (None, "startup", "dataloading", "training_step"):
         return PhaseOfLife(said, "page")
-    if called is not None:
-        return PhaseOfLife(called, "calls")
-    if said == "training_step":
-        return PhaseOfLife(said, "page")
+    told = overriding or called
+    of_file = _of_a_file(view, frames, told)
+    if of_file is not None:
+        return of_file
+    if told is not None:
+        return PhaseOfLife(told, "calls")
+    return _by_names_or_life(view, frames, said)
+
+
+def _by_names_or_life(
+    view: RankView, frames: Sequence[Frame], said: Phase | None
+) -> PhaseOfLife | None:
     named = _phase_of_names(frames)
     if named is not None:
         return PhaseOfLife(named, "names")
-    if said == "dataloading":
+    if said in ("dataloading", "training_step"):
         return PhaseOfLife(said, "page")
     alive = view.pid is not None and view.process_exit is None
     return PhaseOfLife(_by_deeds(view), "life") if alive or said else None
+
+
+def _of_a_file(view: RankView, frames: Sequence[Frame], called: Phase | None) -> PhaseOfLife | None:
+    """What a file is read or written for, by a call that serves data as well as weights.
+
+    The names around it tell: where they agree, the call is as sure as any other. Without a name,
+    a file read before the first step is taken for the model's, and one written after it for a
+    checkpoint; what is read within the loop, and written before it, is data as likely.
+
+    Args:
+        view: The rank.
+        frames: Of its main thread, outermost first.
+        called: The phase that the other calls tell.
+    """
+    kinds = [rule.of_file for frame in frames for rule in _meanings(frame) if rule.of_file]
+    if not kinds:
+        return None
+    named = _phase_of_names(frames)
+    if named == kinds[-1]:
+        return PhaseOfLife(named, "calls")
+    if called not in (None, *AROUND_LOADING):
+        return None
+    if named is not None:
+        return PhaseOfLife(named, "names")
+    stepped = _by_deeds(view) != "startup"
+    return PhaseOfLife(kinds[-1], "calls") if stepped == (kinds[-1] == "checkpoint_save") else None
 
 
 def _said(beat: Beat | None) -> Phase | None:
@@ -92,11 +129,15 @@ def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | Non
     """Return the innermost phase among those that win wherever they stand, and among all."""
     innermost: Phase | None = None
     for frame in reversed(frames):
-        for rule in meanings(frame.function, frame.file):
+        for rule in _meanings(frame):
             if rule.phase is not None and rule.wins:
                 return rule.phase, innermost or rule.phase
             innermost = innermost or rule.phase
     return None, innermost
+
+
+def _meanings(frame: Frame) -> tuple[FrameRule, ...]:
+    return meanings(frame.function, frame.file)
 
 
 def _phase_of_names(frames: Sequence[Frame]) -> Phase | None:

@@ -43,7 +43,7 @@ OF_SEVERAL = re.compile(
     r"|barrier|torchrun|distributed|flight record",
     re.IGNORECASE,
 )
-SAVING = (MAIN, user("keep", 7), torch("save", "serialization.py"))
+SAVING = (MAIN, user("save_weights", 7), torch("save", "serialization.py"))
 LOADING = (MAIN, user("begin", 7), torch("load", "serialization.py"))
 
 

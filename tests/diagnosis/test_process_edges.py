@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
 
 WAITS = rank(0, IN_BARRIER)
-IN_SAVE = (MAIN, user("keep", 70), torch("save", "serialization.py"))
+IN_SAVE = (MAIN, user("save_weights", 70), torch("save", "serialization.py"))
 IN_QUEUE = (MAIN, user("load", 41), Frame("Queue.get", f"{STDLIB}/queue.py", 171))
 
 

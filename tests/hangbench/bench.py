@@ -34,12 +34,13 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         verdict: Kinds that are right; as all lists here, several only with a reason.
         or_culprits: Other right answers.
-        function: Of the user's own code, one of which must stand in the summary.
+        function: Of the user's own code, one of which is the place that the summary names.
         because: Why more than one answer is right.
         processes: Ranks to start.
-        says: What a healthy program prints at its end, each somewhere in its output.
         launcher: ``python`` for a script that starts its ranks itself, or has one.
         needs: Modules without which the case cannot run.
+        says: What a healthy program prints at its end, each somewhere in its output.
+        unhurried: Silent for longer than the shortened limits: it runs with those that users have.
         tier: ``ci`` for the few that `scripts/test` runs.
     """
 
@@ -55,6 +56,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     launcher: Literal["torchrun", "python"] = "torchrun"
     needs: list[str] = []
     says: list[str] = []
+    unhurried: bool = False
     tier: Literal["ci", "full"] = "full"
 
     @property
@@ -73,14 +75,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         onset_s: Clock time, seconds since 1970, at which the program noted that it goes wrong.
+        written_s: When each verdict's file was written, by the same clock.
         watched_s: How long it ran.
+        source: Of the script.
     """
 
     exit_code: int
     output: str
     verdicts: list[Verdict]
     onset_s: float | None = None
+    written_s: list[float] = []
     watched_s: float = 0.0
+    source: str = ""
 
     @property
     def told(self) -> list[str]:
@@ -102,7 +108,9 @@ def run_case(
     name: str, folder: Path, time_limit_s: float, patience: Mapping[str, str] = PATIENCE
 ) -> Outcome:
     """Run a case of the corpus in a folder of its own."""
-    return run_script(CASES / f"{name}.py", truth_of(name), folder, time_limit_s, patience)
+    truth = truth_of(name)
+    limits = {} if truth.unhurried else patience
+    return run_script(CASES / f"{name}.py", truth, folder, time_limit_s, limits)
 
 
 def run_script(
@@ -125,12 +133,15 @@ def run_script(
         output, _ = process.communicate(timeout=30)
     finally:
         end(process)
+    files = sorted((run_dir / "verdicts").glob("*.json"), key=lambda file: int(file.stem))
     return Outcome(
         exit_code=process.returncode,
         output=output,
-        verdicts=_verdicts(run_dir / "verdicts"),
+        verdicts=[msgspec.json.decode(file.read_bytes(), type=Verdict) for file in files],
+        written_s=[file.stat().st_mtime for file in files],
         onset_s=clock_time(folder / "onset"),
         watched_s=time.time() - begun_s,
+        source=script.read_text(encoding="utf-8"),
     )
 
 
@@ -162,11 +173,6 @@ def clock_time(note: Path) -> float | None:
     """The monotonic time in a note as clock time; None where the program wrote none (yet)."""
     text = note.read_text(encoding="ascii") if note.exists() else ""
     return time.time() - time.monotonic() + int(text) / 1e9 if text else None
-
-
-def _verdicts(folder: Path) -> list[Verdict]:
-    files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
-    return [msgspec.json.decode(file.read_bytes(), type=Verdict) for file in files]
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:

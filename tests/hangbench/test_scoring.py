@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from hangbench.bench import Outcome, Truth
-from hangbench.scoring import Score, score
+from hangbench.certainty import most_per_hour, wilson
+from hangbench.scoring import Score, functions_named, score, score_of_endless
 from hangbench.table import render
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -36,13 +37,13 @@ def _verdict(kind: VerdictKind, second: int, **changes: Any) -> Verdict:
         "cause": "rank_stalled",
         "phase": "training_step",
         "confidence": 0.9,
-        "summary": "rank 1 stands still in fetch",
+        "summary": "rank 1 has stood still in fetch (demo/train.py:8) for 9 s; rank 0 waits for it",
     }
     return msgspec.convert(fields | changes, Verdict)
 
 
 def _scored(*verdicts: Verdict, truth: Truth = TRUTH) -> Score:
-    outcome = Outcome(exit_code=75, output="", verdicts=list(verdicts), onset_s=ONSET)
+    outcome = Outcome(exit_code=0, output="", verdicts=list(verdicts), onset_s=ONSET)
     return score("case", truth, outcome)
 
 
@@ -51,7 +52,89 @@ def test_times_count_from_the_onset_to_the_right_name_and_to_the_alarm() -> None
         _verdict("suspect", 2, culprits=[0]), _verdict("suspect", 4), _verdict("hang", 9)
     )
     assert (result.named_after_s, result.alarm_after_s) == pytest.approx((4.0, 9.0))
-    assert result.right
+
+
+def test_a_wrong_suspect_counts_although_the_last_word_was_right() -> None:
+    result = _scored(_verdict("suspect", 2, culprits=[0]), _verdict("hang", 9))
+    assert (result.culprits, result.wrong_suspects, result.right) == (True, 1, False)
+
+
+def test_an_alarm_before_the_onset_counts_although_it_named_the_right_rank() -> None:
+    early = _verdict("hang", 9, detected_at="2026-01-01T11:59:50Z")
+    result = _scored(early, _verdict("hang", 9))
+    assert (result.early_alarms, result.right) == (1, False)
+
+
+def test_times_are_those_at_which_the_scorer_saw_the_verdict_written() -> None:
+    outcome = Outcome(
+        exit_code=75,
+        output="",
+        verdicts=[_verdict("hang", 1)],
+        onset_s=ONSET,
+        written_s=[ONSET + 7],
+    )
+    assert score("case", TRUTH, outcome).alarm_after_s == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("summary", "named"),
+    [
+        ("rank 1 stands in fetch (demo/train.py:8); rank 0 waits for it in step (t.py:9)", "fetch"),
+        (
+            "rank 1 waits for its batch in train (t.py:3): worker 0 stands in decode (t.py:7)",
+            "decode",
+        ),
+        ("rank 1 burns CPU at demo/train.py:8 for 9 s", "<module>"),
+        ("rank 1 stands in Board.fetch (train.py:8)", "fetch"),
+    ],
+)
+def test_the_place_of_the_culprit_is_read_from_the_sentence(summary: str, named: str) -> None:
+    assert named in functions_named(summary)
+
+
+def test_the_place_where_others_wait_is_not_the_culprits() -> None:
+    summary = "rank 1 has died; ranks 0-2 wait for it in all_reduce (fetch (demo/train.py:8))"
+    assert functions_named(summary) == set()
+
+
+def test_a_child_that_waits_for_the_culprit_does_not_hide_its_place() -> None:
+    told = (
+        "rank 1 stands in fetch (train.py:8), waiting for its child pid 7 (cat) that waits for it"
+    )
+    assert functions_named(f"{told}; rank 0 waits for it in step (train.py:9)") == {"fetch"}
+
+
+def test_a_line_in_a_comprehension_lies_in_the_function_around_it() -> None:
+    source = "def collect(tasks):\n    return [task.result() for task in tasks]\n"
+    assert "collect" in functions_named("rank 1 stands in <listcomp> (train.py:2)", source)
+
+
+def test_a_function_whose_name_only_begins_alike_is_another() -> None:
+    result = _scored(_verdict("hang", 9, summary="rank 1 stands in fetch_all (demo/train.py:8)"))
+    assert result.line is False
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "output", "right"),
+    [(0, "rank 0 done", True), (1, "rank 0 done", False), (0, "", False)],
+)
+def test_a_healthy_program_ends_by_itself_with_its_own_output(
+    exit_code: int, output: str, right: bool
+) -> None:
+    finished = [_verdict("finished", 30, culprits=[])]
+    outcome = Outcome(exit_code=exit_code, output=output, verdicts=finished, onset_s=ONSET)
+    assert score("case", Truth(healthy=True, says=["rank 0 done"]), outcome).right == right
+
+
+def test_wilsons_interval_is_that_of_the_literature() -> None:
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=0.0001)  # Newcombe 1998
+    assert wilson(0, 20)[0] == 0.0
+
+
+def test_without_a_false_alarm_the_bound_is_the_rule_of_three() -> None:
+    assert most_per_hour(0, 100.0) == pytest.approx(0.03, rel=0.01)
+    # half the quantile of chi-square with 6 degrees of freedom
+    assert most_per_hour(2, 1.0) == pytest.approx(6.296, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +157,11 @@ def test_no_verdict_is_no_detection() -> None:
     assert not _scored().right
 
 
+@pytest.mark.parametrize("truth", [TRUTH, Truth(healthy=True)])
+def test_a_run_that_could_not_be_ended_is_not_right(truth: Truth) -> None:
+    assert not score_of_endless("case", truth).right
+
+
 def test_a_recovered_hang_is_no_detection() -> None:
     assert _scored(_verdict("hang", 9), _verdict("recovered", 20)).detected is False
 
@@ -92,5 +180,6 @@ def test_the_table_shows_both_sorts_of_cases_and_their_totals() -> None:
     healthy = _scored(_verdict("finished", 30, culprits=[]), truth=Truth(healthy=True))
     table = render([wrong, healthy])
     assert "| case | hang | 9.0 s | 9.0 s | right   | WRONG | right | right |" in table
+    assert "rank_stalled | 1     | spinning" in table
     assert "cause: 0 of 1" in table
     assert "false alarms: 0 of 1 healthy" in table

@@ -13,11 +13,19 @@ NAMES = cases()
 HEALTHY = [name for name in NAMES if truth_of(name).healthy]
 HANGING = [name for name in NAMES if not truth_of(name).healthy]
 SENSIBLE_NUMBER_IN_CI = range(20, 31)
+GONE = {"crashed", "dead"}
+LEAST_OF_SEVERAL, LEAST_UNHURRIED = 3, 15
 
 
 def test_the_corpus_is_as_large_as_promised() -> None:
     assert len(HANGING) >= 70
     assert len(HEALTHY) >= 30
+
+
+def test_ranks_are_many_and_silences_long_in_enough_cases() -> None:
+    several = [name for name in NAMES if truth_of(name).processes >= LEAST_OF_SEVERAL]
+    assert len(several) >= len(NAMES) / 3
+    assert len([name for name in HEALTHY if truth_of(name).unhurried]) >= LEAST_UNHURRIED
 
 
 def test_only_a_few_cases_run_with_the_tests() -> None:
@@ -39,13 +47,20 @@ def test_a_truth_says_what_is_right(name: str) -> None:
     assert any_of(truth.verdict)
     assert set(any_of(truth.cause)) <= set(CAUSES)
     assert any_of(truth.cause)
-    assert truth.phase in (None, *PHASES)
+    assert set(any_of(truth.phase or [])) <= set(PHASES)
+
+
+@pytest.mark.parametrize("name", HANGING)
+def test_every_case_whose_culprit_lives_says_where_in_its_life(name: str) -> None:
+    truth = truth_of(name)
+    assert truth.phase or GONE.intersection(any_of(truth.verdict))
 
 
 @pytest.mark.parametrize("name", HANGING)
 def test_several_right_answers_have_a_reason(name: str) -> None:
     truth = truth_of(name)
     answers = [any_of(truth.verdict), any_of(truth.cause), any_of(truth.function)]
+    answers.append(any_of(truth.phase or []))
     several = bool(truth.or_culprits) or any(len(answer) > 1 for answer in answers)
     assert bool(truth.because) == several
 
@@ -58,6 +73,8 @@ def test_the_truth_about_a_healthy_case_is_only_that(name: str) -> None:
         processes=truth.processes,
         launcher=truth.launcher,
         needs=truth.needs,
+        says=truth.says,
+        unhurried=truth.unhurried,
         tier=truth.tier,
     )
 

@@ -154,8 +154,52 @@ def test_which_part_of_a_step_a_rank_is_in_is_told_by_its_frames() -> None:
     assert phase_of(IN_BACKWARD, Beat(pid=1, phase="training_step")) == "backward"
     assert phase_of(IN_LOADER, Beat(pid=1, phase="training_step")) == "dataloading"
     assert phase_of([], Beat(pid=1, phase="training_step")) == "training_step"
-    named = (MAIN, user("validate_batch", 7))
-    assert phase_of(named, Beat(pid=1, phase="training_step")) == "training_step"
+    in_step = (ADVANCE, user("validate_batch", 7))
+    assert phase_of(in_step, Beat(pid=1, phase="training_step")) == "training_step"
+
+
+def test_a_loop_that_said_once_that_it_trains_may_do_something_else_by_now() -> None:
+    evaluating = (MAIN, user("evaluate", 7), user("collect", 9))
+    assert phase_of(evaluating, Beat(pid=1, phase="training_step")) == "validation"
+
+
+RUN = Frame("Trainer._run", f"{PL}/trainer/trainer.py", 1)
+ADVANCE = Frame("advance", f"{PL}/loops/fit_loop.py", 1)
+LOAD, SAVE = torch("load", "serialization.py"), torch("save", "serialization.py")
+
+
+@pytest.mark.parametrize(
+    ("frames", "step", "phase"),
+    [
+        ((MAIN, LOAD), None, "model_load"),
+        ((MAIN, user("load_weights", 7), LOAD), 5, "model_load"),
+        ((MAIN, user("load_dataset", 7), LOAD), None, "dataloading"),
+        ((*IN_GETITEM, LOAD), 5, "dataloading"),
+        ((MAIN, user("compute_loss", 7), LOAD), 5, "training_step"),
+        ((MAIN, user("train", 3), SAVE), 5, "checkpoint_save"),
+        ((MAIN, user("build_index", 3), SAVE), None, "startup"),
+        ((MAIN, user("prepare_dataset", 3), SAVE), None, "dataloading"),
+        (
+            (Frame("Trainer._run", f"{PL}/trainer/trainer.py", 1), user("setup", 3), LOAD),
+            None,
+            "model_load",
+        ),
+        (
+            (ADVANCE, user("keep", 3), SAVE),
+            5,
+            "training_step",
+        ),
+        (
+            (ADVANCE, user("save_weights", 3), SAVE),
+            5,
+            "checkpoint_save",
+        ),
+    ],
+)
+def test_what_a_file_is_for_is_told_by_what_is_around_its_reading_and_writing(
+    frames: tuple[Frame, ...], step: int | None, phase: str
+) -> None:
+    assert phase_of(frames, Beat(pid=1, phase="startup", step=step)) == phase
 
 
 def test_what_a_rank_does_between_two_steps_is_told_by_its_frames() -> None:

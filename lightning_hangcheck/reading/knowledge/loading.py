@@ -35,6 +35,7 @@ class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wait: WaitKind | None = None
     name: str | None = None
     phase: Phase | None = None
+    of_file: Phase | None = None
     leaf: bool = False
     under: str | None = None
     wins: bool = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hangbench.bench import run_script
 from hangbench.generator.drawing import lay_out
-from hangbench.scoring import Score, score
+from hangbench.scoring import Score, score, score_of_endless
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,35 +17,44 @@ if TYPE_CHECKING:
 
     from hangbench.generator.writing import Program
 
-LONGEST_RUN_S = 480.0
-"""A start on a busy machine, and 300 s of patience or 240 of silence."""
+LONGEST_RUN_S = 600.0
+"""A start on a busy machine, which took 220 s once, and 300 s of patience or 240 of silence."""
 
 
-def run_programs(programs: Sequence[Program], folder: Path, jobs: int) -> list[Score]:
-    """Run and score programs, a number at a time, in folders named as they are."""
+def run_programs(
+    programs: Sequence[Program],
+    folder: Path,
+    jobs: int,
+    *,
+    time_limit_s: float = LONGEST_RUN_S,
+    patience: Mapping[str, str] | None = None,
+) -> list[Score]:
+    """Run and score programs, a number at a time, in folders named as they are.
+
+    Args:
+        programs: Which.
+        folder: Of their folders.
+        jobs: How many at a time.
+        time_limit_s: After which a program is ended.
+        patience: Other time limits than those that users have.
+    """
+
+    def run(one: Program) -> Score:
+        return run_program(one, folder / one.name, time_limit_s, patience or {})
+
     with ThreadPoolExecutor(jobs) as at_work:
-        return list(at_work.map(lambda one: run_program(one, folder / one.name), programs))
+        return list(at_work.map(run, programs))
 
 
 def run_program(
-    program: Program,
-    folder: Path,
-    time_limit_s: float = LONGEST_RUN_S,
-    patience: Mapping[str, str] | None = None,
+    program: Program, folder: Path, time_limit_s: float, patience: Mapping[str, str]
 ) -> Score:
-    """Run and score one program; what it printed stays in ``output.txt`` of its folder.
-
-    Args:
-        program: Which.
-        folder: Its own, empty.
-        time_limit_s: After which it is ended.
-        patience: Other time limits than those that users have.
-    """
+    """Run and score one program; what it printed stays in ``output.txt`` of its folder."""
     script = lay_out(program, folder)
     try:
-        outcome = run_script(script, program.truth, folder, time_limit_s, patience or {})
+        outcome = run_script(script, program.truth, folder, time_limit_s, patience)
     except subprocess.TimeoutExpired:
-        result = Score(name=program.name, healthy=program.truth.healthy, told=["did not end"])
+        result = score_of_endless(program.name, program.truth)
     else:
         (folder / "output.txt").write_text(outcome.output, encoding="utf-8")
         result = score(program.name, program.truth, outcome)

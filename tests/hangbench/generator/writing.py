@@ -30,7 +30,8 @@ ALWAYS = (
     *("logging", "os", "time", "torch", "torch.nn as nn", "types.SimpleNamespace", "atexit"),
     *("onset.mark_onset", "torch.utils.data.DataLoader", "torch.utils.data.Dataset"),
 )
-CALLED_ONCE = ("validation", "checkpoint", "generate", "teardown", "validation_end", "sanity")
+LEFT_EMPTY = ("in_teardown", "in_callback", "in_validation_end")
+"""Slots of Lightning's script that are all that their hook has."""
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -70,8 +71,8 @@ def program_of(seed: int, number: int, healthy: bool, quick: bool = False) -> Pr
 
 def _words(one: Composition, names: Names, random: Random) -> dict[str, str]:
     run, noun = random.choice(RUN_NAMES), names.noun()
-    words = {place: names.of_place(place) for place in ("startup", "evaluate_place")[:1]}
-    words |= {
+    words = {
+        "startup": names.of_place("startup"),
         "load_tokenizer": names.of_place("tokenizer"),
         "load_model": names.of_place("model_load"),
         "create_logger": names.of_place("logger_init"),
@@ -109,9 +110,8 @@ def _source(one: Composition, words: dict[str, str]) -> str:
     call = _call(one, words, wait)
     slots = {f"in_{place}": "" for place in _all_places()}
     slots["in_" + _slot(one)] = call
-    pass_where_empty = {"in_teardown", "in_callback", "in_validation_end", "in_setup"}
     if one.framework == "lightning":
-        slots |= {name: "pass" for name in pass_where_empty if not slots.get(name)}
+        slots |= {name: "pass" for name in LEFT_EMPTY if not slots[name]}
     template, parts, more = _framework(one, words)
     text = fill(
         template,
@@ -125,13 +125,12 @@ def _source(one: Composition, words: dict[str, str]) -> str:
         **parts,
     )
     text = fill(text, ranks=one.ranks, **words)
-    text = fill(text, **words)
     return _imports([*ALWAYS, *imports, *more]) + text
 
 
 def _all_places() -> set[str]:
     kinds = (loops.PHASES, lightning.PHASES, huggingface.PHASES)
-    return {place for phases in kinds for place in phases} | {"setup"}
+    return {place for phases in kinds for place in phases}
 
 
 def _slot(one: Composition) -> str:

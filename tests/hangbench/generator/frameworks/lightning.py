@@ -48,7 +48,6 @@ class $Model(LightningModule):
 
     def setup(self, stage):
         $run.rank = self.global_rank
-        $in_setup
 
     def forward(self, inputs):
         return self.head(Scaled.apply(torch.tanh(self.embed(inputs))))

@@ -1,0 +1,81 @@
+"""Composed programs: the same for the same seed, real Python, truths in the contract's words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from hangbench.bench import Truth, any_of
+from hangbench.generator.composition import FAMILIES, PHASES
+from hangbench.generator.drawing import draw_programs, lay_out
+from msgspec import toml
+
+from lightning_hangcheck.model.phase_words import phase_of_name
+from lightning_hangcheck.model.slugs import CAUSES
+from lightning_hangcheck.model.slugs import PHASES as SLUGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRAWN = draw_programs(11, 240, "both")
+HANGING = [one for one in DRAWN if not one.truth.healthy]
+BY_NAME = {one.name: one for one in DRAWN}
+
+
+def _functions(source: str) -> set[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)}
+
+
+def test_the_same_seed_gives_the_same_programs_and_another_gives_others() -> None:
+    again, other = draw_programs(11, 240, "both"), draw_programs(12, 240, "both")
+    assert again == DRAWN
+    assert {one.source for one in other}.isdisjoint(one.source for one in DRAWN)
+
+
+def test_two_of_three_programs_hang() -> None:
+    assert len(HANGING) == 160
+    assert all(one.truth.healthy for one in draw_programs(11, 5, "healthy"))
+    assert not any(one.truth.healthy for one in draw_programs(11, 5, "hanging"))
+
+
+def test_every_mechanism_and_framework_comes_up() -> None:
+    told = " ".join(one.composed for one in [*DRAWN, *draw_programs(13, 600, "hanging")])
+    assert [m.name for family in FAMILIES.values() for m in family if m.name not in told] == []
+    assert [framework for framework in PHASES if f"{framework}," not in told] == []
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_composed_program_is_complete(name: str) -> None:
+    source = BY_NAME[name].source
+    compile(source, name, "exec")
+    assert not re.search(r"\$\w", source)
+    assert "hangcheck" not in source
+
+
+@pytest.mark.parametrize("name", [one.name for one in HANGING])
+def test_a_composed_truth_speaks_the_contracts_words_of_functions_that_are_there(name: str) -> None:
+    program = BY_NAME[name]
+    truth = program.truth
+    assert set(truth.culprits) <= set(range(truth.processes))
+    assert set(any_of(truth.cause)) <= set(CAUSES)
+    assert set(any_of(truth.phase or [])) <= set(SLUGS)
+    assert truth.phase or truth.verdict in ("crashed", "dead")
+    assert set(any_of(truth.function)) <= _functions(program.source)
+    assert "mark_onset()" in program.source
+    several = len(any_of(truth.cause)) > 1 or len(any_of(truth.function)) > 1
+    assert truth.because or not (several or truth.or_culprits)
+
+
+def test_the_name_of_a_faulty_function_says_no_phase() -> None:
+    named = {name for one in HANGING for name in any_of(one.truth.function)}
+    assert {name: phase_of_name(name) for name in named if phase_of_name(name)} == {}
+
+
+def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
+    for program in DRAWN[:12]:
+        script = lay_out(program, tmp_path)
+        assert script.read_text(encoding="utf-8") == program.source
+        assert toml.decode(script.with_suffix(".toml").read_bytes(), type=Truth) == program.truth
