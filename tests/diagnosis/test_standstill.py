@@ -61,9 +61,9 @@ def test_a_lone_process_whose_child_works_only_waits() -> None:
     )
 
 
-def test_a_lock_that_an_idle_process_outside_holds_is_named() -> None:
+def test_all_that_wait_for_a_lock_of_an_idle_process_outside_are_named() -> None:
     case = both(31.0, **waiting_for("lock", "fcntl", "/data/index.lock", 4711))
-    assert told(case) == ("hang", (0,), "file_lock")
+    assert told(case) == ("hang", (0, 1), "file_lock")
     assert "pid 4711" in judge(case).summary
 
 

@@ -11,7 +11,7 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, verb, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ NOBODY = (
 
 
 def file_lock(situation: Situation) -> Finding | None:
-    """Blame the ranks of the cycle that a lock closes; without one, the rank that waits for it."""
+    """Blame the ranks of the cycle that a lock closes; without one, all that wait for that lock."""
     for reading in situation.suspects_that_are("idle"):
         for target in reading.targets:
             if target.kind == "lock":
@@ -65,17 +65,19 @@ def file_of(reading: RankReading) -> WaitTarget | None:
 def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Finding:
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
+    together = cycle or _waiting_for(situation, lock)
+    who = [waiter.rank] if cycle else [one.rank for one in together]
     sentence = join(
-        name_ranks([waiter.rank]),
-        f"has waited {duration(waiter.silence_s)}",
+        name_ranks(who),
+        f"{verb(who, 'has', 'have')} waited {duration(waiter.silence_s)}",
         within(waiter.place),
         f"for the lock on {lock.name or 'a file'},",
         _who_holds(situation, waiter, lock),
     )
     finding = blame(
-        cycle or [waiter],
+        together,
         cause="file_lock",
-        ended_by=who_ends(situation, cycle or [waiter]),
+        ended_by=who_ends(situation, together),
         confidence=0.95 if proven else 0.8 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
@@ -87,6 +89,19 @@ def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget)
         aspect="held" if lock.holders else "stale",
         evidence=_evidence(waiter, lock),
     )
+
+
+def _waiting_for(situation: Situation, lock: WaitTarget) -> list[RankReading]:
+    """Return the suspects that wait for this lock; a lock without a name is one rank's alone."""
+    return [
+        one
+        for one in situation.suspects_that_are("idle")
+        if any(target is lock or _same_lock(target, lock) for target in one.targets)
+    ]
+
+
+def _same_lock(one: WaitTarget, other: WaitTarget) -> bool:
+    return one.kind == other.kind == "lock" and bool(one.name) and one.name == other.name
 
 
 def _silence(situation: Situation, waiter: RankReading, proven: Sequence[RankReading]) -> float:
