@@ -11,7 +11,14 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.evidence import PAGE_FAULT
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, verb, within
+from lightning_hangcheck.reading.wording import (
+    duration,
+    join,
+    name_ranks,
+    process_name,
+    verb,
+    within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
