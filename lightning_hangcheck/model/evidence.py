@@ -65,6 +65,11 @@ class Gap(Struct, frozen=True):
         return f"{self.why}; {self.remedy}" if self.remedy else self.why
 
 
+COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+NAMELESS = COMPREHENSIONS | {"<lambda>"}
+"""What Python calls the functions that it makes within others; their callers are mostly those."""
+
+
 class Frame(Struct, frozen=True):
     """One Python (or native) call."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.model.code_owner import is_users
+from lightning_hangcheck.model.evidence import COMPREHENSIONS, NAMELESS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +24,21 @@ DEEPEST_SHOWN = 100
 def users_place(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame of the user's own code, None where there is none.
 
+    Before Python 3.11 a comprehension's frame does not tell in which function it is. The next one
+    of its file outwards does: nothing else can run it, but a generator that was handed on.
+
     Args:
         frames: Outermost first.
     """
-    return next((frame for frame in reversed(frames) if is_users(frame.file)), None)
+    users = [frame for frame in reversed(frames) if is_users(frame.file)]
+    if not users or users[0].function not in COMPREHENSIONS:
+        return users[0] if users else None
+    place, *outside = users
+    named = (one for one in outside if one.file == place.file and one.function not in NAMELESS)
+    around = next(named, None)
+    if around is None or around.function == "<module>":
+        return place
+    return replace(place, function=f"{around.function}.<locals>.{place.function}")
 
 
 def tracked_place(beat: Beat | None) -> str:

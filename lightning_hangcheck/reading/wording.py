@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.evidence import NAMELESS
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
@@ -47,7 +48,16 @@ def within(frame: Frame | None) -> str:
         return ""
     if frame.function == "<module>":
         return f"at {short_place(frame)}"
-    return f"in {frame.function.rpartition('<locals>.')[2]} ({short_place(frame)})"
+    return f"in {function_name(frame)} ({short_place(frame)})"
+
+
+def function_name(frame: Frame) -> str:
+    """Write a function as ``prepare`` or ``Samples.prepare``, or ``load_shards.<listcomp>``.
+
+    The name of a comprehension or lambda says nothing without the function around it.
+    """
+    *around, name = frame.function.split(".<locals>.")
+    return ".".join((around[-1], name)) if around and name in NAMELESS else name
 
 
 def join(*parts: str) -> str:

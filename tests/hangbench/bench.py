@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CASES = Path(__file__).parent / "cases"
 PATIENCE = {
     "HANGCHECK_IDLE_AFTER": "8",
-    "HANGCHECK_PROVEN_AFTER": "6",
+    "HANGCHECK_BUSY_FLOOR": "25",
     "HANGCHECK_STALL_TIMEOUT": "25",
     "HANGCHECK_ABORT_GRACE": "2",
 }

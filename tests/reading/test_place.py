@@ -33,6 +33,7 @@ from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, 
 from lightning_hangcheck.reading.phase_of_life import phase_of_life
 from lightning_hangcheck.reading.place import is_exiting, users_place
 from lightning_hangcheck.reading.torch_waits import find_wait, of_own_process
+from lightning_hangcheck.reading.wording import within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +90,25 @@ def test_the_users_own_code_inside_a_wait_is_none(frames: tuple[Frame, ...]) -> 
 def test_a_forked_worker_does_not_stand_where_its_parent_stood() -> None:
     assert users_place(of_own_process(WANTS_WORK)) is None
     assert users_place(of_own_process(IN_GETITEM)) == IN_GETITEM[-1]
+
+
+@pytest.mark.parametrize(
+    ("frames", "told"),
+    [
+        ((user("load_shards.<locals>.<listcomp>", 9),), "load_shards.<listcomp>"),
+        ((user("load.<locals>.read.<locals>.<lambda>", 9),), "read.<lambda>"),
+        ((user("load.<locals>.read", 9),), "read"),
+        ((user("Shards.load", 8), user("<genexpr>", 9)), "Shards.load.<genexpr>"),
+        ((user("load", 8), user("<listcomp>", 9), user("<listcomp>", 9)), "load.<listcomp>"),
+        ((MAIN, user("<listcomp>", 9)), "<listcomp>"),
+        ((user("submit", 8), user("<lambda>", 9)), "<lambda>"),
+        ((user("load", 8, "other.py"), user("<listcomp>", 9)), "<listcomp>"),
+    ],
+)
+def test_a_comprehension_is_told_with_the_function_around_it(
+    frames: tuple[Frame, ...], told: str
+) -> None:
+    assert within(users_place(frames)) == f"in {told} (demo/train.py:9)"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def variables_of(look: ProcessLook) -> Iterator[str]:
     values = next((one.local_values for one in samples if one.local_values), ())
     place = users_place([one.frame for one in values])
     for one in values:
-        if one.frame == place:
+        if place is not None and (one.frame.file, one.frame.line) == (place.file, place.line):
             shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
             yield f"variables in {one.frame.function} ({short_place(one.frame)}): {shown}"
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.verdict import Remedy
 from lightning_hangcheck.reading.knowledge.loading import causes_file
-from lightning_hangcheck.reading.torch_waits import bare_name
-from lightning_hangcheck.reading.wording import short_place
+from lightning_hangcheck.reading.wording import function_name, short_place
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading
@@ -46,5 +45,5 @@ def _known(finding: Finding, job: JobReading) -> dict[str, str]:
             known["pid"] = str(reading.view.pid)
     if finding.place is not None:
         known["place"] = short_place(finding.place)
-        known["function"] = bare_name(finding.place.function)
+        known["function"] = function_name(finding.place)
     return known
