@@ -22,9 +22,14 @@ LOGGER = frozenset(
 )
 TRAINER = frozenset({"trainer"})
 MODEL = frozenset({"model", "models", "weights"})
+PARTS = frozenset({"backbone", "network", "encoder", "decoder", "adapter", "adapters", "llm"})
+"""Of a model, or the whole of it: what only a verb beside them turns into its loading."""
 CHECKPOINT = frozenset({"checkpoint", "checkpoints", "ckpt", "snapshot", "state"})
+SOURCES = frozenset({"data", "corpus"})
 DATA = frozenset({"dataloader", "dataloaders", "dataloading", "dataset", "datasets", "datamodule"})
-SAVING = frozenset({"save", "saves", "saving", "write", "writing", "dump", "dumping"})
+SAVING = frozenset(
+    {"save", "saves", "saving", "write", "writing", "dump", "dumping", "persist", "persisting"}
+)
 LOADING = frozenset(
     {"load", "loading", "restore", "restoring", "resume", "resuming", "download", "downloading"}
     | {"pretrained"}
@@ -36,16 +41,24 @@ MAKING = frozenset(
 )
 ENDING = frozenset({"finish", "finishing", "close", "closing", "shutdown", "teardown"})
 VALIDATION = frozenset(
-    {"validation", "validate", "validating", "evaluation", "evaluate", "evaluating", "eval"}
+    {"validation", "validate", "validating", "val"}
+    | {"evaluation", "evaluate", "evaluating", "eval", "evals"}
 )
-GENERATION = frozenset({"generate", "generation", "generating"})
+GENERATION = frozenset({"generate", "generation", "generating", "rollout", "rollouts"})
 CHECKED = frozenset(
     {"config", "configuration", "arguments", "args", "settings", "options", "environment", "env"}
     | {"input", "inputs", "path", "paths", "schema", "shape", "shapes"}
 )
 """What is validated before anything is trained: that is no validation of a model."""
+OF_A_MODEL = CHECKED | {"output", "outputs", "prediction", "predictions", "loss", "logits", "name"}
+"""What one gets from a model, or about it, without making it."""
 BATCHES = frozenset({"batch", "batches"})
 GETTING = frozenset({"next", "get", "fetch", "read", "collate"})
+PREPARING = frozenset({"prepare", "preparing", "preprocess", "preprocessing"})
+DISTRIBUTED = frozenset({"distributed", "dist", "ddp"})
+ONE_OF_MANY = frozenset({"epoch", "batch", "step", "steps"})
+ENDED = frozenset({"finish", "finishing", "end", "ending"})
+WHOLE_RUN = frozenset({"run", "train", "training", "fit", "job"})
 LEAVING = frozenset({"teardown", "shutdown", "cleanup", "finalize", "finalise"})
 # the trainer's and the model's own work has phases of its own, which the callback shows
 WORK = frozenset({"fit", "train", "training", "test", "predict", "step", "epoch"})
@@ -57,16 +70,18 @@ ARTICLES = frozenset({"the", "a", "an", "our", "new", "run", "experiment"})
 """Words that may stand between a logger and its creation: "wandb run creation"."""
 
 MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
-    ("checkpoint_save", (SAVING, CHECKPOINT | MODEL)),
+    ("checkpoint_save", (SAVING, CHECKPOINT | MODEL | PARTS)),
     ("tokenizer", (TOKENIZER,)),
     ("dataloading", (LOADING, DATA)),
-    ("model_load", (LOADING, CHECKPOINT | MODEL)),
+    ("model_load", (LOADING, CHECKPOINT | MODEL | PARTS)),
     ("teardown", (ENDING, LOGGER)),
     (None, (LOGGER,)),
     ("rendezvous", (frozenset({"rendezvous"}),)),
     ("rendezvous", (frozenset({"init"}), frozenset({"process"}), frozenset({"group"}))),
+    ("rendezvous", (MAKING, frozenset({"parallel"}))),
     ("dataloading", (DATA,)),
     ("dataloading", (frozenset({"data"}), frozenset({"loader", "loaders", "loading"}))),
+    ("dataloading", (SOURCES, LOADING | MAKING | GETTING | PREPARING)),
     ("dataloading", (BATCHES, GETTING | LOADING)),
     ("dataloading", (frozenset({"getitem", "getitems", "collate"}),)),
     ("generate", (GENERATION,)),
@@ -74,12 +89,19 @@ MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
     ("validation", (VALIDATION,)),
     ("training_step", (frozenset({"train", "training"}), frozenset({"step"}))),
     ("optimizer_step", (frozenset({"optimizer"}), frozenset({"step"}))),
+    ("optimizer_step", (frozenset({"apply"}), frozenset({"gradients", "grads"}))),
     ("backward", (frozenset({"backward"}),)),
+    (None, (ONE_OF_MANY,)),
+    ("teardown", (ENDED, WHOLE_RUN)),
     (None, (WORK,)),
     ("teardown", (LEAVING,)),
     ("teardown", (frozenset({"destroy"}), frozenset({"process"}), frozenset({"group"}))),
     ("trainer_init", (MAKING, TRAINER)),
-    ("model_load", (MAKING, MODEL)),
+    ("model_load", (MAKING, MODEL | PARTS)),
+    (None, (GETTING, OF_A_MODEL)),
+    ("model_load", (GETTING, MODEL)),
+    (None, (frozenset({"sampler", "samplers"}),)),
+    ("rendezvous", (MAKING, DISTRIBUTED)),
     ("model_load", (frozenset({"from"}), frozenset({"config"}), MODEL)),
 )
 """The first line counts of which every set shares a word with the name."""
