@@ -41,7 +41,8 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         needs: Modules without which the case cannot run.
         says: What a healthy program prints at its end, each somewhere in its output.
         unhurried: Silent for longer than the shortened limits: it runs with those that users have.
-        tier: ``ci`` for the few that `scripts/test` runs.
+        tier: ``ci`` for the few that `scripts/test` runs, one for each mechanism.
+        mechanism: Which of them it stands for there.
     """
 
     healthy: bool = False
@@ -58,6 +59,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     says: list[str] = []
     unhurried: bool = False
     tier: Literal["ci", "full"] = "full"
+    mechanism: str = ""
 
     @property
     def all_culprits(self) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Cases of the corpus, really run under torchrun and `hangcheck run`; the fast and steady ones."""
+"""Cases of the corpus, really run under torchrun and `hangcheck run`: one for each mechanism."""
 
 from __future__ import annotations
 
