@@ -59,7 +59,8 @@ def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
     """Return the first rank that failed by itself, not because others had.
 
     Where all of them raised, the moment of that counts: a rank may take longer to its end than
-    those that fail because of it.
+    those that fail because of it. Else the order of their ends, in which one that a signal from
+    outside ended on its way out comes last: whoever sent it had seen another one fail.
     """
     own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
     if all(raised(one.view) for one in own):
@@ -138,11 +139,11 @@ def _raised_ns(reading: RankReading) -> int:
     return reading.view.beat.ended_ns if reading.view.beat is not None else 0
 
 
-def _order(reading: RankReading) -> float:
+def _order(reading: RankReading) -> tuple[bool, float]:
     """A rank whose end nobody saw comes last."""
-    return (
-        reading.view.process_exit.order if reading.view.process_exit is not None else float("inf")
-    )
+    seen = reading.view.process_exit
+    sent = ending_signal(reading.view) in FROM_OUTSIDE
+    return sent, seen.order if seen is not None else float("inf")
 
 
 def ending_signal(view: RankView) -> int | None:

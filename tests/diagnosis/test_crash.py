@@ -65,6 +65,14 @@ def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
     assert "ValueError: bad sample" in verdict.summary
 
 
+def test_whom_the_launcher_ended_on_its_way_out_did_not_fail_first() -> None:
+    """Both were gone at the next look: rank 0 lost its peer, and the launcher ended it for that."""
+    raising = _raising(gone(0, -15, order=0, words="RuntimeError: Connection closed by peer"), 100)
+    verdict = judge(job(raising, gone(1, -9, order=1), ended=True, exit_code=1))
+    assert verdict.culprits == (1,)
+    assert "killed by SIGKILL" in verdict.summary
+
+
 def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
     caught = _raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
     failure = _raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
