@@ -22,16 +22,16 @@ EXPECTED = {
     "l_barrier_in_prepare_data": ("hang", (0,), "rank_diverged", "D.prepare_data"),
     "l_stopiteration_break_rank": ("hang", (1,), "rank_diverged", "last agreed #26"),
     "l_wandb_stall": ("suspect", (0,), "logger_init", "rank 1 waits for it in barrier"),
+    "new_group_on_members_only": ("hang", (0,), "rank_diverged", "in form_evaluation_group"),
     "p_busy_loop": ("suspect", (1,), "spinning", "p_busy_loop (user/train.py:81)"),
-    "p_ddp_uneven": ("hang", (0, 1), "rank_diverged", "rank 0 waits in backward"),
     "p_input_prompt": ("suspect", (0,), "rank_stalled", "p_input_prompt (user/train.py:133)"),
     "p_loader_worker_hang": ("suspect", (1,), "dataloader_worker", "HangDS.__getitem__"),
     "p_missing_rank": ("hang", (0, 1), "rendezvous", "process group to form"),
-    "p_new_group_subset": ("hang", (0, 1), "rank_diverged", "rank 0 waits in new_group"),
     "p_sigstop": ("hang", (1,), "process_stopped", "p_sigstop (user/train.py:74)"),
     "p_straggler": ("healthy", (), None, "all 2 ranks advance"),
     "p_wrong_port": ("hang", (0, 1), "rendezvous", "MASTER_ADDR:MASTER_PORT"),
     "receive_without_send": ("hang", (0,), "rank_diverged", "waits in recv"),
+    "uneven_ddp_batches": ("hang", (1,), "uneven_work", "in barrier called in train"),
     "uneven_validation_batches": ("hang", (1,), "uneven_work", "last agreed #63"),
 }
 """Where it was not recorded what a system call waits for, anything may end it, for as long as 300
