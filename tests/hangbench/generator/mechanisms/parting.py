@@ -72,7 +72,7 @@ GROUP_OF_A_PART = Mechanism(
         def $function(affected):
             if $is_first and affected:
                 mark_onset()
-                dist.new_group([0])
+                dist.new_group([0, 1])
     """,
     cause=("rank_diverged",),
     ranked=True,
