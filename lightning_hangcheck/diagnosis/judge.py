@@ -89,7 +89,8 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
         return tuple(
             rank for rank, one in ranks if rank not in finding.culprits and failed(one.view)
         )
-    return tuple(rank for rank in conclusion.graph.waiters if rank not in finding.culprits)
+    waiting = sorted({*conclusion.graph.waiters, *finding.left_standing})
+    return tuple(rank for rank in waiting if rank not in finding.culprits)
 
 
 def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:

@@ -56,6 +56,13 @@ def limited(look: ProcessLook) -> bool:
     return _shows(look, "time")
 
 
+def asks_anew(look: ProcessLook) -> bool:
+    """Whether it slept between the newest samples until other moments: it asks again and again."""
+    kernels = [sample.kernel for sample in look.samples if sample.kernel is not None][-2:]
+    wakes = [kernel.threads[0].wakes_ns for kernel in kernels if kernel.threads]
+    return len(wakes) == 2 and None not in wakes and wakes[0] != wakes[1]
+
+
 def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at a word that only the process can change."""
     return _shows(look, "futex")

@@ -106,6 +106,16 @@ def test_a_lock_of_a_process_outside_that_works_is_slow() -> None:
     assert judge(job(WAITS, works)).verdict == "slow"
 
 
+def test_ranks_that_wait_for_a_lock_each_are_named_together() -> None:
+    wants = [
+        rank(number, IN_LOAD, **waiting_for("lock", "flock", f"/l{number}", 4711 + number))
+        for number in (0, 1)
+    ]
+    verdict = judge(job(*wants))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "file_lock")
+    assert verdict.summary.endswith("; rank 1 waits for another lock")
+
+
 def with_newest(view: RankView, **fields: Any) -> RankView:
     """The rank, with other fields of its main thread in the newest sample."""
     own, *others = view.processes

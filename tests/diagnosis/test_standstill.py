@@ -6,16 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cases import FUTEX, IN_LOAD, MAIN, gone, job, look, rank, user, waiting_for
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.evidence import WaitTarget
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.case import Case, RankView
 
 SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
 IN_POLL = (MAIN, user("wait_for_flag", 37))
 STORE = waiting_for("socket", "recvfrom", "127.0.0.1:29500")
+
+
+def polling(view: RankView) -> RankView:
+    """The rank, each time asleep until another moment."""
+    own = view.processes[0]
+    samples = []
+    for number, one in enumerate(own.samples):
+        assert one.kernel is not None
+        main = replace(one.kernel.threads[0], wakes_ns=1 + number)
+        samples.append(replace(one, kernel=replace(one.kernel, threads=(main,))))
+    return replace(view, processes=(replace(own, samples=tuple(samples)),))
 
 
 def told(case: Case) -> tuple[Any, ...]:
@@ -101,6 +113,43 @@ def test_a_rank_that_failed_is_dead_later_where_the_others_may_ask_for_anything(
     for silent, kind in ((5.0, "suspect"), (29.0, "suspect"), (30.0, "dead")):
         asks = rank(1, IN_POLL, silent=silent, **SLEEPS)
         assert told(job(gone(0, -9, silent=silent), asks)) == (kind, (0,), "process_dead")
+
+
+def test_a_rank_that_failed_is_dead_where_the_others_ask_again_and_again() -> None:
+    """They sleep until another moment each time, so they poll: a file that never comes."""
+    for silent, kind in ((3.0, "suspect"), (5.0, "dead")):
+        polls = [polling(rank(number, IN_POLL, silent=silent, **SLEEPS)) for number in (1, 2)]
+        case = job(gone(0, -9, silent=silent), *polls)
+        assert told(case) == (kind, (0,), "process_dead")
+        assert judge(case).victims == (1, 2)
+
+
+def test_a_rank_that_failed_stays_the_culprit_however_many_stand_still() -> None:
+    asks = [rank(number, IN_LOAD, silent=400.0, **STORE) for number in (1, 2, 3)]
+    assert told(job(gone(0, 1, silent=400.0), *asks)) == ("dead", (0,), "process_dead")
+
+
+def test_ranks_that_poll_for_one_that_left_well_may_get_it_from_outside() -> None:
+    polls = polling(rank(1, IN_POLL, silent=60.0, **SLEEPS))
+    assert told(job(gone(0, 0), polls)) == ("suspect", (1,), "rank_stalled")
+
+
+def test_each_rank_has_its_own_cause_and_that_of_most_is_named() -> None:
+    lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
+    locked = [rank(number, IN_POLL, silent=31.0, **lock) for number in (0, 1)]
+    stalled = [rank(number, IN_LOAD, silent=31.0) for number in (2, 3, 4)]
+    verdict = judge(job(*locked, *stalled))
+    assert (verdict.verdict, verdict.cause) == ("hang", "rank_stalled")
+    assert verdict.culprits == (0, 1, 2, 3, 4)
+    assert "/data/index.lock" in verdict.summary
+
+
+def test_of_as_many_ranks_each_the_more_specific_cause_is_named() -> None:
+    lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
+    case = job(rank(0, IN_LOAD, silent=31.0), rank(1, IN_POLL, silent=31.0, **lock))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "file_lock")
+    assert "rank 0 has stood still" in verdict.summary
 
 
 def test_a_rank_that_left_well_is_nobodys_fault() -> None:

@@ -124,6 +124,16 @@ def test_threads_that_all_stand_in_locks_are_ended_by_nobody() -> None:
     assert ended_by(with_threads(rank(1, IN_LOAD), LOCKED)) == "nobody"
 
 
+@pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
+def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
+    holds: dict[str, Any],
+) -> None:
+    """Whether a rank happened to start it or not."""
+    holder = look(IN_LOAD, pid=700, role="child", **holds)
+    waits = waiting_for("lock", "flock", "/l", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
+
+
 def test_two_processes_that_wait_for_each_other_are_ended_by_nobody() -> None:
     writes = look(IN_LOAD, pid=700, role="child", **waiting_for("pipe", "write", "pipe:[9]", 101))
     waits = waiting_for("process", "wait4", "700", 700)

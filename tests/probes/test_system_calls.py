@@ -262,6 +262,13 @@ def test_eight_processes_are_completed_in_little_time(program: StartProgram) -> 
     assert time.monotonic() - began < 0.5
 
 
+def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgram) -> None:
+    running = program(PROGRAM, "wait_for_signal")
+    assert running.announcement() == "waiting"
+    target_of(running.pid, kind="other")
+    assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == ["other"]
+
+
 def test_a_line_of_the_lock_table_is_read_as_proc_5_has_it() -> None:
     waiting = parse_lock(
         ["3:", "->", "OFDLCK", "ADVISORY", "WRITE", "-1", "fe:10:2146453", "0", "EOF"]
@@ -276,5 +283,6 @@ def test_a_line_of_the_lock_table_is_read_as_proc_5_has_it() -> None:
 def test_the_calls_in_which_threads_block_are_known(machine: str) -> None:
     names = {call.name for call in calls_of(machine).values()}
     assert {"read", "write", "futex", "flock", "fcntl", "recvfrom", "connect", "wait4"} <= names
+    assert {"rt_sigsuspend", "rt_sigtimedwait"} <= names
     assert {"ppoll", "openat", "fsync", "clock_nanosleep", "restart_syscall"} <= names
     assert calls_of("some other machine") == {}

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -60,6 +61,11 @@ def wait_for_child():
     child = subprocess.Popen(["sleep", "1000"])
     announce(child.pid)
     child.wait()
+
+
+def wait_for_signal():
+    announce("waiting")
+    signal.pause()
 
 
 def receive(limit=""):

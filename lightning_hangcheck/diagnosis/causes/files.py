@@ -33,11 +33,11 @@ NOBODY = (
 
 
 def file_lock(situation: Situation) -> Finding | None:
-    """Blame the ranks of the cycle that a lock closes; without one, all that wait for that lock."""
+    """Blame the ranks of the cycle that a lock closes; without one, all that wait for any lock."""
     for reading in situation.suspects_that_are("idle"):
-        for target in reading.targets:
-            if target.kind == "lock":
-                return _blame_for_lock(situation, reading, target)
+        lock = _lock_of(reading)
+        if lock is not None:
+            return _blame_for_lock(situation, reading, lock)
     return None
 
 
@@ -72,8 +72,10 @@ def file_of(reading: RankReading) -> WaitTarget | None:
 def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget) -> Finding:
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
-    together = cycle or _waiting_for(situation, lock)
-    who = [waiter.rank] if cycle else [one.rank for one in together]
+    together = cycle or [one for one in situation.suspects_that_are("idle") if _lock_of(one)]
+    same = [one.rank for one in together if _same_lock(_lock_of(one), lock)]
+    who = [waiter.rank] if cycle else same
+    others = [one.rank for one in together if one.rank not in same]
     sentence = join(
         name_ranks(who),
         f"{verb(who, 'has', 'have')} waited {duration(waiter.silence_s)}",
@@ -81,6 +83,8 @@ def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget)
         f"for the lock on {lock.name or 'a file'},",
         _who_holds(situation, waiter, lock),
     )
+    if others and not cycle:
+        sentence += f"; {name_ranks(others)} {verb(others, 'waits', 'wait')} for another lock"
     finding = blame(
         together,
         cause="file_lock",
@@ -98,17 +102,13 @@ def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget)
     )
 
 
-def _waiting_for(situation: Situation, lock: WaitTarget) -> list[RankReading]:
-    """Return the suspects that wait for this lock; a lock without a name is one rank's alone."""
-    return [
-        one
-        for one in situation.suspects_that_are("idle")
-        if any(target is lock or _same_lock(target, lock) for target in one.targets)
-    ]
+def _lock_of(reading: RankReading) -> WaitTarget | None:
+    return next((one for one in reading.targets if one.kind == "lock"), None)
 
 
-def _same_lock(one: WaitTarget, other: WaitTarget) -> bool:
-    return one.kind == other.kind == "lock" and bool(one.name) and one.name == other.name
+def _same_lock(one: WaitTarget | None, other: WaitTarget) -> bool:
+    """A lock without a name is one rank's alone."""
+    return one is other or (one is not None and bool(one.name) and one.name == other.name)
 
 
 def _silence(situation: Situation, waiter: RankReading, proven: Sequence[RankReading]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.job import RankReading
 from lightning_hangcheck.diagnosis.process_exit import (
@@ -20,9 +21,10 @@ from lightning_hangcheck.diagnosis.process_exit import (
 )
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
-from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
+from lightning_hangcheck.diagnosis.rules.who_ends import asks_again, who_ends
 from lightning_hangcheck.model.evidence import MemoryUse
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.kernel_targets import asks_anew
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -58,7 +60,7 @@ def process_dead(situation: Situation) -> Finding | None:
     if situation.standstill:
         sentence += f"; {_left_standing(situation)}"
     ordered = [first, *(one for one in culprits if one is not first)]
-    return blame(
+    finding = blame(
         ordered,
         cause="process_dead",
         ended_by=_needed(situation),
@@ -67,6 +69,8 @@ def process_dead(situation: Situation) -> Finding | None:
         waited_for=situation.waited_for,
         aspect=aspect_of(first.view),
     )
+    left = situation.suspects if situation.standstill else ()
+    return replace(finding, left_standing=tuple(one.rank for one in left))
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
@@ -81,23 +85,28 @@ def _left_standing(situation: Situation) -> str:
 def _needed(situation: Situation) -> EndedBy:
     """Say whether anybody but the ranks that are gone could bring what the others wait for.
 
-    Where those that are left stand still in what only the job could end, a part of it is missing.
-    Where they ask for something from outside, or again and again, it may come by another way.
+    Where those that are left stand still in what only the job could end, a part of it is missing;
+    likewise where they ask again and again for what does not come. Where they ask for something
+    from outside, or sleep once, they may go on by themselves.
     """
     if situation.waited_for:
         return "nobody"
     if not situation.standstill:
         return "unknown_pace"
     left = who_ends(situation, situation.suspects)
-    within_job = left in ("nobody", "inside") or all(map(_asks_this_machine, situation.suspects))
+    within_job = left in ("nobody", "inside") or all(map(_asks_the_job, situation.suspects))
     return "nobody" if within_job else "inside"
 
 
-def _asks_this_machine(reading: RankReading) -> bool:
-    """Whether a rank waits at connections of this machine alone: that of the job's store, mostly.
+def _asks_the_job(reading: RankReading) -> bool:
+    """Whether a rank asks for what the rest of the job should bring, as far as that can be seen.
 
-    The store may be kept by a launcher, which nobody looks at.
+    It asks again and again and moves no byte, or waits at connections of this machine alone: that
+    of the job's store, mostly, which may be kept by a launcher, at which nobody looks.
     """
+    own = reading.view.own_process
+    if asks_again(reading) and own is not None and asks_anew(own):
+        return True
     sockets = [one for one in reading.targets if one.kind == "socket"]
     return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
 

@@ -96,6 +96,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         waited_for: Whether others wait for the culprits.
         standstill: As in `Situation`.
         gone: A culprit has no process any more.
+        left_standing: Ranks that stand still because the culprits are gone: nothing else is to be
+            explained of them.
         pace: The slowest of the culprits', if all are known.
         goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
             goes on; 0 where nobody does.
@@ -115,6 +117,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     waited_for: bool = False
     standstill: bool = False
     gone: bool = False
+    left_standing: tuple[int, ...] = ()
     pace: Pace | None = None
     goes_on_after_s: float = 0.0
     samples: int = 0

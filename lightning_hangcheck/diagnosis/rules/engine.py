@@ -30,6 +30,8 @@ from lightning_hangcheck.diagnosis.rules.who_ends import asks_again
 from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from lightning_hangcheck.diagnosis.rules.contract import Need, Rule
     from lightning_hangcheck.model.case import Case
 
@@ -90,13 +92,12 @@ def conclude(case: Case) -> Conclusion:
     graph = build_graph(job, divergence)
     situation = _situate(job, graph, divergence)
     lacking = [(rule, _lacking(rule, job)) for rule in RULES]
-    findings = [rule.find(situation) for rule, lacks in lacking if not lacks]
-    told = [
-        replace(found, standstill=situation.standstill) for found in findings if found is not None
-    ]
+    told = _ask(situation, [rule for rule, lacks in lacking if not lacks])
     judged = [(decide(found, case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
     gravest = max(alarms, key=partial(_weight, graph), default=None)
+    if gravest is not None and situation.standstill:
+        gravest = gravest[0], _together(gravest[1], [found for _, found in alarms])
     return Conclusion(
         kind=gravest[0] if gravest is not None else "healthy",
         job=job,
@@ -107,10 +108,42 @@ def conclude(case: Case) -> Conclusion:
     )
 
 
+def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
+    """Ask each rule about the suspects that no more specific one explains: each has one cause."""
+    explained: set[int] = set()
+    for rule in rules:
+        left = tuple(one for one in situation.suspects if one.rank not in explained)
+        found = rule.find(replace(situation, suspects=left))
+        if found is not None:
+            explained |= {*found.culprits, *found.left_standing}
+            yield replace(found, standstill=situation.standstill)
+
+
 def _weight(graph: WaitGraph, judged: tuple[VerdictKind, Finding]) -> tuple[int, int]:
     """Weigh a finding: by what it is called, then by how many ranks are led to its culprits."""
     kind, finding = judged
-    return SEVERITY[kind], graph.leading_to(finding.culprits)
+    return SEVERITY[kind], graph.leading_to((*finding.culprits, *finding.left_standing))
+
+
+def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
+    """Name all ranks of a standstill, each stuck by itself; the cause is the largest group's.
+
+    Args:
+        gravest: Finding of that group.
+        alarms: All findings worth telling, it among them.
+    """
+    explained = {*gravest.culprits, *gravest.left_standing}
+    others = [one for one in alarms if one.culprits and explained.isdisjoint(one.culprits)]
+    if not others:
+        return gravest
+    groups = sorted((gravest, *others), key=lambda one: min(one.culprits))
+    return replace(
+        gravest,
+        culprits=tuple(sorted(rank for one in groups for rank in one.culprits)),
+        sentence="; ".join(one.sentence for one in (gravest, *others)),
+        phase=groups[0].phase,
+        evidence=tuple(item for one in (gravest, *others) for item in one.evidence),
+    )
 
 
 def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -> Situation:

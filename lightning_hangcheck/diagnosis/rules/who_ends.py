@@ -122,6 +122,8 @@ class _Walk:
         if not pids:
             return "outside"
         following = [self._looks[pid] for pid in pids - self._seen if pid in self._looks]
+        if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
+            following = [look for look in following if look.role != "child"]
         return _most_patient(self.of_process(look) for look in following)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import TargetKind
 
 
-Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "time"]
+Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "signal", "time"]
 
 
 class Call(NamedTuple):
@@ -59,6 +59,7 @@ _CALLS = (
     *(Call(name, "epoll") for name in ("epoll_wait", "epoll_pwait")),
     *(Call(name, "child") for name in ("wait4", "waitid")),
     Call("futex", "futex"),
+    *(Call(name, "signal") for name in ("pause", "rt_sigsuspend", "rt_sigtimedwait")),
     *(Call(name, "time") for name in ("nanosleep", "clock_nanosleep", RESTART)),
 )
 # fmt: off
@@ -68,7 +69,8 @@ _NUMBERS = {
         "pwrite64": 18, "readv": 19, "writev": 20, "select": 23, "nanosleep": 35, "sendfile": 40,
         "connect": 42, "accept": 43, "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47,
         "wait4": 61, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75, "rename": 82,
-        "mkdir": 83, "unlink": 87, "futex": 202, "getdents64": 217, "clock_nanosleep": 230,
+        "mkdir": 83, "unlink": 87, "futex": 202, "pause": 34,
+        "rt_sigtimedwait": 128, "rt_sigsuspend": 130, "getdents64": 217, "clock_nanosleep": 230,
         "restart_syscall": 219, "epoll_wait": 232, "waitid": 247, "openat": 257, "mkdirat": 258,
         "newfstatat": 262,
         "unlinkat": 263, "pselect6": 270, "ppoll": 271, "epoll_pwait": 281, "accept4": 288,
@@ -79,6 +81,7 @@ _NUMBERS = {
         "getdents64": 61, "read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67,
         "pwrite64": 68, "preadv": 69, "pwritev": 70, "sendfile": 71, "pselect6": 72, "ppoll": 73,
         "newfstatat": 79, "fsync": 82, "fdatasync": 83, "waitid": 95, "futex": 98,
+        "rt_sigsuspend": 133, "rt_sigtimedwait": 137,
         "nanosleep": 101, "clock_nanosleep": 115, "restart_syscall": 128, "accept": 202,
         "connect": 203, "sendto": 206,
         "recvfrom": 207, "sendmsg": 211, "recvmsg": 212, "accept4": 242, "wait4": 260,
@@ -186,6 +189,8 @@ def waits_for(
         return _child(call, arguments)
     if call.shape == "futex":
         return _futex(arguments)
+    if call.shape == "signal":
+        return (WaitTarget(call=call.name, kind="other"), *_time_limit(call, arguments))
     described = (describe(pid, one) for one in _descriptors(pid, call, arguments))
     found = tuple(WaitTarget(call=call.name, kind=kind, name=name) for kind, name in described)
     return (*found, *_time_limit(call, arguments))
@@ -272,7 +277,7 @@ def _futex(arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
 def _time_limit(call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
     """The calls of poll and epoll take milliseconds, none if negative; others an address."""
     limits = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
-    addresses = {"ppoll": 2, "select": 4, "pselect6": 4}
+    addresses = {"ppoll": 2, "select": 4, "pselect6": 4, "rt_sigtimedwait": 2}
     limited = (
         call.shape == "time"
         or (call.name in limits and _signed(arguments[limits[call.name]]) >= 0)
