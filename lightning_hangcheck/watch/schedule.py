@@ -30,6 +30,9 @@ BETWEEN_AFRESH = 6
 """Longest intervals between two such beginnings: each brings some nine looks."""
 PAUSES_BEFORE_SURPRISE = 3.0
 LONGEST_PATIENCE_S = 8.0
+"""How long a job of known pauses may be silent at most before it is looked at. One in which every
+rank is idle is looked at as any other, as often as that costs no more than `MOST_OF_A_CORE`: ranks
+that pause together look like ranks that wait for each other, which are to be named within 3 s."""
 
 
 class Schedule:
@@ -44,6 +47,7 @@ class Schedule:
         self._cost_s = 0.0
         self._stood_still = False
         self._afresh_ns = self._still_ns = 0
+        self._early, self._early_again_ns = False, 0
 
     def due_for(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
         """Say whether to look now, by the rank that has told nothing for longest.
@@ -69,12 +73,14 @@ class Schedule:
         Args:
             silent_s: The longest time for which any rank told nothing.
             longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
-            idle_s: How long the rank that is silent has been idle.
+            idle_s: How long all ranks have been idle.
             now_ns: Present time.
         """
         self._silent_s = silent_s
         surprise = min(PAUSES_BEFORE_SURPRISE * longest_pause_s, LONGEST_PATIENCE_S)
         threshold = max(self._look_after_s, surprise)
+        if idle_s >= self._look_after_s and silent_s < threshold and self._may_be_early(now_ns):
+            threshold = self._look_after_s
         if silent_s < threshold:
             self.calm()
             return False
@@ -83,6 +89,12 @@ class Schedule:
         if turned_idle:
             self._looks, self._interval_s = 0, BETWEEN_FIRST_LOOKS_S
         return turned_idle or since_look >= self._interval_s
+
+    def _may_be_early(self, now_ns: int) -> bool:
+        if not self._early and now_ns >= self._early_again_ns:
+            rest_s = FIRST_LOOKS * self._cost_s / MOST_OF_A_CORE
+            self._early, self._early_again_ns = True, now_ns + int(rest_s * NANOSECONDS)
+        return self._early
 
     def looked(
         self,
@@ -122,4 +134,5 @@ class Schedule:
     def calm(self) -> None:
         """All ranks advance: the next silence starts afresh."""
         self._looks = self._still_ns = 0
+        self._early = False
         self._interval_s = BETWEEN_FIRST_LOOKS_S

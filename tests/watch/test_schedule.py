@@ -10,13 +10,20 @@ SECOND = 1_000_000_000
 
 
 def looks_of_a_silence(
-    schedule: Schedule, until_s: float, *, suspicious: bool, pause_s: float = 0.0
+    schedule: Schedule,
+    until_s: float,
+    *,
+    suspicious: bool,
+    pause_s: float = 0.0,
+    begins_s: float = 0.0,
+    idle: bool = False,
 ) -> list[float]:
-    """Times at which a silence that begins at 0 is looked at, read four times a second."""
+    """Times into a silence at which it is looked at, read four times a second; 0.1 s a look."""
     looks, now_s = [], 0.0
     while now_s <= until_s:
-        if schedule.due(now_s, pause_s, 0.0, int(now_s * SECOND)):
-            schedule.looked(int(now_s * SECOND), suspicious=suspicious)
+        now_ns = int((begins_s + now_s) * SECOND)
+        if schedule.due(now_s, pause_s, now_s if idle else 0.0, now_ns):
+            schedule.looked(now_ns, suspicious=suspicious, cost_s=0.1)
             looks.append(now_s)
         now_s += 0.25
     return looks
@@ -43,6 +50,25 @@ def test_what_is_suspicious_stays_under_watch() -> None:
 
 def test_a_pause_that_is_usual_here_is_no_surprise() -> None:
     assert looks_of_a_silence(Schedule(2.0), 5.5, suspicious=True, pause_s=2.0) == []
+
+
+def test_ranks_that_are_all_idle_are_looked_at_whatever_their_pauses() -> None:
+    looks = looks_of_a_silence(Schedule(2.0), 5.0, suspicious=True, pause_s=60.0, idle=True)
+    assert looks[:4] == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_ranks_that_often_pause_together_are_looked_at_for_1_percent_of_a_core() -> None:
+    """Each step is 4 s without processor time: 600 s of them, with 0.1 s a look."""
+    schedule = Schedule(2.0)
+    looks = sum(
+        len(
+            looks_of_a_silence(
+                schedule, 4.0, suspicious=False, pause_s=4.0, begins_s=4.25 * step, idle=True
+            )
+        )
+        for step in range(140)
+    )
+    assert 6 <= looks <= 60
 
 
 def test_even_a_slow_job_is_looked_at_in_time_to_name_a_culprit_within_ten_seconds() -> None:
