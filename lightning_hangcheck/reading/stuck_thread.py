@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.reading.kernel_targets import targets_of
+from lightning_hangcheck.reading.place import is_exiting, users_place
 from lightning_hangcheck.reading.process_activity import BUSY_SHARE, thread_shares
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait
 from lightning_hangcheck.reading.wait_chain import wait_chain
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.evidence import (
+        Frame,
         ProcessLook,
         ProcessState,
         Sample,
@@ -30,7 +33,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
 
     Of several, one that waits for something that has a name, then one that waits for other ranks,
     one that computes, and one that stands still elsewhere. One that sleeps a moment at a time ticks
-    for itself: it is none.
+    for itself: it is none. At the interpreter's exit, where the main thread runs no code of the
+    user's any more, one that waits like itself for what no thread is left to bring.
 
     Returns:
         None where that is the main thread itself, or nothing tells.
@@ -40,6 +44,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     if chain is None or not chain.leads_on:
         return None
     earlier, newest = samples
+    if chain.closed and is_exiting(chain.main.frames):
+        return next((one for one in chain.threads[1:] if users_place(one.frames)), None)
     signs: Sequence[Callable[[Sample, Sample, ThreadStack], bool]] = (
         _waits_for_named,
         _waits_for_ranks,
@@ -49,6 +55,33 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     others = [end for end in chain.ends if end is not chain.main and end.tid is not None]
     found = (end for sign in signs for end in others if sign(earlier, newest, end))
     return next(found, None)
+
+
+def exits_in_vain(look: ProcessLook) -> bool:
+    """Whether a process's exit waits for threads of the user's that only wait, without a limit.
+
+    What a library waits for may come from a thread that runs no Python, which nobody sees.
+    """
+    newest = next((one for one in reversed(look.samples) if one.stack is not None), None)
+    chain = wait_chain(newest) if newest is not None else None
+    if newest is None or chain is None or not (chain.closed and is_exiting(chain.main.frames)):
+        return False
+    if not all(_waits_by_itself(one.frames) for one in chain.threads[1:]):
+        return False
+    states = newest.kernel.threads if newest.kernel is not None else ()
+    waiting = {one.tid for one in chain.threads}
+    return not any(
+        target.kind == "time"
+        for state in states
+        if state.tid in waiting
+        for target in state.waits_for
+    )
+
+
+def _waits_by_itself(frames: Sequence[Frame]) -> bool:
+    """Whether the user's own code called what the interpreter's library waits in."""
+    calling = next((one for one in reversed(frames) if not is_standard(one.file)), None)
+    return calling is not None and is_users(calling.file)
 
 
 def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:

@@ -32,6 +32,7 @@ FUTEXES = frozenset({202, 98, 449, 455})
 """futex on x86-64 and arm64, then futex_waitv and futex_wait (arch/*/syscall*.tbl)."""
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
 """What names nobody: a word of the process's own memory, and a time limit."""
+JOINS = ("join", "_shutdown")
 FAMILIES = (
     ("/concurrent/futures/", ("/concurrent/futures/", "/asyncio/")),
     ("/asyncio/", ("/concurrent/futures/", "/asyncio/")),
@@ -56,6 +57,11 @@ class WaitChain(Struct, frozen=True, kw_only=True):
     def main(self) -> ThreadStack:
         """The main thread."""
         return self.threads[0]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the main thread waits for others of which none is left to end it."""
+        return len(self.threads) > 1 and not self.ends
 
     @property
     def leads_on(self) -> bool:
@@ -190,8 +196,9 @@ def _parked(thread: ThreadStack) -> bool:
 
 
 def _joins(thread: ThreadStack) -> bool:
+    """Whether it waits for the end of threads: of one, or of all at the interpreter's exit."""
     return any(
-        frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] == "join"
+        frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] in JOINS
         for frame in thread.frames[-2:]
     )
 

@@ -18,7 +18,7 @@ from lightning_hangcheck.model.evidence import (
 )
 from lightning_hangcheck.reading.kernel_targets import limited, steady_targets
 from lightning_hangcheck.reading.rank_activity import read_process_activity, read_rank_activity
-from lightning_hangcheck.reading.stuck_thread import stuck_thread
+from lightning_hangcheck.reading.stuck_thread import exits_in_vain, stuck_thread
 from lightning_hangcheck.reading.wait_chain import wait_chain
 
 FUTEX = 202
@@ -37,6 +37,7 @@ IN_QUEUE = (
     LIBRARY_WAIT,
 )
 IN_JOIN = (MAIN, user("save", 32), Frame("Thread.join", f"{STDLIB}/threading.py", 1119))
+IN_EXIT = (Frame("_shutdown", f"{STDLIB}/threading.py", 1590),)
 IN_LOOP = (
     MAIN,
     user("read", 33),
@@ -159,6 +160,29 @@ def test_a_join_is_for_the_programs_own_thread_where_there_is_one() -> None:
     news, own = Thread(IN_WANDB_READER, (TRACKER,)), Thread(IN_PRODUCE, (SERVER,))
     assert ends(parked(IN_JOIN), news, own) == ["produce"]
     assert ends(parked(IN_JOIN), news) == ["read"]
+
+
+def test_an_exit_waits_for_threads_and_shows_where_they_stand() -> None:
+    flushes = (user("flush_forever", 19), *IN_QUEUE[2:])
+    own = process(parked(IN_EXIT), parked(flushes))
+    stuck = stuck_thread(own)
+    assert stuck is not None
+    assert stuck.frames == flushes
+    verdict = judge(job(WAITS, msgspec.structs.replace(rank(1, IN_EXIT), processes=(own,))))
+    assert (verdict.verdict, verdict.culprits, verdict.phase) == ("hang", (1,), "teardown")
+    assert "in flush_forever (demo/train.py:19)" in verdict.summary
+    assert ends(parked(IN_EXIT), Thread(IN_FETCH[1:], (SERVER,))) == ["fetch"]
+
+
+def test_only_an_exit_behind_waits_without_limit_is_ended_by_nobody() -> None:
+    flushes = (user("flush_forever", 19), *IN_QUEUE[2:])
+    asks_again = Thread(flushes, (ENDLESS, *sleeper(()).waits_for), syscall=FUTEX)
+    assert exits_in_vain(process(parked(IN_EXIT), parked(flushes)))
+    assert not exits_in_vain(process(parked(IN_EXIT), asks_again))
+    assert not exits_in_vain(process(parked(IN_EXIT), Thread(flushes[:1], (SERVER,))))
+    assert not exits_in_vain(process(parked(IN_QUEUE), parked(flushes)))
+    library = (Frame("flush", f"{SITE}/grpc/_channel.py", 9), *flushes[1:])
+    assert not exits_in_vain(process(parked(IN_EXIT), parked((flushes[0], *library))))
 
 
 def test_threads_that_wait_for_each_other_lead_nowhere() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
 from lightning_hangcheck.reading.kernel_targets import in_own_memory, limited, steady_targets
 from lightning_hangcheck.reading.rank_activity import read_process_activity
+from lightning_hangcheck.reading.stuck_thread import exits_in_vain
 from lightning_hangcheck.reading.thread_locks import read_locks
 
 if TYPE_CHECKING:
@@ -60,11 +61,12 @@ def asks_again(reading: RankReading) -> bool:
 
 def _nobody_can(situation: Situation, reading: RankReading) -> bool:
     """A closed circle of waits: of ranks and processes, or of the rank's own threads."""
-    if reading.activity != "idle":
+    own = reading.view.own_process
+    if reading.activity != "idle" or own is None:
         return False
     locked = read_locks(reading.view)
-    own = locked is not None and locked.all_locked and len(locked.threads) > 1
-    return own or bool(situation.deadlocked(reading))
+    threads = locked is not None and locked.all_locked and len(locked.threads) > 1
+    return threads or exits_in_vain(own) or bool(situation.deadlocked(reading))
 
 
 def _of_rank(job: JobReading, reading: RankReading) -> EndedBy:
