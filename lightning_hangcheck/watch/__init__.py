@@ -1,8 +1,8 @@
 """The sidecar: watches the ranks of one node from a process of its own, and tells what it proves.
 
 From the top: `sidecar` (the program), `service` (its life), `loop` (read, look, judge, tell), with
-`schedule` (when to look), `alarm` (what is worth telling), `shutdown` (what ends the judging) and
-`ranks` (what is known of each). Outsiders start it (`starting`) and talk to it (`messages`).
+`schedule` (when to look), `lapses` (when nobody watched), `alarm` (what is worth telling),
+`shutdown` (what ends the judging) and `ranks` (what is known of each). Outsiders start it (`starting`) and talk to it (`messages`).
 """
 
 __all__ = ["messages", "starting"]

@@ -14,9 +14,10 @@ from lightning_hangcheck.observe.patience import patience_of
 from lightning_hangcheck.probes.proc.exits import still_running
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.alarm import Alarm
+from lightning_hangcheck.watch.lapses import Lapses
 from lightning_hangcheck.watch.ranks.roster import Roster
 from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
-from lightning_hangcheck.watch.schedule import Schedule
+from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.shutdown import Shutdown
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.watch.publishing import Publisher
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 
-LAPSE_S = 2.0
-"""A reading that comes this much late means that we were stopped or starved, not the ranks."""
 LOOKING_POLL_S = 0.05
 MOST_SEEN_CLOSER = 4
 """Culprits of which the facts tell."""
@@ -68,9 +67,10 @@ class Watcher:
         self._settings = settings
         self._publisher = publisher
         self._hang_proven = hang_proven
-        self._read_ns = time.monotonic_ns()
+        now_ns = time.monotonic_ns()
+        self._lapses = Lapses(now_ns)
         self.earlier = earlier
-        self.roster = Roster(session, self._read_ns, rounds_before=len(earlier))
+        self.roster = Roster(session, now_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
         self._shutdown = Shutdown()
         self._said_still_there: set[int] = set()
@@ -82,7 +82,8 @@ class Watcher:
         self._gaps: tuple[Gap, ...] = ()
         self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
-        self._schedule = Schedule(settings.look_after)
+        self._limits = patience_of(settings)
+        self._schedule = Schedule(settings.look_after, figures_of(self._limits))
 
     def tick(self) -> None:
         """Read everything once, act on it, and wait for the next reading."""
@@ -151,9 +152,8 @@ class Watcher:
 
     def _forgive_lapse(self, now_ns: int) -> None:
         """Silence counts only while somebody watched, and while the job was allowed to run."""
-        lapse_ns = now_ns - self._read_ns
-        self._read_ns = now_ns
-        if lapse_ns > LAPSE_S * NANOSECONDS or self.roster.suspended:
+        lapse_ns = self._lapses.read(now_ns, suspended=self.roster.suspended)
+        if lapse_ns:
             self.roster.forgive(lapse_ns, now_ns)
 
     def _end_left_rounds(self, now_ns: int) -> None:
@@ -281,9 +281,9 @@ class Watcher:
         return build_case(
             run=run_facts(self._session, watched, self.earlier, next_start),
             ranks=watched.views(self.roster.host, now_ns),
-            gaps=self._gaps,
+            gaps=(*self._gaps, *self._lapses.gaps),
             code=self._code,
-            limits=patience_of(self._settings),
+            limits=self._limits,
             taken_at=utc_now(),
             taken_ns=now_ns,
             ended=ended,

@@ -4,7 +4,7 @@ A look costs each rank a few milliseconds, so none is taken while ranks tell tha
 suspicion is cheap and looks often; what turned out to be only slow is looked at less and less. What
 looks themselves saw does not begin a silence anew: a rank that never tells anything and computes
 for an hour would be looked at all the time. Looks come when the contract's table may have something
-to say: at 3 and 5 s of silence, and at 10.
+to say: as soon as a silence has passed one of its figures, what is told must rest on a fresh look.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightning_hangcheck.model.case import Limits
     from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
 FIRST_LOOKS = 4
@@ -35,11 +36,24 @@ rank is idle is looked at as any other, as often as that costs no more than `MOS
 that pause together look like ranks that wait for each other, which are to be named within 3 s."""
 
 
-class Schedule:
-    """Decides at each reading whether it is time to look."""
+def figures_of(limits: Limits) -> tuple[float, ...]:
+    """Return the seconds of silence at which the table says something new, whatever the pace."""
+    factors = ("busy_factor",)
+    return tuple(getattr(limits, one) for one in limits.__struct_fields__ if one not in factors)
 
-    def __init__(self, look_after_s: float) -> None:
+
+class Schedule:
+    """Decides at each reading whether it is time to look.
+
+    Args:
+        look_after_s: Silence from which a job is looked at.
+        figures: Of the table, seconds of silence.
+    """
+
+    def __init__(self, look_after_s: float, figures: Sequence[float] = ()) -> None:
         self._look_after_s = look_after_s
+        self._figures = figures
+        self._passed = 0
         self._looks = 0
         self._last_ns = 0
         self._silent_s = 0.0
@@ -65,9 +79,24 @@ class Schedule:
             pace.longest_pause_s if pace is not None and pace.known else 0.0,
             min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
             now_ns,
+            self._passed_by(alive, now_ns),
         )
 
-    def due(self, silent_s: float, longest_pause_s: float, idle_s: float, now_ns: int) -> bool:
+    def _passed_by(self, alive: Sequence[WatchedRank], now_ns: int) -> int:
+        """Count the figures that silences have passed, the longest of them and the shortest."""
+        silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]
+        idle = [rank.progress.idle_ns(now_ns) / NANOSECONDS for rank in alive]
+        ends = (min(silent), max(silent), min(idle), max(idle))
+        return sum(silence_s >= figure for silence_s in ends for figure in self._figures)
+
+    def due(
+        self,
+        silent_s: float,
+        longest_pause_s: float,
+        idle_s: float,
+        now_ns: int,
+        passed: int = 0,
+    ) -> bool:
         """Say whether to look now.
 
         Args:
@@ -75,8 +104,10 @@ class Schedule:
             longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
             idle_s: How long all ranks have been idle.
             now_ns: Present time.
+            passed: How many figures of the table the ranks' silences have passed.
         """
         self._silent_s = silent_s
+        before, self._passed = self._passed, passed
         surprise = min(PAUSES_BEFORE_SURPRISE * longest_pause_s, LONGEST_PATIENCE_S)
         threshold = max(self._look_after_s, surprise)
         if idle_s >= self._look_after_s and silent_s < threshold and self._may_be_early(now_ns):
@@ -88,7 +119,7 @@ class Schedule:
         turned_idle = self._look_after_s <= idle_s < since_look
         if turned_idle:
             self._looks, self._interval_s = 0, BETWEEN_FIRST_LOOKS_S
-        return turned_idle or since_look >= self._interval_s
+        return turned_idle or passed > before or since_look >= self._interval_s
 
     def _may_be_early(self, now_ns: int) -> bool:
         if not self._early and now_ns >= self._early_again_ns:

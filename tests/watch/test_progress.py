@@ -106,6 +106,13 @@ def test_threads_that_compute_for_an_idle_main_thread_make_the_rank_busy() -> No
     assert idleness(progress, 40.0) == 0.0
 
 
+def test_a_rank_that_stops_within_a_window_is_idle_from_there_on() -> None:
+    progress = Progress(0)
+    for quarter, used in enumerate((0.0, 0.25, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3)):
+        progress.read_processor(ProcessorTime(used, used), quarter * SECOND // 4)
+    assert idleness(progress, 5.0) == 4.5
+
+
 def test_one_tick_of_the_kernels_clock_is_no_activity_however_short_the_reading() -> None:
     progress = Progress(0)
     read_beats(progress, 1.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from lightning_hangcheck.watch.schedule import Schedule
+from lightning_hangcheck.model.case import Limits
+from lightning_hangcheck.watch.schedule import Schedule, figures_of
 
 SECOND = 1_000_000_000
 
@@ -34,6 +35,20 @@ def test_looks_come_when_the_table_may_say_something_new() -> None:
     for suspicious in (True, False):
         looks = looks_of_a_silence(Schedule(2.0), 10.0, suspicious=suspicious)
         assert looks == [2.0, 3.0, 4.0, 5.0, 7.5, 10.0]
+
+
+def test_a_silence_that_passes_a_figure_of_the_table_is_looked_at_at_once() -> None:
+    schedule = Schedule(2.0)
+    looks_of_a_silence(schedule, 29.0, suspicious=True)
+    schedule.due(29.25, 0.0, 0.0, int(29.25 * SECOND), passed=3)
+    schedule.looked(int(29.5 * SECOND), suspicious=True)
+    assert not schedule.due(29.75, 0.0, 0.0, int(29.75 * SECOND), passed=3)
+    assert schedule.due(30.0, 0.0, 0.0, 30 * SECOND, passed=4)
+
+
+def test_the_figures_are_those_of_the_table() -> None:
+    assert {3.0, 5.0, 10.0, 30.0, 300.0} <= set(figures_of(Limits()))
+    assert 20.0 not in figures_of(Limits())
 
 
 def test_what_is_only_slow_is_looked_at_less_and_less() -> None:

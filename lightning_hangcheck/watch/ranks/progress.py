@@ -57,6 +57,8 @@ class Progress:
         self._told_ns = now_ns
         self._elsewhere = False
         self._processor: tuple[ProcessorTime, int] | None = None
+        self._newest_processor = ProcessorTime(0.0, 0.0)
+        self._main_rose_ns = self._all_rose_ns = now_ns
         self._beat_ns = 0
         self._moved_ns = 0
         self._longest_silence_ns = 0
@@ -82,15 +84,25 @@ class Progress:
         self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
 
     def read_processor(self, used: ProcessorTime, now_ns: int) -> None:
-        """Take a reading of the processor time that the rank has used so far."""
+        """Take a reading of the processor time that the rank has used so far.
+
+        A window tells whether it was in use, and the readings within it until when.
+        """
+        if used.main_s > self._newest_processor.main_s:
+            self._main_rose_ns = now_ns
+        if used.all_s > self._newest_processor.all_s:
+            self._all_rose_ns = now_ns
+        self._newest_processor = used
         before, since_ns = self._processor or (used, now_ns)
         seconds = (now_ns - since_ns) / NANOSECONDS
         if self._processor is not None and seconds < WINDOW_S:
             return
         self._processor = (used, now_ns)
         main, everything = used.main_s - before.main_s, used.all_s - before.all_s
-        if main > MAIN_SHARE * seconds or everything > ALL_SHARE * seconds:
-            self._active_ns = now_ns
+        if main > MAIN_SHARE * seconds:
+            self._active_ns = max(self._active_ns, self._main_rose_ns)
+        if everything > ALL_SHARE * seconds:
+            self._active_ns = max(self._active_ns, self._all_rose_ns)
 
     def read_collectives(self, moment_ns: int) -> None:
         """The rank began or ended a collective since it was last asked, however short it was."""
