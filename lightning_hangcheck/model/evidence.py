@@ -135,9 +135,10 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
     """What a system call waits for.
 
     Attributes:
-        call: The call's name; ``filelock`` where that library polls for a lock instead, ``sleep``
-            where native code sleeps with a file open that another process keeps locked; ``page
-            fault`` where no call but the kernel reads a page of a file that the process has mapped.
+        call: The call's name; ``filelock`` or ``baton.wait`` where that library, or torch's, polls
+            for a lock instead, ``sleep`` where native code sleeps with a file open that another
+            process keeps locked; ``page fault`` where no call but the kernel reads a page of a file
+            that the process has mapped.
         kind: ``lock`` a lock on a file; ``process`` the end of a child; ``futex`` a word of memory
             in this process, without a time limit; ``time`` a time limit, at which the call ends by
             itself; the others what the descriptor is.

@@ -81,6 +81,24 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
     assert [one.pid for one in target.holders] == [holder.pid]
 
 
+def test_a_build_that_waits_for_a_lock_file_of_another_names_it(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """Whoever made it may be gone: the file says nobody."""
+    lock = tmp_path / "lock"
+    lock.touch()
+    waiter = program(PROGRAM, "baton", str(tmp_path))
+
+    def look() -> WaitTarget | None:
+        (sample, _), *_ = sample_all([Subject(pid=waiter.pid)], 10.0)
+        assert sample.kernel is not None
+        targets = sample.kernel.threads[0].waits_for
+        return next((one for one in targets if one.kind == "lock"), None)
+
+    target = until(look, "the poller to be seen")
+    assert (target.call, target.name, target.holders) == ("baton.wait", str(lock), ())
+
+
 def test_a_poller_for_a_database_names_file_and_holder(
     program: StartProgram, tmp_path: Path
 ) -> None:
@@ -264,7 +282,6 @@ def test_eight_processes_are_completed_in_little_time(program: StartProgram) -> 
 
 def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgram) -> None:
     running = program(PROGRAM, "wait_for_signal")
-    assert running.announcement() == "waiting"
     target_of(running.pid, kind="other")
     assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == ["other"]
 

@@ -30,6 +30,13 @@ def filelock(kind, path):
     {"hard": filelock.FileLock, "soft": filelock.SoftFileLock}[kind](path).acquire()
 
 
+def baton(folder):
+    from torch.utils.cpp_extension import load_inline
+
+    announce("trying")
+    load_inline("spare", "int one() { return 1; }", functions=["one"], build_directory=folder)
+
+
 def database(path):
     index = sqlite3.connect(path, timeout=1000, isolation_level=None)
     announce("opened")

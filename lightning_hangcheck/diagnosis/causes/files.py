@@ -133,7 +133,11 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
 
 
 def _evidence(waiter: RankReading, lock: WaitTarget) -> tuple[EvidenceItem, ...]:
-    polls = {"filelock": "polls for", "sleep": "sleeps again and again, as pollers do, for"}
+    polls = {
+        "filelock": "polls for",
+        "baton.wait": "polls for",
+        "sleep": "sleeps again and again, as pollers do, for",
+    }
     how = polls.get(lock.call, f"is in {lock.call} for")
     held = ", ".join(process_name(holder) for holder in lock.holders) or "nobody that is seen"
     text = f"{waiter.waiter} {how} the lock on {lock.name or 'a file'}, held by {held}"

@@ -10,7 +10,7 @@ import json
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -35,9 +35,34 @@ if TYPE_CHECKING:
     from lightning_hangcheck.probes.waits.file_locks import FileLock
 
 
-LIBRARY = "/filelock/_api.py"
-PATH = "lock_filename"
-"""The local variable that has the path, in filelock 3.0 to 4.2."""
+class Library(NamedTuple):
+    """One that polls for a lock file.
+
+    Attributes:
+        name: For the target's call.
+        polls: End of the path of the file in which it polls.
+        caller: The same of the one that has the lock's path in a variable.
+        variable: Its name.
+        below: What is appended to it.
+    """
+
+    name: str
+    polls: str
+    caller: str
+    variable: str
+    below: str = ""
+
+
+LIBRARIES = (
+    Library("filelock", "/filelock/_api.py", "/filelock/_api.py", "lock_filename"),  # 3.0 to 4.2
+    Library(
+        "baton.wait",  # torch's lock on the build of an extension, of 1.0 to 2.13
+        "/torch/utils/file_baton.py",
+        "/torch/utils/cpp_extension.py",
+        "build_directory",
+        "/lock",
+    ),
+)
 READ_LIMIT_S = 0.2
 LONGEST_RECORD = 1024
 
@@ -45,8 +70,8 @@ LONGEST_RECORD = 1024
 def polled_lock(stack: ProcessStack, time_limit_s: float) -> WaitTarget | None:
     """Tell which lock the main thread polls for.
 
-    Only where the stack shows that it stands in filelock does this ask py-spy for variables, and of
-    these it keeps one: the path, a variable of that library.
+    Only where the stack shows that it stands in one of `LIBRARIES` does this ask py-spy for
+    variables, and of these it keeps one: the path, a variable of that library.
 
     Args:
         stack: Just taken.
@@ -57,13 +82,17 @@ def polled_lock(stack: ProcessStack, time_limit_s: float) -> WaitTarget | None:
         had. Its holder only where the lock file itself names one (a soft lock) that is alive.
     """
     frames = stack.threads[0].frames if stack.threads else ()
-    if not any(frame.file.endswith(LIBRARY) for frame in frames):
+    polled = (one for one in LIBRARIES if any(frame.file.endswith(one.polls) for frame in frames))
+    library = next(polled, None)
+    if library is None:
         return None
-    path = _path(stack.pid, time_limit_s)
-    return WaitTarget(call="filelock", kind="lock", name=path, holders=_written_in(stack.pid, path))
+    path = _path(library, stack.pid, time_limit_s)
+    return WaitTarget(
+        call=library.name, kind="lock", name=path, holders=_written_in(stack.pid, path)
+    )
 
 
-def _path(pid: int, time_limit_s: float) -> str:
+def _path(library: Library, pid: int, time_limit_s: float) -> str:
     program = find_py_spy()
     if program is None or time_limit_s <= 0:
         return ""
@@ -76,11 +105,12 @@ def _path(pid: int, time_limit_s: float) -> str:
         for thread in threads
         if thread.os_thread_id == pid
         for frame in thread.frames
-        if frame.filename.endswith(LIBRARY)
+        if frame.filename.endswith(library.caller)
         for local in frame.locals or ()
-        if local.name == PATH and local.repr is not None
+        if local.name == library.variable and local.repr is not None
     )
-    return _unquoted(next(shown, ""))
+    path = _unquoted(next(shown, ""))
+    return path and path + library.below
 
 
 def _unquoted(text: str) -> str:
