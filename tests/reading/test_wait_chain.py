@@ -245,6 +245,13 @@ def test_another_connection_to_the_same_place_is_progress() -> None:
     assert read_process_activity(asks).activity == "idle"
 
 
+def test_a_loop_at_several_connections_stands_still_until_one_of_them_carries() -> None:
+    several = tuple(msgspec.structs.replace(SERVER, connection=inode) for inode in (7, 8, 9))
+    loop = Thread(IN_LOOP, (*several, SELF_PIPE), syscall=232)
+    assert _activity(loop) == "idle"
+    assert _activity(msgspec.structs.replace(loop, carried=20)) == "moving"
+
+
 def test_what_this_package_wraps_runs_in_threads_of_the_program() -> None:
     wrapper = Frame("wrapped", f"{SITE}/lightning_hangcheck/hooks/zero_code/wrapping.py", 9)
     assert ends(parked(IN_FUTURE), parked((*POOL, wrapper, IN_BARRIER[-1]))) == ["barrier"]
