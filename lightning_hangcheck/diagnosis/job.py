@@ -125,6 +125,11 @@ class RankReading(Struct, frozen=True, kw_only=True):
         return self.rank_activity.livelocked
 
     @property
+    def circling(self) -> bool:
+        """Whether it computes and was seen to go round, and not in one long call."""
+        return self.rank_activity.circling
+
+    @property
     def frames(self) -> tuple[Frame, ...]:
         """Newest frames of its main thread, outermost first."""
         return self.rank_activity.frames

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.reading.livelock import NEWEST, in_one_call
 from lightning_hangcheck.reading.open_operations import open_operation
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, Wait, find_wait
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
-
-FEWEST = 2
-NEWEST = 3
+    from lightning_hangcheck.model.evidence import Sample
 
 
 def device_wait(view: RankView) -> Wait | None:
@@ -35,26 +33,13 @@ def device_wait(view: RankView) -> Wait | None:
     own = view.own_process
     if found is None or own is None or not found[0].on_device:
         return None
-    main = _in_one_call(own)
-    if main is None or not main.frames:
+    main = in_one_call(own)
+    if main is None or not main.frames or any(_beside_waits(one) for one in own.samples[-NEWEST:]):
         return None
     return Wait("device", found[1].op, main.frames[-1])
 
 
-def _in_one_call(own: ProcessLook) -> ThreadStack | None:
-    """Return the main thread if it stands in one C call without the lock, sample after sample."""
-    samples = [one for one in own.samples if one.stack is not None and one.stack.threads][-NEWEST:]
-    if len(samples) < FEWEST or any(_beside_waits(one) for one in samples):
-        return None
-    mains = [_threads(one)[0] for one in samples]
-    same = all(one.frames == mains[-1].frames for one in mains)
-    return mains[-1] if same and not any(one.owns_gil for one in mains) else None
-
-
 def _beside_waits(sample: Sample) -> bool:
-    waits = (find_wait(thread.frames) for thread in _threads(sample)[1:])
+    helpers = sample.stack.threads[1:] if sample.stack is not None else ()
+    waits = (find_wait(thread.frames) for thread in helpers)
     return any(wait is not None and wait.kind in FOR_RANKS for wait in waits)
-
-
-def _threads(sample: Sample) -> tuple[ThreadStack, ...]:
-    return sample.stack.threads if sample.stack is not None else ()

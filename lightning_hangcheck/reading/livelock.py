@@ -9,12 +9,14 @@ from lightning_hangcheck.model.code_owner import is_ours
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.model.evidence import Sample
+    from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
 
 Function = tuple[str, str]
 LARGEST_LOOP = 10
 """Functions between which a loop that never ends goes to and fro, at most: it tries again and again
 with the help of a few. A model that is evaluated, which also repeats itself, is in dozens."""
+FEWEST = 2
+NEWEST = 3
 
 
 class FunctionsMet:
@@ -55,6 +57,27 @@ class FunctionsMet:
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
         return new
+
+
+def in_one_call(look: ProcessLook, tid: int | None = None) -> ThreadStack | None:
+    """Return a thread if it stands in one C call without the interpreter lock, look after look.
+
+    That may be one long computation: it does not go round, as far as anybody can see.
+
+    Args:
+        look: At its process.
+        tid: Of the thread, the main one where there is none.
+    """
+    seen = [found for one in look.samples if (found := _thread(one, tid)) is not None][-NEWEST:]
+    if len(seen) < FEWEST:
+        return None
+    same = all(one.frames == seen[-1].frames for one in seen)
+    return seen[-1] if same and not any(one.owns_gil for one in seen) else None
+
+
+def _thread(sample: Sample, tid: int | None) -> ThreadStack | None:
+    threads = sample.stack.threads if sample.stack is not None else ()
+    return next((one for one in threads if tid is None or one.tid == tid), None)
 
 
 def _functions(sample: Sample) -> Iterator[Function]:

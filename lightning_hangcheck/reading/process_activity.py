@@ -153,17 +153,19 @@ def _connection_carries(earlier: Sample, later: Sample) -> bool:
     """Whether any byte came or went at a connection on which the main thread's wait rests.
 
     However slowly: these are that connection's own bytes, and not those of services beside it. A
-    thread that is at another connection than before has had its answer from that.
+    thread that is at other connections than before has had its answer from one.
     """
-    before = dict(_connections(earlier))
-    return any(thread in before and seen != before[thread] for thread, seen in _connections(later))
+    before, after = _connections(earlier), _connections(later)
+    return any(before[tid] != after[tid] for tid in before.keys() & after.keys())
 
 
-def _connections(sample: Sample) -> Iterator[tuple[int, tuple[int | None, int | None]]]:
-    """Each waiting thread with its connection and the bytes that this carried so far."""
+def _connections(sample: Sample) -> dict[int, set[tuple[int | None, int]]]:
+    """Each waiting thread with its connections and the bytes that each carried so far."""
+    found: dict[int, set[tuple[int | None, int]]] = {}
     for tid, target in targets_of(sample):
         if target.kind == "socket" and target.carried_bytes is not None:
-            yield tid, (target.connection, target.carried_bytes)
+            found.setdefault(tid, set()).add((target.connection, target.carried_bytes))
+    return found
 
 
 def _storage_answers(

@@ -12,6 +12,7 @@ from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.reading.device_waits import device_wait
 from lightning_hangcheck.reading.kernel_targets import awaited_processes
+from lightning_hangcheck.reading.livelock import in_one_call
 from lightning_hangcheck.reading.process_activity import (
     BUSY_SHARE,
     IDLE_SHARE,
@@ -66,6 +67,7 @@ class RankActivity(Struct, frozen=True, kw_only=True):
         carried: One of its processes moved bytes while it moved.
         for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
         livelocked: It moves, but for long only through functions in which it was before: ``busy``.
+        circling: What is busy was seen to go round, and not in one long call.
         frames: Newest frames of its main thread, outermost first.
         wait: The known wait in which that thread stands, or the one in which its wait ends.
         stuck: The thread in which its wait ends, where that is another.
@@ -78,6 +80,7 @@ class RankActivity(Struct, frozen=True, kw_only=True):
     stuck: ThreadStack | None = None
     carried: bool = False
     livelocked: bool = False
+    circling: bool = False
     for_gpu: bool = False
 
     @property
@@ -115,13 +118,14 @@ def read_rank_activity(view: RankView) -> RankActivity:
     if activity == "idle" and own is not None and gpu_works(own):
         return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity != "moving":
-        return replace(found, activity=activity, wait=wait)
+        circling = activity == "busy" and _circles(view, stuck)
+        return replace(found, activity=activity, wait=wait, circling=circling)
     seen = [read_process_activity(look) for look in view.processes]
     if any(one.carried for one in seen):
         return replace(found, activity=activity, wait=wait, carried=True)
     livelocked = _livelocked(view, seen)
     activity = "busy" if livelocked else activity
-    return replace(found, activity=activity, wait=wait, livelocked=livelocked)
+    return replace(found, activity=activity, wait=wait, livelocked=livelocked, circling=livelocked)
 
 
 def read_process_activity(look: ProcessLook) -> ProcessActivity:
@@ -177,6 +181,19 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
     if own != "idle":
         return own
     return _helped(view, None if wait is not None else awaited_processes(view)) or own
+
+
+def _circles(view: RankView, stuck: ThreadStack | None) -> bool:
+    """Whether any of a rank's busy processes was seen at several places, or to run Python at one.
+
+    Args:
+        view: The rank.
+        stuck: The thread in which its own process's wait ends, where that is not the main one.
+    """
+    busy = [one for one in view.processes if read_process_activity(one).activity == "busy"]
+    helper = stuck.tid if stuck is not None else None
+    tids = [helper if look is view.own_process else None for look in busy]
+    return any(in_one_call(look, tid) is None for look, tid in zip(busy, tids, strict=True))
 
 
 def _livelocked(view: RankView, seen: Sequence[ProcessActivity]) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import FUTEX, IN_LOAD, MAIN, gone, job, look, rank, user, waiting_for
+from cases import FUTEX, IN_LOAD, MAIN, gone, job, look, rank, user, waiting_for, with_lock_owner
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import WaitTarget
 
 if TYPE_CHECKING:
@@ -82,6 +83,49 @@ def test_all_that_wait_for_a_lock_of_an_idle_process_outside_are_named() -> None
 def test_where_one_rank_does_anything_nobody_is_suspected() -> None:
     works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
     assert judge(job(rank(0, IN_LOAD, silent=60.0), works)).verdict == "healthy"
+
+
+ROUND = (IN_LOAD, (MAIN, user("load", 42)), IN_LOAD)
+
+
+def rounds(number: int, silent: float, **fields: Any) -> RankView:
+    """A rank that burns a core and goes to and fro between two lines."""
+    return rank(number, *ROUND, cpu=1.0, silent=silent, **fields)
+
+
+@pytest.mark.parametrize(
+    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
+)
+def test_ranks_that_all_go_round_and_round_are_suspected_together(silent: float, kind: str) -> None:
+    verdict = judge(job(rounds(0, silent), rounds(1, silent)))
+    assert verdict.verdict == kind
+    assert verdict.culprits == (() if kind == "healthy" else (0, 1))
+    assert verdict.cause == (None if kind == "healthy" else "spinning")
+
+
+def test_one_long_call_does_not_go_round() -> None:
+    computes = [rank(number, IN_LOAD, cpu=1.0, silent=299.0) for number in range(2)]
+    assert judge(job(*computes)).verdict == "healthy"
+    in_python = [with_lock_owner(one) for one in computes]
+    assert told(job(*in_python)) == ("suspect", (0, 1), "spinning")
+
+
+def test_an_idle_rank_may_wait_for_what_one_that_goes_round_does_not_make() -> None:
+    case = job(rank(0, IN_LOAD, silent=60.0), rounds(1, 60.0))
+    assert told(case) == ("suspect", (1,), "spinning")
+
+
+def test_ranks_that_go_round_stand_at_other_lines_each_time_they_are_seen() -> None:
+    case = job(rounds(0, 60.0), rank(1, *ROUND[:2], cpu=1.0, silent=60.0), rounds(2, 60.0))
+    assert told(case)[0] == "healthy"  # of rank 1 there are two samples: too few for a suspicion
+    third = rank(1, *ROUND[1:], ROUND[1], cpu=1.0, silent=60.0)
+    assert told(job(rounds(0, 60.0), third, rounds(2, 60.0)))[:2] == ("suspect", (0, 1, 2))
+
+
+@pytest.mark.parametrize(("silent", "kind"), [(59.0, "suspect"), (60.0, "hang")])
+def test_a_loop_in_a_place_of_known_pace_is_called_by_that(silent: float, kind: str) -> None:
+    pace = Pace(longest_pause_s=0.5, pauses=9)
+    assert judge(job(rounds(0, silent, pace=pace), rounds(1, silent, pace=pace))).verdict == kind
 
 
 def test_where_ranks_run_on_nodes_that_are_not_seen_nobody_is_suspected() -> None:

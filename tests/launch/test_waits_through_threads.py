@@ -40,6 +40,7 @@ SHAPES = {
     "thread_pool_map": Right("network_wait", "ask"),
     "queue_of_prefetcher": Right("network_wait", "ask"),
     "event_of_loop_thread": Right("network_wait", "event_of_loop_thread"),
+    "loop_with_connections": Right("network_wait", "loop_with_connections"),
     "lock_under_to_thread": Right("file_lock", "take_lock"),
     "joined_writer": Right("filesystem_wait", "open_fifo"),
     "lock_in_process_pool": Right("file_lock", "lock_in_process_pool"),

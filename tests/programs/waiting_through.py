@@ -72,6 +72,18 @@ def event_of_loop_thread():
     asyncio.run_coroutine_threadsafe(open_remote(), loop).result()
 
 
+def loop_with_connections():
+    async def ask_again():
+        reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        writer.write(b"?")
+        return await reader.read(10)
+
+    async def ask_all():
+        return await asyncio.gather(*(ask_again() for _ in range(3)))
+
+    asyncio.run(ask_all())
+
+
 def lock_under_to_thread():
     asyncio.run(asyncio.to_thread(take_lock))
 

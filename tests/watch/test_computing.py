@@ -21,11 +21,19 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
 
 def test_ranks_that_all_spin_are_looked_at_and_called(tmp_path: Path) -> None:
     program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "endless", "0"]
-    ended = run(tmp_path, program, "--stall-timeout", "12", "--on-hang", "abort")
+    ended = run(tmp_path, program, "--stall-timeout", "20", "--on-hang", "abort")
     assert ended.returncode == 75, ended.stderr
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.verdict, verdict.cause) == ("hang", "spinning")
     assert "computing.py" in verdict.summary
+    assert _kinds(tmp_path)[:2] == ["suspect", "hang"]
+
+
+def test_a_lone_process_that_computes_is_not_even_suspected(tmp_path: Path) -> None:
+    program = [sys.executable, str(PROGRAMS / "computing.py"), "changing", "25"]
+    ended = run(tmp_path, program)
+    assert ended.returncode == 0, ended.stderr
+    assert _kinds(tmp_path) == ["finished"]
 
 
 @pytest.mark.timeout(260)
@@ -38,8 +46,10 @@ def test_a_rank_that_computes_for_a_minute_is_not_even_suspected(tmp_path: Path)
         end(job)
     assert job.returncode == 0, err
     assert out.count("done") == 2
-    kinds = [
-        msgspec.json.decode(one.read_bytes(), type=Verdict).verdict
-        for one in (tmp_path / "run" / "verdicts").iterdir()
-    ]
-    assert kinds == ["finished"]
+    assert _kinds(tmp_path) == ["finished"]
+
+
+def _kinds(folder: Path) -> list[str]:
+    """All verdicts of the run, in their order."""
+    files = sorted((folder / "run" / "verdicts").iterdir(), key=lambda one: int(one.stem))
+    return [msgspec.json.decode(one.read_bytes(), type=Verdict).verdict for one in files]

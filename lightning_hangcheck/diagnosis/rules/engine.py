@@ -159,19 +159,21 @@ def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -
 
 
 def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
-    """Return the ranks that hold a job up in which every rank is idle and none waits for another.
+    """Return the ranks that hold a job up in which every rank is stuck and none waits for another.
 
-    Those that only ask again and again, for whatever it is, may wait for what the others do not
-    make: they are victims where any other waits for something else.
+    Stuck is one that is idle or goes round and round. Where any goes round, an idle one may wait
+    for what that does not make. Those that only ask again and again, for whatever it is, may wait
+    for what the others do not make. Both are victims where there is any other.
 
     Returns:
-        None where a rank does anything, or may on a node that is not seen.
+        None where a rank does anything else, or may on a node that is not seen.
     """
+    circling = [one for one in job.alive if one.circling]
     idle = [one for one in job.alive if one.activity == "idle"]
-    if len(idle) < len(job.alive) or job.elsewhere:
+    if len(circling) + len(idle) < len(job.alive) or job.elsewhere:
         return ()
-    ends = [one for one in idle if one.rank not in graph.waiters]
-    lone = minority_of_one(ends)
+    ends = [one for one in circling or idle if one.rank not in graph.waiters]
+    lone = minority_of_one(ends) if not circling else None
     firm = [one for one in ends if not asks_again(one)]
     return (lone,) if lone is not None else tuple(firm or ends)
 
