@@ -158,6 +158,8 @@ class _Surroundings:
         if _spans(inner.test, self._line) and body[0].lineno != self._line:
             return
         inside = any(_spans(one, self._line) for one in body)
+        if not inside and not inner.orelse:
+            return  # at the brackets around the test
         if not isinstance(inner, ast.While):
             block = body if inside else inner.orelse
             block = block if isinstance(block, list) else [block]
