@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import (
+    CallSite,
     CollectiveEntry,
     CollectiveRecord,
     FlightRecord,
@@ -16,6 +17,8 @@ from lightning_hangcheck.model.flight import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.model.case import RankView
 
 TRAIN = "/home/ada/demo/train.py"
@@ -45,6 +48,7 @@ def flying(
     open_ops: int = 1,
     ranks: tuple[int, ...] = (),
     thread: int = 0,
+    called: Sequence[CallSite] = (),
 ) -> RankView:
     """Give a rank a record of these operations; ``"all_reduce 4"`` has a size; the last is open.
 
@@ -55,8 +59,10 @@ def flying(
         open_ops: How many of the last have not ended.
         ranks: Members of the group, where they are known.
         thread: That entered them, by Python's identifier.
+        called: From where, one for each operation; none where nobody noted it.
     """
     entries = []
+    sites = {site: number for number, site in enumerate(dict.fromkeys(called), start=1)}
     for number, text in enumerate(ops, start=1):
         op, _, size = text.partition(" ")
         entries.append(
@@ -68,6 +74,7 @@ def flying(
                 retired=number <= len(ops) - open_ops,
                 created_ns=number,
                 thread=thread,
+                site=sites[called[number - 1]] if called else 0,
             )
         )
     record = CollectiveRecord(
@@ -79,7 +86,8 @@ def flying(
         entries=tuple(entries),
     )
     flight = view.flight or FlightRecord(taken_ns=1)
-    return replace(view, flight=replace(flight, groups=(*flight.groups, record)))
+    numbered = {number: site for site, number in sites.items()}
+    return replace(view, flight=replace(flight, groups=(*flight.groups, record), sites=numbered))
 
 
 def posting(

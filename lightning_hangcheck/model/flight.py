@@ -10,8 +10,24 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from lightning_hangcheck.model.evidence import Frame
+
 FLIGHT_RECORD = "flight record"
 """What a gap of this evidence is called. In a job of one process nobody misses it."""
+
+
+class CallSite(Struct, frozen=True):
+    """From where a rank called a collective, and with what that all ranks must give alike.
+
+    Attributes:
+        frames: Down to the call, outermost first; none where nobody noted them.
+        root: For example ``root 0``; empty where there is none, or it was told otherwise.
+        reduction: For example ``SUM``; empty where nothing is reduced.
+    """
+
+    frames: tuple[Frame, ...] = ()
+    root: str = ""
+    reduction: str = ""
 
 
 class CollectiveEntry(Struct, frozen=True, kw_only=True):
@@ -25,6 +41,7 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
         retired: It has ended on this rank.
         created_ns: Clock time at which the rank entered it, nanoseconds since 1970.
         thread: That entered it, by Python's identifier; 0 where the record does not tell.
+        site: Place that it was called from, a key of `FlightRecord.sites`; 0 where nobody noted it.
     """
 
     seq: int
@@ -34,6 +51,7 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
     retired: bool = False
     created_ns: int = 0
     thread: int = 0
+    site: int = 0
 
 
 class CollectiveRecord(Struct, frozen=True, kw_only=True):
@@ -59,6 +77,9 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
     entries: tuple[CollectiveEntry, ...] = ()
 
 
+NOT_NOTED = CallSite()
+
+
 class MessageCounts(Struct, frozen=True, kw_only=True):
     """How many messages a rank posted so far, to whom and from whom, by global rank.
 
@@ -75,9 +96,18 @@ class FlightRecord(Struct, frozen=True, kw_only=True):
     Attributes:
         waits: How many threads stand in one of torch's own waits, for example ``TCPStore_get``.
         messages: Sends and receives between two ranks; None where nobody counted them.
+        sites: Places that its operations were called from.
+        reduced: How often it called a reduction from one and the same place, at most, of the calls
+            that are kept; also of those that have gone from the record.
     """
 
     taken_ns: int
     groups: tuple[CollectiveRecord, ...] = ()
     waits: dict[str, int] = {}
     messages: MessageCounts | None = None
+    sites: dict[int, CallSite] = {}
+    reduced: int = 0
+
+    def call_of(self, entry: CollectiveEntry) -> CallSite:
+        """Return from where an operation was called; an empty one where nobody noted it."""
+        return self.sites.get(entry.site, NOT_NOTED)

@@ -143,7 +143,11 @@ class Looker:
             samples=samples,
             gaps=(*(gap for _, found in taken for gap in found), *gaps),
             flights=flights,
-            code=code_notes(where_ranks_stand(samples), self._began_s, self._time_limit_s),
+            code=code_notes(
+                [*where_ranks_stand(samples), *where_ranks_called(flights.values())],
+                self._began_s,
+                self._time_limit_s,
+            ),
         )
 
 
@@ -202,6 +206,11 @@ def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
         if target.role == "rank" and sample.stack is not None and sample.stack.threads
         for frame in sample.stack.threads[0].frames
     ]
+
+
+def where_ranks_called(flights: Iterable[FlightRecord]) -> list[Frame]:
+    """Return the frames from which ranks called the collectives of their records."""
+    return [frame for flight in flights for site in flight.sites.values() for frame in site.frames]
 
 
 def _spent_s() -> float:

@@ -24,7 +24,9 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
     MessageCounts,
 )
+from lightning_hangcheck.probes.operation_sites import with_sites
 from lightning_hangcheck.probes.proc.files import read_proc
+from lightning_hangcheck.session.call_sites import noted_calls, noted_sites
 from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.stack_offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
@@ -183,9 +185,10 @@ def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[F
     noted, messages = noted_groups(path), noted_messages(path, MOST_RANKS_COUNTED)
     if messages is None and noted:  # who notes groups counts messages, and has posted none
         messages = MessageCounts()
-    groups = _groups(traces, noted)
-    record = FlightRecord(taken_ns=taken_ns, groups=groups, waits=waits, messages=messages)
-    return record, ()
+    record = FlightRecord(
+        taken_ns=taken_ns, groups=_groups(traces, noted), waits=waits, messages=messages
+    )
+    return with_sites(record, noted_calls(path), noted_sites(path)), ()
 
 
 def _trace(path: Path, handler: str, deadline: float) -> _Trace:

@@ -156,7 +156,12 @@ def _by_deeds(view: RankView) -> Phase:
 
 
 def _reduced(flight: FlightRecord | None) -> bool:
-    """Whether torch recorded collectives of steps: reductions that come again."""
+    """Whether torch recorded collectives of steps, or the rank noted them: such as come again.
+
+    On GPUs torch's record drops what has ended; the rank's own notes keep it.
+    """
+    if flight is not None and flight.reduced >= LEAST_REDUCTIONS:
+        return True
     groups = flight.groups if flight is not None else ()
     seen = Counter(
         (group.group, entry.op, entry.sizes)

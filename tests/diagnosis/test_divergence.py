@@ -38,7 +38,7 @@ from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.model.flight import CallSite, FlightRecord
 
 if TYPE_CHECKING:
     from cases import Frames
@@ -97,6 +97,15 @@ def test_records_taken_a_moment_apart_show_no_mismatch() -> None:
     case = job(
         flying(rank(0, IN_ALL_REDUCE, silent=20.0), "barrier", "all_reduce 4"),
         flying(rank(1, IN_ALL_REDUCE, silent=20.0), "barrier", "all_reduce 4", "all_reduce 4"),
+    )
+    assert judge(case).cause not in ("rank_diverged", "collective_mismatch", "uneven_work")
+
+
+def test_an_operation_that_just_ended_shows_no_mismatch() -> None:
+    """Both stand in the same call; the record of one was taken when it had ended already."""
+    case = job(
+        flying(rank(0, IN_ALL_REDUCE, silent=20.0), "barrier", "all_reduce 4"),
+        flying(rank(1, IN_ALL_REDUCE, silent=20.0), "barrier", "all_reduce 4", open_ops=0),
     )
     assert judge(case).cause not in ("rank_diverged", "collective_mismatch", "uneven_work")
 
@@ -298,6 +307,73 @@ def test_parting_long_before_the_wait_is_found() -> None:
     verdict = judge(case)
     assert verdict.culprits == (0,)
     assert "last agreed #1 of the default group" in verdict.summary
+
+
+IN_STEP = CallSite((MAIN, user("train", 20), user("step", 90)))
+IN_LOG = CallSite((MAIN, user("train", 22), user("Log.write", 55)))
+AT_END = CallSite((MAIN, user("train", 30)))
+
+
+def shifted(*, steps: int = 6, extra_at: int = 3) -> list[RankView]:
+    """Rank 0 calls an all_reduce that looks as those of the steps, so rank 1 is done before it."""
+    extra = [IN_STEP] * extra_at + [IN_LOG] + [IN_STEP] * (steps - extra_at)
+    ops = ["all_reduce 4"] * steps
+    return [
+        flying(rank(0, IN_LOOP, silent=6.0), *ops, "all_reduce 4", called=extra),
+        flying(
+            rank(1, AFTER_LOOP, silent=6.0), *ops, "barrier", called=[IN_STEP] * steps + [AT_END]
+        ),
+    ]
+
+
+def test_an_extra_operation_that_looks_as_all_others_is_told_by_where_it_was_called() -> None:
+    verdict = judge(job(*shifted(), code=(_note(20), _note(30))))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0,), "rank_diverged")
+    assert "last agreed #3" in verdict.summary
+    assert "did all_reduce [4] Float in Log.write (demo/train.py:55)" in verdict.summary
+
+
+def test_a_step_that_one_rank_leaves_out_is_told_by_where_the_others_called_it() -> None:
+    steps = [IN_STEP, IN_LOG] * 4
+    case = job(
+        flying(rank(0, IN_LOOP), *["all_reduce 4"] * 8, called=steps),
+        flying(
+            rank(1, AFTER_LOOP), *["all_reduce 4"] * 7, "barrier",
+            called=[*steps[:5], *steps[6:], AT_END],
+        ),
+    )  # fmt: skip
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((1,), "rank_diverged")
+    assert "last agreed #5" in verdict.summary
+
+
+def test_two_ways_to_one_operation_are_no_parting() -> None:
+    """Rank 0 broadcasts from another line than the rest receives; what parts them comes later."""
+    ops = ["all_reduce 4", "broadcast 1", "all_reduce 4"]
+    case = job(
+        flying(rank(0, IN_LOOP), *ops, "all_reduce 4", called=[IN_STEP, IN_LOG, IN_STEP, IN_STEP]),
+        flying(rank(1, AFTER_LOOP), *ops, "barrier", called=[IN_STEP, AT_END, IN_STEP, AT_END]),
+    )
+    assert "last agreed #3" in judge(case).summary
+
+
+def test_broadcasts_from_two_roots_are_a_mismatch() -> None:
+    roots = [CallSite((MAIN, user("step", 88)), root=f"root {n}") for n in range(2)]
+    case = job(
+        *(
+            flying(rank(n, IN_BARRIER), "broadcast 1", "barrier", called=[roots[n], AT_END])
+            for n in range(2)
+        )
+    )
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.cause) == ("hang", "collective_mismatch")
+    assert verdict.culprits == (0, 1)
+
+
+def test_a_root_that_only_one_rank_noted_is_no_mismatch() -> None:
+    noted = flying(rank(0, IN_BARRIER), "broadcast 1", "barrier", called=[IN_LOG, AT_END])
+    case = job(noted, flying(rank(1, IN_BARRIER), "broadcast 1", "barrier"))
+    assert judge(case).cause != "collective_mismatch"
 
 
 def test_a_rank_in_a_store_barrier_that_is_not_recorded_has_parted() -> None:

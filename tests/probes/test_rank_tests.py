@@ -151,3 +151,13 @@ def test_a_loop_that_only_waits_is_no_work() -> None:
     tree = ast.parse(SOURCE)
     assert note_of(tree, "train.py", 21).loops == ()
     assert note_of(tree, "train.py", 14).loops == ((11, 18),)
+
+
+def test_names_that_lead_to_each_other_are_followed_once() -> None:
+    """As in a file of thousands of lines, where most names are made of most others."""
+    names = [f"name_{number}" for number in range(40)]
+    lines = [f"{one} = {' + '.join(names)}" for one in names]
+    tree = ast.parse("\n".join([*lines, "if name_0 and not name_1:\n    pass"]))
+    (test,) = [node.test for node in ast.walk(tree) if isinstance(node, ast.If)]
+    assert not RankTests(tree).asks(test)
+    assert RankTests(tree).of_one(test) is None

@@ -91,3 +91,9 @@ def test_what_is_no_file_is_left_at_once(kind: str, tmp_path: Path) -> None:
     began = time.monotonic()
     assert code_notes([Frame("f", str(path), 1)], time.time() + 1, 20.0) == ()
     assert time.monotonic() - began < 10.0
+
+
+def test_the_brackets_around_a_test_are_in_no_branch() -> None:
+    tree = ast.parse("if (\n    rank == 0\n):\n    save()")
+    assert note_of(tree, "train.py", 1).branches == ()
+    assert note_of(tree, "train.py", 3).branches == ()

@@ -18,6 +18,7 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.source import left_loop, parked_in, rank_conditions, tests_apart
 from lightning_hangcheck.reading.torch_waits import COLLECTIVE
 from lightning_hangcheck.reading.wording import join, name_ranks, verb, within
@@ -103,12 +104,8 @@ def _nature_of(job: JobReading, divergence: Divergence) -> Cause:
     """
     code = job.case.code
     culprits = set(divergence.diverged)
-    diverged = {
-        one.reading.frames for one in divergence.pending_collectives if one.rank in culprits
-    }
-    rest = {
-        one.reading.frames for one in divergence.pending_collectives if one.rank not in culprits
-    }
+    diverged = {one.way for one in divergence.pending_collectives if one.rank in culprits}
+    rest = {one.way for one in divergence.pending_collectives if one.rank not in culprits}
     everybody = diverged | rest
     sides = (diverged, rest) if rest else tuple({one} for one in diverged)
     if any(tests_apart(code, side, everybody - side) for side in sides):
@@ -183,7 +180,7 @@ def _sentence(job: JobReading, divergence: Divergence, culprits: list[RankReadin
             f"rank {first.rank} {deed}, rank {other.rank}",
             _does(job, divergence, other),
         )
-    tests = rank_conditions(job.case.code, first.reading.frames)
+    tests = rank_conditions(job.case.code, first.way)
     under = f"under {tests[0][2]}" if tests else ""
     left = f"{name_ranks(who)} {verb(who, 'has', 'have')} left the common way, {agreed}".rstrip()
     return join(left if agreed else left.rstrip(",") + ":", _does(job, divergence, first), under)
@@ -196,7 +193,11 @@ def _does(job: JobReading, divergence: Divergence, pending: PendingCollective) -
     parked = parked_in(reading.frames)
     place = within(reading.place)
     operation = divergence.operations[pending.rank]
-    instead = f"did {operation}, now waits" if operation.name != pending.operation.name else "waits"
+    instead = "waits"
+    if divergence.seq is not None and (divergence.group, divergence.seq) != pending.numbered:
+        known = pending.way != reading.frames
+        instead = join("did", str(operation), within(users_place(pending.way)) if known else "")
+        instead = f"{instead}, now waits"
     if divergence.group is None and pending.group not in (None, DEFAULT_GROUP):
         now = f"{now} of {_group_name(job, str(pending.group))}"
     what = f"{now} ({parked})" if parked else now
@@ -214,7 +215,7 @@ def _evidence(job: JobReading, divergence: Divergence) -> list[EvidenceItem]:
     who = name_ranks(divergence.diverged)
     items.append(EvidenceItem("departed", None, f"{who}: {TOLD_BY[divergence.basis]}"))
     for one in divergence.pending_collectives[:MOST_SHOWN]:
-        for file, line, test in rank_conditions(job.case.code, one.reading.frames)[:1]:
+        for file, line, test in rank_conditions(job.case.code, one.way)[:1]:
             where = f"{file}:{line}" if line else file
             items.append(EvidenceItem("code", one.rank, f"stands under {test} ({where})"))
     return items

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 
-from lightning_hangcheck.diagnosis.divergence.pending_collectives import Operation
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.reading.source import left_loop, parked_in, tests_apart
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.model.case import CodeNote
 
-    Ways = Mapping[PendingCollective, tuple[Sequence[Operation], Operation]]
+    Ways = Mapping[PendingCollective, tuple[Sequence[Hashable], Hashable]]
 
     Key = TypeVar("Key", bound=Hashable)
 
@@ -90,17 +89,11 @@ class _Side(Struct, frozen=True, eq=False):
     """Ranks that are together: the places where they stand, and what they did and do."""
 
     stacks: frozenset[tuple[Frame, ...]]
-    way: tuple[Sequence[Operation], Operation] | None
+    way: tuple[Sequence[Hashable], Hashable] | None
 
 
 def _side(group: Sequence[PendingCollective], ways: Ways) -> _Side:
-    stacks = frozenset(_way_here(one.reading) for one in group)
-    return _Side(stacks, ways.get(group[0]))
-
-
-def _way_here(reading: RankReading) -> tuple[Frame, ...]:
-    """Return what a rank's stack tells of its way: nothing, where its device is far behind it."""
-    return () if reading.wait_kind == "device" else reading.frames
+    return _Side(frozenset(one.way for one in group), ways.get(group[0]))
 
 
 def _means(

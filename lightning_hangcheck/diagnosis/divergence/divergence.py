@@ -6,6 +6,7 @@ clock says; a rank that has not come yet, or that moves, has not.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -18,11 +19,19 @@ from lightning_hangcheck.diagnosis.divergence.awaited_ranks import (
     ends_of,
     without_message,
 )
+from lightning_hangcheck.diagnosis.divergence.parting_number import (
+    History,
+    Step,
+    history_of,
+    parting_number,
+    steps_at,
+)
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PAIRED,
+    UNRECORDED,
     Operation,
     PendingCollective,
-    operation_of,
+    is_collective_code,
     pending_collectives,
     record_of,
     records,
@@ -33,8 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.model.evidence import Frame
 
-Key = tuple[object, ...]
+Key = Hashable
 FEWEST = 2
 
 
@@ -43,6 +53,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
 
     Attributes:
         group: Process group in which they part; None where only frames tell.
+        seq: Number in that group under which they part; None where only frames tell.
         last_agreed: Number of the last operation of that group that all had in common; None where
             that is too long ago to be known.
         operations: What each rank does instead.
@@ -56,14 +67,14 @@ class Divergence(Struct, frozen=True, kw_only=True):
     diverged: tuple[int, ...]
     basis: Basis
     group: str | None = None
+    seq: int | None = None
     last_agreed: int | None = None
     proven: bool = False
 
     @property
     def same_way(self) -> bool:
         """Whether all ranks came to their operation through the same lines of code."""
-        stacks = {one.reading.frames for one in self.pending_collectives}
-        ways = {way_in(stack) for stack in stacks}
+        ways = {way_in(one.way) for one in self.pending_collectives}
         return len(ways) == 1 and () not in ways
 
 
@@ -83,7 +94,7 @@ def find_divergence(job: JobReading) -> Divergence | None:
     if {one.operation.name for one in waiting} <= PAIRED:
         return _by_messages(job, waiting)
     if len(recorded) == len(waiting):
-        return _parted_by_group(job, waiting)
+        return _parted_by_group(job, [one for one in waiting if _is_known(one)])
     return _parted_by_frames(job, waiting)
 
 
@@ -91,38 +102,42 @@ def _parted_by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> 
     """Find the first number of a group under which two ranks have different operations."""
     for group in sorted({one.group for one in waiting if one.group is not None}):
         histories = {
-            one: {entry.seq: operation_of(entry) for entry in record.entries}
+            one: history_of(one, record)
             for one in waiting
             if (record := record_of(one.reading, group)) is not None
         }
-        for seq in sorted(set().union(*histories.values())):
-            here = {one: history[seq] for one, history in histories.items() if seq in history}
-            if len(set(here.values())) > 1:
-                return _by_number(job, group, seq, here, histories)
+        parted = parting_number(histories)
+        if parted is not None:
+            return _by_number(job, group, parted, histories)
     return None
 
 
 def _by_number(
-    job: JobReading,
-    group: str,
-    seq: int,
-    here: dict[PendingCollective, Operation],
-    histories: dict[PendingCollective, dict[int, Operation]],
+    job: JobReading, group: str, seq: int, histories: dict[PendingCollective, History]
 ) -> Divergence:
     longest = max(histories.values(), key=len)
     before = [longest[number] for number in sorted(longest) if number < seq]
-    diverged, basis = find_diverged(
-        job.case.code, here, {one: (before, operation) for one, operation in here.items()}
-    )
+    steps = steps_at(histories, seq)
+    here = {replace(one, way=_way_to(one, seq, step)): step for one, step in steps.items()}
+    by_kind: dict[PendingCollective, Key] = {one: step.operation for one, step in here.items()}
+    keys = by_kind if len(set(by_kind.values())) > 1 else here
+    ways = {one: (before, step) for one, step in here.items()}
+    diverged, basis = find_diverged(job.case.code, keys, ways)
     return Divergence(
         pending_collectives=tuple(here),
-        operations={one.rank: operation for one, operation in here.items()},
+        operations={one.rank: step.operation for one, step in here.items()},
         diverged=diverged,
         basis=basis,
         group=group,
+        seq=seq,
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
     )
+
+
+def _way_to(pending: PendingCollective, seq: int, step: Step) -> tuple[Frame, ...]:
+    """Return the frames that led to an operation; where they are not known, those that are."""
+    return pending.way if pending.seq == seq else step.called_from or pending.way
 
 
 def _helpless(
@@ -155,6 +170,18 @@ def _by_messages(job: JobReading, waiting: Sequence[PendingCollective]) -> Diver
     )
 
 
+def _is_known(pending: PendingCollective) -> bool:
+    """Whether it is known in which operation a rank is.
+
+    Not of one that stands in a function of torch whose operation is not open: it ended, or began,
+    while the job was looked at.
+    """
+    wait = pending.reading.wait
+    if pending.group is not None or wait is None or wait.name in UNRECORDED:
+        return True
+    return not is_collective_code(wait.frame.file)
+
+
 def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
     """All wait, in different groups: nobody comes to one who waits alone in his.
 
@@ -165,6 +192,8 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
         for one in waiting
     }
     together = [list(keys.values()).count(key) for key in keys.values()]
+    if not together:
+        return None
     ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None
     if ahead or len(set(keys.values())) == 1 or min(together) > 1:
         return None
@@ -181,9 +210,7 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
 
 
 def _parted_by_frames(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    keys: dict[PendingCollective, Key] = {
-        one: (_name(one), way_in(one.reading.frames)) for one in waiting
-    }
+    keys: dict[PendingCollective, Key] = {one: (_name(one), way_in(one.way)) for one in waiting}
     if len(set(keys.values())) == 1:
         return None
     diverged, basis = find_diverged(job.case.code, keys, {})

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.diagnosis.job import RankReading
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import NOT_NOTED
 from lightning_hangcheck.reading.knowledge.frames import DISTINCT_FRAMES
 from lightning_hangcheck.reading.open_operations import open_operation
 from lightning_hangcheck.reading.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading
-    from lightning_hangcheck.model.evidence import Frame
-    from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord
+    from lightning_hangcheck.model.flight import CallSite, CollectiveEntry, CollectiveRecord
 
 SAME_SIZES = frozenset(
     {"all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "_all_gather_base"}
@@ -25,20 +26,28 @@ PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 """Between two ranks; torch's flight record has none of gloo's."""
 MAKING_GROUP = "new_group"
 """Waits for keys of the store, not for an operation."""
+UNRECORDED = PAIRED | {MAKING_GROUP, "monitored_barrier"}
+"""What torch's flight record never has."""
 COLLECTIVE_CODE = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py")
 """Below these a rank is on its way into the operation itself."""
 
 
 class Operation(Struct, frozen=True):
-    """What must be equal where ranks meet: the operation, of some also the input's sizes."""
+    """What must be equal where ranks meet: the operation, of some also the input's sizes.
+
+    Attributes:
+        detail: Root and reduction; empty where nobody noted them.
+    """
 
     name: str
     sizes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
+    detail: str = ""
 
     def __str__(self) -> str:
         sizes = " ".join(str(list(size)) for size in self.sizes)
-        return " ".join(filter(None, (self.name, sizes, self.dtypes[0] if self.dtypes else "")))
+        told = (self.name, sizes, self.dtypes[0] if self.dtypes else "", self.detail)
+        return " ".join(filter(None, told))
 
 
 class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
@@ -47,12 +56,15 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         group: Name of the process group; None where the operation is not recorded.
         seq: Its number in the group.
+        way: Frames that led to the operation by which ranks are compared: those where it stands,
+            unless that operation was an earlier one; none where they are not known.
     """
 
     reading: RankReading
     operation: Operation
     group: str | None = None
     seq: int | None = None
+    way: tuple[Frame, ...] = ()
 
     @property
     def numbered(self) -> tuple[str, int] | None:
@@ -84,19 +96,27 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     if reading.wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
         return None
     name, of_main = reading.wait.name, reading.wait.frame in reading.frames
+    here = () if reading.wait_kind == "device" else reading.frames
     if name == MAKING_GROUP:
-        return PendingCollective(reading=reading, operation=Operation(name, _members_made(reading)))
-    recorded = name not in PAIRED
-    found = open_operation(reading.view, of_main=of_main) if recorded else None
+        made = Operation(name, _members_made(reading))
+        return PendingCollective(reading=reading, operation=made, way=here)
+    found = open_operation(reading.view, of_main=of_main) if name not in PAIRED else None
     if found is None:
-        return PendingCollective(reading=reading, operation=Operation(name))
+        return PendingCollective(reading=reading, operation=Operation(name), way=here)
     record, entry = found
     return PendingCollective(
         reading=reading,
         operation=Operation(entry.op, entry.sizes, entry.dtypes),
         group=record.group,
         seq=entry.seq,
+        way=here or call_of(reading, entry).frames,
     )
+
+
+def call_of(reading: RankReading, entry: CollectiveEntry) -> CallSite:
+    """Return from where a rank called an operation; an empty one where nobody noted it."""
+    flight = reading.view.flight
+    return flight.call_of(entry) if flight is not None else NOT_NOTED
 
 
 def _members_made(reading: RankReading) -> tuple[tuple[int, ...], ...]:
@@ -115,21 +135,24 @@ def record_of(reading: RankReading, group: str) -> CollectiveRecord | None:
     return next((record for record in records(reading) if record.group == group), None)
 
 
-def operation_of(entry: CollectiveEntry) -> Operation:
+def operation_of(reading: RankReading, entry: CollectiveEntry) -> Operation:
     """Return what of an entry must be equal on all ranks."""
+    call = call_of(reading, entry)
+    detail = " ".join(filter(None, (call.root, call.reduction)))
     if entry.op in SAME_SIZES:
-        return Operation(entry.op, entry.sizes, entry.dtypes)
-    return Operation(entry.op)
+        return Operation(entry.op, entry.sizes, entry.dtypes, detail)
+    return Operation(entry.op, detail=detail)
 
 
 def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Return the frames down to where torch's own collective code begins."""
     for position, frame in enumerate(frames):
-        if _is_collective_code(frame.file):
+        if is_collective_code(frame.file):
             return frames[:position]
     return frames
 
 
 @lru_cache(maxsize=DISTINCT_FRAMES)
-def _is_collective_code(file: str) -> bool:
+def is_collective_code(file: str) -> bool:
+    """Whether a file is torch's own, on the way into an operation."""
     return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)

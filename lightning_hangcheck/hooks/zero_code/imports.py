@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 _HERE = __package__
 _C10D = "torch.distributed.distributed_c10d"
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
-JOINING = ("process_groups.instrument_joining", "group_notes.instrument_notes")
+JOINING = (
+    "process_groups.instrument_joining",
+    "group_notes.instrument_notes",
+    "call_notes.instrument_calls",
+)
 """What must be watched before anybody can have taken a function of torch.distributed by name."""
 WATCHED = (
     (_C10D, "process_groups.instrument_groups"),

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from inspect import Signature
+    from types import FrameType
 
     Around = Callable[["Call"], AbstractContextManager[None]]
+    BeforeCall = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
     AnyFunctionWrapper = wrapt.FunctionWrapper[..., Any]
     AnyMethodWrapper = wrapt.BoundFunctionWrapper[..., Any]
 else:  # generic only in its stubs
@@ -57,15 +59,48 @@ def wrap(owner: Any, name: str, around: Around) -> bool:  # noqa: ANN401 - a mod
     Returns:
         Whether there is such a function; another version of the framework may not have it.
     """
+    return _put_in_place(owner, name, _Watcher(name, around))
+
+
+def _put_in_place(owner: Any, name: str, watcher: Callable[..., Any]) -> bool:  # noqa: ANN401
     before = getattr(owner, name, None)
     if not callable(before):
         return False
-    ours = wrapt.wrap_object(owner, name, WatchedFunction, (_Watcher(name, around),))
+    ours = wrapt.wrap_object(owner, name, WatchedFunction, (watcher,))
     if isinstance(owner, ModuleType):
         for package in _packages_around(owner):
             if vars(package).get(name) is before:
                 setattr(package, name, ours)
     return True
+
+
+def act_before(owner: ModuleType, name: str, act: BeforeCall) -> None:
+    """Have something done before each call of a function, for a tenth of what `wrap` costs.
+
+    Args:
+        owner: Its module.
+        name: Of the function; another version of the framework may not have it.
+        act: Gets the frame that calls, and the arguments. What it raises is never seen by the
+            caller.
+    """
+    works = True
+
+    def call(
+        wrapped: Callable[..., Any],
+        _instance: Any,  # noqa: ANN401 - None: the function is no method
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:  # noqa: ANN401 - what the function returns
+        nonlocal works
+        if works:
+            try:
+                act(sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
+            except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
+                works = False
+                _say_unwatched(name, error)
+        return wrapped(*arguments, **named)
+
+    _put_in_place(owner, name, call)
 
 
 def act_after(owner: type, name: str, act: Callable[[], None]) -> None:
@@ -204,9 +239,12 @@ class _Watcher:
 
     def _switch_off(self, error: Exception) -> None:
         self._works = False
-        what = describe_exception(error)
-        log.once(
-            f"watcher-{self._name}",
-            f"{self._name} is no longer watched ({what}); the program goes on. Please report it "
-            "with the versions of the framework and of lightning-hangcheck",
-        )
+        _say_unwatched(self._name, error)
+
+
+def _say_unwatched(name: str, error: Exception) -> None:
+    log.once(
+        f"watcher-{name}",
+        f"{name} is no longer watched ({describe_exception(error)}); the program goes on. Please "
+        "report it with the versions of the framework and of lightning-hangcheck",
+    )

@@ -59,6 +59,8 @@ class RankTests:
     def __init__(self, tree: ast.Module) -> None:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)
         self._imported: dict[str, str] = {}
+        self._known: dict[str, bool] = {}
+        self._one: dict[str, bool | None] = {}
         for node in ast.walk(tree):
             self._learn(node)
         functions = {one.name: one for one in ast.walk(tree) if isinstance(one, _FUNCTIONS)}
@@ -70,25 +72,31 @@ class RankTests:
         """Whether an expression asks for the rank anywhere."""
         return any(self._is_rank(node) for node in ast.walk(test) if isinstance(node, _TERMS))
 
-    def of_one(self, test: ast.expr, depth: int = 0) -> bool | None:
+    def of_one(self, test: ast.expr) -> bool | None:
         """Whether a test holds for one rank (True), for all but one (False); None if unknown."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            found = self.of_one(test.operand, depth)
+            found = self.of_one(test.operand)
             return None if found is None else not found
         if isinstance(test, ast.BoolOp):
             wanted = isinstance(test.op, ast.And)
-            return wanted if wanted in [self.of_one(one, depth) for one in test.values] else None
+            return wanted if wanted in [self.of_one(one) for one in test.values] else None
         if isinstance(test, ast.Compare) and self.asks(test):
             kind = type(test.ops[0])
             return {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.Gt: False}.get(kind)
         name = _name(test.func if isinstance(test, ast.Call) else test)
-        if not name or depth > DEEPEST:
+        if name not in self._one:
+            self._one[name] = None  # a name that leads back to itself tells nothing
+            self._one[name] = self._of_one_named(name)
+        return self._one[name]
+
+    def _of_one_named(self, name: str) -> bool | None:
+        if not name:
             return None
         if ONE_RANK.fullmatch(name):
             return True
         if self._is_number(name):
             return False
-        found_all = {self.of_one(one, depth + 1) for one in self._values.get(name, ())}
+        found_all = {self.of_one(one) for one in self._values.get(name, ())}
         return found_all.pop() if len(found_all) == 1 else None
 
     def _learn(self, node: ast.AST) -> None:
@@ -121,29 +129,27 @@ class RankTests:
             if given.arg is not None:
                 self._values[given.arg].append(given.value)
 
-    def _is_rank(self, node: ast.AST, depth: int = 0) -> bool:
-        if isinstance(node, ast.Constant):
-            return isinstance(node.value, str) and node.value in VARIABLES
-        name = _name(node)
-        if name:
-            return self._named(name, depth)
-        if depth > DEEPEST:
-            return False
-        if isinstance(node, ast.Call):
-            follows = _name(node.func) in CONVERSIONS
-            parts = [node.func, *(node.args if follows else ())]
-        elif isinstance(node, ast.Subscript):
-            return isinstance(node.slice, ast.Constant) and self._is_rank(node.slice, depth)
-        else:
-            parts = list(ast.iter_child_nodes(node)) if isinstance(node, LEADS_ON) else []
-        return any(self._is_rank(part, depth + 1) for part in parts)
+    def _is_rank(self, node: ast.AST) -> bool:
+        found, names = _terms(node)
+        return found or any(self._named(name) for name in names)
 
-    def _named(self, name: str, depth: int) -> bool:
-        if ONE_RANK.fullmatch(name) or self._is_number(name):
-            return True
-        if depth > DEEPEST:
-            return False
-        return any(self._is_rank(value, depth + 1) for value in self._values.get(name, ()))
+    def _named(self, name: str) -> bool:
+        """Whether a name leads to a rank; each name on the way is looked at once."""
+        if name not in self._known:
+            self._known[name] = self._leads_to_rank(name)
+        return self._known[name]
+
+    def _leads_to_rank(self, name: str) -> bool:
+        seen, level = {name}, {name}
+        for _ in range(DEEPEST):
+            if any(ONE_RANK.fullmatch(one) or self._is_number(one) for one in level):
+                return True
+            values = [_terms(value) for one in level for value in self._values.get(one, ())]
+            if any(found for found, _ in values):
+                return True
+            level = set().union(*(names for _, names in values)) - seen
+            seen |= level
+        return False
 
     def _is_number(self, name: str) -> bool:
         """Whether a name is a rank's number; one that only ever is a constant is something else."""
@@ -155,6 +161,22 @@ class RankTests:
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TERMS = (ast.Name, ast.Attribute, ast.Constant)
+
+
+def _terms(node: ast.AST) -> tuple[bool, set[str]]:
+    """Return whether an expression reads a rank's variable, and the names that its value is of."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value in VARIABLES, set()
+    if name := _name(node):
+        return False, {name}
+    if isinstance(node, ast.Call):
+        parts = [node.func, *(node.args if _name(node.func) in CONVERSIONS else ())]
+    elif isinstance(node, ast.Subscript):
+        parts = [node.slice] if isinstance(node.slice, ast.Constant) else []
+    else:
+        parts = list(ast.iter_child_nodes(node)) if isinstance(node, LEADS_ON) else []
+    inside = [_terms(part) for part in parts]
+    return any(found for found, _ in inside), set().union(*(names for _, names in inside))
 
 
 def _name(node: ast.AST) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.case import CodeNote
-from lightning_hangcheck.model.code_owner import owner_of
+from lightning_hangcheck.model.code_owner import is_users, owner_of
 from lightning_hangcheck.probes.stacks.rank_tests import RankTests
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -46,15 +47,17 @@ def code_notes(
         frames: Any.
         unchanged_since_s: Clock time, seconds since 1970; a file that is newer is not what runs.
         time_limit_s: Seconds for all: a dead file system must not hold the look up.
+
+    Returns:
+        What was read in time, the user's own files first.
     """
     lines = {(frame.file, frame.line) for frame in frames if _is_read(frame.file)}
-    wanted = sorted(lines)[:MOST_LINES]
-    if not wanted:
-        return ()
-    try:
-        return within(time_limit_s, lambda: tuple(_notes(wanted, unchanged_since_s)))
-    except NoAnswer:
-        return ()
+    wanted = sorted(lines, key=lambda line: (not is_users(line[0]), line))[:MOST_LINES]
+    found: list[CodeNote] = []
+    if wanted:
+        with suppress(NoAnswer):
+            within(time_limit_s, lambda: found.extend(_notes(wanted, unchanged_since_s)))
+    return tuple(found)
 
 
 def _is_read(file: str) -> bool:
@@ -155,6 +158,8 @@ class _Surroundings:
         if _spans(inner.test, self._line) and body[0].lineno != self._line:
             return
         inside = any(_spans(one, self._line) for one in body)
+        if not inside and not inner.orelse:
+            return  # at the brackets around the test
         if not isinstance(inner, ast.While):
             block = body if inside else inner.orelse
             block = block if isinstance(block, list) else [block]

@@ -70,10 +70,15 @@ class Queued(dist._Work):
         self._future.set_result(self._output)
 
 
+def _calling(name, *arguments):
+    return lambda gloo: getattr(gloo, name)(*arguments)
+
+
 class QueuedGroup(dist.ProcessGroup):
     def __init__(self, store, rank, size, members, name):
         super().__init__(rank, size)
-        self._gloo = dist.ProcessGroupGloo(store, rank, size)
+        self._store = store
+        self._gloo = {}
         self._queue = queue.Queue()
         self._earlier = None
         self._lock = threading.Lock()
@@ -90,9 +95,9 @@ class QueuedGroup(dist.ProcessGroup):
 
     def _run(self):
         while True:
-            number, call, work, gate = self._queue.get()
+            number, shapes, call, work, gate = self._queue.get()
             if call is not None:
-                call().wait()
+                call(self._gloo_for(shapes)).wait()
             with self._lock:
                 self._open.pop(number, None)
             if work is not None:
@@ -100,13 +105,21 @@ class QueuedGroup(dist.ProcessGroup):
             if gate is not None:
                 gate.open()
 
+    def _gloo_for(self, shapes):
+        """Ranks that meet with other shapes wait for ever; gloo's own answer to that is an abort."""
+        if shapes not in self._gloo:
+            store = dist.PrefixStore(f"{shapes}", self._store)
+            self._gloo[shapes] = dist.ProcessGroupGloo(store, self.rank(), self.size())
+        return self._gloo[shapes]
+
     def _enqueue(self, name, inputs, call, output, *, paired=False):
         work = Queued(output)
         with self._lock:
             self._count += 1
             number = self._count
             self._open[number] = self._entry(number, name, inputs, paired=paired)
-        self._queue.put((number, call, work, None))
+        shapes = () if paired else tuple(tuple(one.shape) for one in inputs)
+        self._queue.put((number, shapes, call, work, None))
         if number % (MOST_AHEAD // 2) == 0:
             earlier, self._earlier = self._earlier, self.gate()
             if earlier is not None:
@@ -115,7 +128,7 @@ class QueuedGroup(dist.ProcessGroup):
 
     def gate(self):
         gate = SpinGate()
-        self._queue.put((0, None, None, gate))
+        self._queue.put((0, (), None, None, gate))
         return gate
 
     def _entry(self, number, name, inputs, *, paired):
@@ -152,42 +165,42 @@ class QueuedGroup(dist.ProcessGroup):
         return entries, config, status
 
     def allreduce(self, tensors, opts=None):
-        call = partial(self._gloo.allreduce, tensors, opts or dist.AllreduceOptions())
+        call = _calling("allreduce", tensors, opts or dist.AllreduceOptions())
         return self._enqueue("all_reduce", tensors, call, tensors)
 
     def broadcast(self, tensors, opts=None):
-        call = partial(self._gloo.broadcast, tensors, opts or dist.BroadcastOptions())
+        call = _calling("broadcast", tensors, opts or dist.BroadcastOptions())
         return self._enqueue("broadcast", tensors, call, tensors)
 
     def allgather(self, outputs, inputs, opts=None):
-        call = partial(self._gloo.allgather, outputs, inputs, opts or dist.AllgatherOptions())
+        call = _calling("allgather", outputs, inputs, opts or dist.AllgatherOptions())
         return self._enqueue("all_gather", inputs, call, outputs)
 
     def _allgather_base(self, output, input_, opts=None):
-        call = partial(self._gloo._allgather_base, output, input_, dist.AllgatherOptions())
+        call = _calling("_allgather_base", output, input_, dist.AllgatherOptions())
         return self._enqueue("_all_gather_base", [input_], call, [output])
 
     all_gather_single = _allgather_base
 
     def reduce(self, tensors, opts=None):
-        call = partial(self._gloo.reduce, tensors, opts or dist.ReduceOptions())
+        call = _calling("reduce", tensors, opts or dist.ReduceOptions())
         return self._enqueue("reduce", tensors, call, tensors)
 
     def barrier(self, opts=None):
         """As NCCL's: an all-reduce of one number for which the host waits, in C."""
         ones = [torch.zeros(1)]
-        call = partial(self._gloo.allreduce, ones, dist.AllreduceOptions())
+        call = _calling("allreduce", ones, dist.AllreduceOptions())
         work = self._enqueue("all_reduce_barrier", ones, call, ones)
         work.wait = self.gate().pass_through
         return work
 
     def send(self, tensors, peer, tag=0):
-        call = partial(self._gloo.send, tensors, peer, tag)
+        call = _calling("send", tensors, peer, tag)
         name = f"send {self.rank()}->{peer}"
         return self._enqueue(name, tensors, call, tensors, paired=True)
 
     def recv(self, tensors, peer, tag=0):
-        call = partial(self._gloo.recv, tensors, peer, tag)
+        call = _calling("recv", tensors, peer, tag)
         name = f"recv {self.rank()}<-{peer}"
         return self._enqueue(name, tensors, call, tensors, paired=True)
 

@@ -18,6 +18,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.probes.flight_record import flight_record
 from lightning_hangcheck.recorder.page.reader import PageReader
+from lightning_hangcheck.session.call_sites import noted_calls, noted_sites
 from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
 
@@ -284,3 +285,29 @@ def test_groups_and_messages_are_noted(session: Session, program: StartProgram) 
     server = session.torch_servers / str(running.pid)
     assert noted_groups(server) == {"0": (0, 1), "1": (0, 1)}
     assert noted_messages(server, 4) == MessageCounts(sent={1: 4}, received={1: 4})
+
+
+@pytest.mark.real
+def test_each_collective_is_noted_with_where_it_was_called(
+    session: Session, program: StartProgram
+) -> None:
+    """Root and reduction too; a place that is called from again is noted once."""
+    running = program(
+        "calling_collectives.py",
+        PYTHONPATH=injected(os.environ.get("PYTHONPATH")),
+        **{SESSION_VARIABLE: str(session.path)},
+        **{**RANK, "RANK": "0", "LOCAL_RANK": "0"},
+    )
+    server = session.torch_servers / str(running.pid)
+    sites = noted_sites(server)
+    called = [sites[call.site] for call in noted_calls(server)]
+    told = [(one.frames[-1].function, one.root, one.reduction) for one in called]
+    assert told == [
+        ("step", "", "SUM"),
+        ("step", "", "SUM"),
+        ("finish", "root 1", ""),
+        ("finish", "root 1", "MAX"),
+        ("finish", "", ""),
+    ]
+    assert len(sites) == 4
+    assert [frame.function for frame in called[0].frames] == ["<module>", "step"]
