@@ -1,5 +1,7 @@
 """Rank 0 alone makes a group, which needs all; the other waits for its GPU."""
 
+import os
+
 import queued
 import torch
 import torch.distributed as dist
@@ -17,6 +19,7 @@ def form_evaluation_group():
     return dist.new_group([0, 1])
 
 
+os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # as of ranks that connect eagerly
 dist.init_process_group("queued")
 for step in range(40):
     training_step(step)
