@@ -9,7 +9,8 @@ innermost frame is the interpreter's own library, or its line takes a lock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from lightning_hangcheck.reading.knowledge.frames import meanings
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait, holds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from lightning_hangcheck.model.evidence import (
         Frame,
@@ -34,12 +35,15 @@ IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
 """What names nobody: a word of the process's own memory, and a time limit."""
 JOINS = ("join", "_shutdown")
 FAMILIES = (
-    ("/concurrent/futures/", ("/concurrent/futures/", "/asyncio/")),
-    ("/asyncio/", ("/concurrent/futures/", "/asyncio/")),
-    ("/multiprocessing/", ("/multiprocessing/",)),
+    (("/concurrent/futures/",), ("/concurrent/futures/", "/asyncio/")),
+    (("/asyncio/",), ("/concurrent/futures/", "/asyncio/")),
+    (("/multiprocessing/",), ("/multiprocessing/",)),
 )
 """Parts of the interpreter's library in which a thread waits for work that it gave away, and those
 in which threads do such work: pools, executors and event loops run what others wait for."""
+
+CHAINS_KEPT = 64
+"""A rank's samples and its workers' are asked for their chain dozens of times in a judgement."""
 
 
 class WaitChain(Struct, frozen=True, kw_only=True):
@@ -75,11 +79,32 @@ def wait_chain(sample: Sample) -> WaitChain | None:
     Returns:
         None where the sample lacks stacks or the kernel's view.
     """
+    return _followed(_ById(sample))
+
+
+class _ById:
+    """A sample as the key of a cache: comparing two of them field by field takes longer."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+
+    def __hash__(self) -> int:
+        return id(self.sample)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and self.sample is other.sample
+
+
+@lru_cache(CHAINS_KEPT)
+def _followed(key: _ById) -> WaitChain | None:
+    sample = key.sample
     if sample.stack is None or sample.kernel is None or not sample.stack.threads:
         return None
     states = {state.tid: state for state in sample.kernel.threads}
     main, *helpers = sample.stack.threads
-    others = [one for one in helpers if not _parked(one) and not is_our_thread(one)]
+    others = [
+        _Helper.of(one, states) for one in helpers if not _parked(one) and not is_our_thread(one)
+    ]
     followed, ends, met = [main], [], {id(main)}
     for thread in followed:
         state = states.get(thread.tid) if thread.tid is not None else None
@@ -88,7 +113,7 @@ def wait_chain(sample: Sample) -> WaitChain | None:
             continue
         if own_targets(thread, state):
             ends.append(thread)
-        new = [one for one in _could_end(thread, others, states) if id(one) not in met]
+        new = [one for one in _could_end(thread, others) if id(one) not in met]
         met |= {id(one) for one in new}
         followed += new
     return WaitChain(threads=tuple(followed), ends=tuple(ends))
@@ -138,9 +163,33 @@ def _in_event_loop(thread: ThreadStack) -> bool:
     )
 
 
-def _could_end(
-    thread: ThreadStack, others: Sequence[ThreadStack], states: dict[int, ThreadState]
-) -> Sequence[ThreadStack]:
+class _Helper(NamedTuple):
+    """A thread beside the main one, with what is asked of it for each that may wait for it.
+
+    Attributes:
+        owners: Whose code it runs.
+        families: In which of `FAMILIES` it does work for others.
+        rests: See `_rests`.
+    """
+
+    thread: ThreadStack
+    owners: frozenset[object]
+    families: frozenset[int]
+    rests: bool
+
+    @classmethod
+    def of(cls, thread: ThreadStack, states: dict[int, ThreadState]) -> _Helper:
+        """Read a thread once."""
+        files = {frame.file for frame in thread.frames}
+        return cls(
+            thread,
+            owners=frozenset(map(owner_of, files)),
+            families=_families(files, part=1),
+            rests=_rests(thread, states),
+        )
+
+
+def _could_end(thread: ThreadStack, others: Sequence[_Helper]) -> Sequence[ThreadStack]:
     """Return the threads that could end a thread's wait.
 
     Those of the pool or loop that it gave work to: a helper that is busy with something else ends
@@ -151,25 +200,28 @@ def _could_end(
     Args:
         thread: The waiting one.
         others: The process's threads that may do work for it; it may be among them.
-        states: The kernel's view of all.
     """
-    workers = [one for one in others if one is not thread and _works_for(thread, one)]
+    inner = {frame.file for frame in _innermost_standard(thread.frames)}
+    families = _families(inner, part=0)
+    workers = [
+        one.thread
+        for one in others
+        if one.thread is not thread and not families.isdisjoint(one.families)
+    ]
     if workers:
         return workers
     owner = _owner(thread.frames)
-    of_owner = [one for one in others if any(owner_of(f.file) == owner for f in one.frames)]
-    if _joins(thread) and not of_owner:
-        return others
-    return [one for one in others if one in of_owner or not _rests(one, states)]
+    if _joins(thread) and not any(owner in one.owners for one in others):
+        return [one.thread for one in others]
+    return [one.thread for one in others if owner in one.owners or not one.rests]
 
 
-def _works_for(waiter: ThreadStack, worker: ThreadStack) -> bool:
-    """Whether one runs in a part of the interpreter's library that does the work of the other."""
-    inner = list(_innermost_standard(waiter.frames))
-    return any(
-        any(part in frame.file for frame in inner)
-        and any(one in frame.file for frame in worker.frames for one in workers)
-        for part, workers in FAMILIES
+def _families(files: Collection[str], *, part: Literal[0, 1]) -> frozenset[int]:
+    """Return the `FAMILIES` in whose waiting (0) or working (1) parts any of these files is."""
+    return frozenset(
+        number
+        for number, family in enumerate(FAMILIES)
+        if any(one in file for file in files for one in family[part])
     )
 
 

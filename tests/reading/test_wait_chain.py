@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -286,3 +287,15 @@ def test_the_verdict_names_the_line_of_the_thread_and_where_it_is_awaited() -> N
 )
 def test_the_cause_is_told_by_the_end_of_the_chain(target: WaitTarget, cause: str) -> None:
     assert _judged(parked(IN_JOIN), Thread(IN_PRODUCE, (target,))).cause == cause
+
+
+def test_hundreds_of_threads_cost_milliseconds() -> None:
+    """Each look of a sidecar follows the wait dozens of times; one that rests is never followed."""
+    waiting = (user("consume", 9), LIBRARY_WAIT)
+    reader = Thread(IN_WANDB_READER, (TRACKER,))
+    sample = process(parked(IN_QUEUE), *(parked(waiting) for _ in range(300)), reader).samples[-1]
+    began_s = time.process_time()
+    chain = wait_chain(sample)
+    assert time.process_time() - began_s < 0.5
+    assert chain is not None
+    assert len(chain.threads) == 301
