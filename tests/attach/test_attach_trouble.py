@@ -185,5 +185,8 @@ def test_a_job_in_a_pid_namespace_is_seen_by_its_ids_on_this_side(
     """As of a container, from its host."""
     launcher = program("in_pid_namespace.py", "starting_ranks.py", "stuck", "2")
     job = stuck_job(launcher, 2)
-    _, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    case, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+    stack = case.ranks[1].processes[0].samples[-1].stack
+    assert stack is not None
+    assert stack.threads[0].tid == job.ranks[1].pid

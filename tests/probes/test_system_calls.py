@@ -282,6 +282,7 @@ def test_eight_processes_are_completed_in_little_time(program: StartProgram) -> 
 
 def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgram) -> None:
     running = program(PROGRAM, "wait_for_signal")
+    assert running.first_words == "waiting"
     target_of(running.pid, kind="other")
     assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == ["other"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from msgspec import Struct
 
 from lightning_hangcheck.probes.proc.files import GONE, read_proc, read_stat
@@ -80,3 +82,32 @@ def io_bytes(pid: int) -> tuple[int, int] | None:
         return None
     counts = dict(line.split(b": ") for line in text.splitlines())
     return int(counts[b"rchar"]), int(counts[b"wchar"])
+
+
+def thread_ids(pid: int) -> dict[int, int]:
+    """Return our ids of a process's threads by those that they have in its own pid namespace.
+
+    A process in a container knows its threads by other ids than we do, and what is read from its
+    memory tells those (NSpid in proc(5)).
+
+    Returns:
+        Empty where both are the same, or it is gone.
+    """
+    if len(_ids(f"/proc/{pid}/status")) < 2:
+        return {}
+    try:
+        tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - a hot path
+    except OSError:
+        return {}
+    every = [_ids(f"/proc/{pid}/task/{tid}/status") for tid in tids]
+    return {ids[-1]: ids[0] for ids in every if ids}
+
+
+def _ids(path: str) -> list[int]:
+    """The ids of a process or thread in all pid namespaces from ours to its own; none if gone."""
+    try:
+        lines = read_proc(path).splitlines()
+    except OSError:
+        return []
+    told = next((line for line in lines if line.startswith(b"NSpid:")), b"")
+    return [int(word) for word in told.split()[1:]]

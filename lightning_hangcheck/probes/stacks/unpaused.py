@@ -12,9 +12,10 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from lightning_hangcheck.probes.proc.permission import why_refused
-from lightning_hangcheck.probes.proc.vitals import has_ended
+from lightning_hangcheck.probes.proc.vitals import has_ended, thread_ids
 from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, dump
 
 if TYPE_CHECKING:
@@ -89,10 +90,20 @@ def read_threads(
         threads = msgspec.json.decode(data, type=list[DumpedThread])
         lost = {one.os_thread_id for one in threads if one.active and not one.frames}
         if not any(is_torn(one) for one in threads) and lost <= without_calls:
-            return threads
+            return _with_our_ids(pid, threads)
         without_calls |= lost
         failure = PySpyFailed("the process ran on while it was read, and what was read is torn")
     raise failure
+
+
+def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
+    """Name threads as the kernel names them to us: py-spy reads their ids in the process."""
+    ours = thread_ids(pid)
+    return [replace(one, os_thread_id=_ours(one.os_thread_id, ours)) for one in threads]
+
+
+def _ours(tid: int | None, ours: dict[int, int]) -> int | None:
+    return ours.get(tid, tid) if tid is not None else None
 
 
 def is_torn(thread: DumpedThread) -> bool:
