@@ -129,7 +129,11 @@ def look(
 def sample(
     frames: Frames, taken_ns: int, *, pid: int, cpu_s: float, read_bytes: int, **thread: Any
 ) -> Sample:
-    """One sample of a process; unless told otherwise, its main thread waits in its own memory."""
+    """One sample of a process; unless told otherwise, its main thread waits in its own memory.
+
+    Beside it is a thread that runs no Python, as every program with torch has some.
+    """
+    native = ThreadState(tid=90_000 + pid, state="S", cpu_s=0.0)
     main = ThreadState(tid=pid, cpu_s=cpu_s, **{"waits_for": FUTEX, **thread})
     return Sample(
         taken_ns=taken_ns,
@@ -141,7 +145,7 @@ def sample(
             cpu_s=cpu_s,
             read_bytes=read_bytes,
             written_bytes=0,
-            threads=(main,),
+            threads=(main, native),
         ),
         stack=ProcessStack(
             pid=pid, source="py-spy", threads=(ThreadStack(tid=pid, frames=frames),)
@@ -173,7 +177,7 @@ def with_threads(
 ) -> RankView:
     """The rank with these further threads, all of them in endless futexes or none."""
     own = view.processes[0]
-    waits = {"waits_for": FUTEX} if futex else {}
+    waits: dict[str, Any] = {"waits_for": FUTEX, "syscall": 202} if futex else {}
     samples = []
     for one in own.samples:
         assert one.kernel is not None

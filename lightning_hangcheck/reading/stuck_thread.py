@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.reading.kernel_targets import targets_of
-from lightning_hangcheck.reading.place import is_exiting, users_place
+from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.process_activity import BUSY_SHARE, thread_shares
 from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait
-from lightning_hangcheck.reading.wait_chain import wait_chain
+from lightning_hangcheck.reading.wait_chain import joins, wait_chain
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.evidence import (
-        Frame,
         ProcessLook,
         ProcessState,
         Sample,
@@ -33,8 +31,7 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
 
     Of several, one that waits for something that has a name, then one that waits for other ranks,
     one that computes, and one that stands still elsewhere. One that sleeps a moment at a time ticks
-    for itself: it is none. At the interpreter's exit, where the main thread runs no code of the
-    user's any more, one that waits like itself for what no thread is left to bring.
+    for itself: it is none. Where none is left to end the wait, the thread that is joined.
 
     Returns:
         None where that is the main thread itself, or nothing tells.
@@ -44,7 +41,7 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     if chain is None or not chain.leads_on:
         return None
     earlier, newest = samples
-    if chain.closed and is_exiting(chain.main.frames):
+    if not chain.ends and joins(chain.main):
         return next((one for one in chain.threads[1:] if users_place(one.frames)), None)
     signs: Sequence[Callable[[Sample, Sample, ThreadStack], bool]] = (
         _waits_for_named,
@@ -55,33 +52,6 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     others = [end for end in chain.ends if end is not chain.main and end.tid is not None]
     found = (end for sign in signs for end in others if sign(earlier, newest, end))
     return next(found, None)
-
-
-def exits_in_vain(look: ProcessLook) -> bool:
-    """Whether a process's exit waits for threads of the user's that only wait, without a limit.
-
-    What a library waits for may come from a thread that runs no Python, which nobody sees.
-    """
-    newest = next((one for one in reversed(look.samples) if one.stack is not None), None)
-    chain = wait_chain(newest) if newest is not None else None
-    if newest is None or chain is None or not (chain.closed and is_exiting(chain.main.frames)):
-        return False
-    if not all(_waits_by_itself(one.frames) for one in chain.threads[1:]):
-        return False
-    states = newest.kernel.threads if newest.kernel is not None else ()
-    waiting = {one.tid for one in chain.threads}
-    return not any(
-        target.kind == "time"
-        for state in states
-        if state.tid in waiting
-        for target in state.waits_for
-    )
-
-
-def _waits_by_itself(frames: Sequence[Frame]) -> bool:
-    """Whether the user's own code called what the interpreter's library waits in."""
-    calling = next((one for one in reversed(frames) if not is_standard(one.file)), None)
-    return calling is not None and is_users(calling.file)
 
 
 def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:

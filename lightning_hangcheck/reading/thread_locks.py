@@ -1,4 +1,4 @@
-"""Threads of one process that stand in locks: could any thread still release one?"""
+"""Threads of one process that wait for locks and for each other: is any left to end that? Pure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.code_owner import is_ours, is_standard
+from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.reading.place import users_place
+from lightning_hangcheck.reading.wait_chain import awaits_executor, joins, wait_chain
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import Frame, Sample
+    from collections.abc import Sequence
 
-JOINS = ("_shutdown", "join", "_wait_for_tstate_lock")
-"""Functions of threading.py that wait for threads to end: they release nothing before."""
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample, ThreadState
+
+TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
+"""Functions of the interpreter's library in which a thread waits for a lock. All others that take
+one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
+Standing = tuple[int | None, tuple["Frame", ...], tuple[str, ...]]
 
 
 class LockedThreads(Struct, frozen=True):
-    """Threads that wait for a lock, the main thread first, and whether none is left to release it.
-
-    A thread that runs the interpreter's own library alone (a pool's idle worker) holds no lock that
-    anybody else wants.
-    """
+    """Threads that wait for a lock, the main thread first."""
 
     threads: tuple[ThreadStack, ...]
-    all_locked: bool
 
     @property
     def places(self) -> tuple[Frame, ...]:
@@ -35,63 +34,85 @@ class LockedThreads(Struct, frozen=True):
         return tuple(dict.fromkeys(place for place in found if place is not None))
 
 
-def read_locks(view: RankView) -> LockedThreads | None:
-    """Tell which threads of a rank stand in locks, by its two newest samples.
+def read_locks(look: ProcessLook) -> LockedThreads | None:
+    """Tell which threads of a process stand in locks, by its two newest samples.
 
     Returns:
         None where the main thread is in no lock and waits for no thread that is, where one thread
         waits and another may release its lock, or where the samples don't show it twice.
     """
-    own = view.own_process
-    samples = [
-        sample
-        for sample in (own.samples if own is not None else ())
-        if sample.kernel is not None and sample.stack is not None
-    ][-2:]
-    if len(samples) < 2:
+    samples = [one for one in look.samples if one.kernel is not None and one.stack is not None][-2:]
+    found = [locked for one in samples if (locked := _locked(one))]
+    if len(found) < 2 or {one.tid for one in found[0]} != {one.tid for one in found[1]}:
         return None
-    earlier, newest = (_read(sample) for sample in samples)
-    if earlier is None or newest is None:
-        return None
-    same = {thread.tid for thread in earlier.threads} == {t.tid for t in newest.threads}
-    return newest if same else None
+    alone = len(found[1]) == 1
+    return LockedThreads(found[1]) if not alone or waits_in_vain(look) else None
 
 
-def _read(sample: Sample) -> LockedThreads | None:
-    stack, kernel = sample.stack, sample.kernel
-    if stack is None or kernel is None or not stack.threads:
+def waits_in_vain(look: ProcessLook) -> bool:
+    """Whether nobody is left to end a process's wait, and its two newest samples show the same.
+
+    That is proven where its only thread waits for a word of memory that no other process can
+    change: a fork leaves all other threads of the parent behind, also one that held a lock. Else
+    the main thread must wait for a lock, for the end of threads or for an executor, and so, without
+    a time limit, must every thread that could end this. One of these may also wait for news, such
+    as a queue's, where the user's own code does so: to what a library waits for, a thread may see
+    that runs no Python.
+    """
+    samples = [one for one in look.samples if one.kernel is not None][-2:]
+    circles = [_circle(one) for one in samples]
+    return len(circles) == 2 and circles[0] is not None and circles[0] == circles[1]
+
+
+def _locked(sample: Sample) -> tuple[ThreadStack, ...]:
+    """Threads in locks; none where the main thread is not one of them and joins none."""
+    threads = sample.stack.threads if sample.stack is not None else ()
+    endless = _words(sample.kernel.threads if sample.kernel is not None else ())
+    locked = tuple(one for one in threads if one.tid in endless and _in_lock(one))
+    return locked if locked and (locked[0] is threads[0] or joins(threads[0])) else ()
+
+
+def _circle(sample: Sample) -> set[Standing] | None:
+    """Return where the threads stand of which none is left to end the main one's wait."""
+    states = sample.kernel.threads if sample.kernel is not None else ()
+    words = _words(states)
+    left_out = sample.kernel.threads_left_out if sample.kernel is not None else 0
+    if len(states) == 1 and not left_out:
+        return {(states[0].tid, (), words[states[0].tid])} if words else None
+    chain = wait_chain(sample)
+    if chain is None or chain.ends or not all(one.tid in words for one in chain.threads):
         return None
-    endless = {
-        thread.tid
-        for thread in kernel.threads
-        if any(target.kind == "futex" for target in thread.waits_for)
+    main, *others = chain.threads
+    if not (_in_lock(main) or (others and _given_away(main))):
+        return None
+    if not all(_in_lock(one) or _given_away(one) or _users_wait(one) for one in others):
+        return None
+    return {(one.tid, one.frames, words[one.tid]) for one in chain.threads if one.tid is not None}
+
+
+def _words(states: Sequence[ThreadState]) -> dict[int, tuple[str, ...]]:
+    """The words of its own memory that each thread waits for without a time limit."""
+    found = {
+        one.tid: tuple(target.name for target in one.waits_for if target.kind == "futex")
+        for one in states
     }
-    locked = tuple(one for one in stack.threads if one.tid in endless and _in_lock(one))
-    main = stack.threads[0]
-    if not locked or (main not in locked and not _joins(main)):
-        return None
-    others = [one for one in stack.threads if one not in locked and not _harmless(one)]
-    if len(locked) == 1 and others:
-        return None
-    return LockedThreads(locked, all_locked=not others)
+    return {tid: names for tid, names in found.items() if names}
 
 
 def _in_lock(thread: ThreadStack) -> bool:
-    """The interpreter's own library takes locks to wait for news: that is no wait for a lock."""
-    return thread.takes_lock and bool(thread.frames) and not is_standard(thread.frames[-1].file)
+    """Whether it waits for a lock, and not for news behind one."""
+    if not thread.frames:
+        return False
+    inner = thread.frames[-1]
+    name = inner.function.rpartition(".")[2]
+    return name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock
 
 
-def _harmless(thread: ThreadStack) -> bool:
-    """Ours, or one that runs nobody's code; a library's thread may hold a library's lock."""
-    frames = thread.frames
-    ours = any(is_ours(frame.file) for frame in frames)
-    return ours or _joins(thread) or all(is_standard(frame.file) for frame in frames)
+def _given_away(thread: ThreadStack) -> bool:
+    return joins(thread) or awaits_executor(thread)
 
 
-def _joins(thread: ThreadStack) -> bool:
-    innermost = thread.frames[-1] if thread.frames else None
-    return (
-        innermost is not None
-        and innermost.file.endswith("/threading.py")
-        and innermost.function.rpartition(".")[2] in JOINS
-    )
+def _users_wait(thread: ThreadStack) -> bool:
+    """Whether the user's own code called what the interpreter's library waits in."""
+    calling = next((one for one in reversed(thread.frames) if not is_standard(one.file)), None)
+    return calling is not None and is_users(calling.file)

@@ -51,7 +51,8 @@ class WaitChain(Struct, frozen=True, kw_only=True):
 
     Attributes:
         threads: The main one first, then all that could end its wait, directly or through others.
-        ends: Those of them that wait for no further thread; none where nobody is left to end it.
+        ends: Those of them that wait for no further thread, or else only until a time; none where
+            nobody is left to end it.
     """
 
     threads: tuple[ThreadStack, ...]
@@ -61,11 +62,6 @@ class WaitChain(Struct, frozen=True, kw_only=True):
     def main(self) -> ThreadStack:
         """The main thread."""
         return self.threads[0]
-
-    @property
-    def closed(self) -> bool:
-        """Whether the main thread waits for others of which none is left to end it."""
-        return len(self.threads) > 1 and not self.ends
 
     @property
     def leads_on(self) -> bool:
@@ -111,12 +107,27 @@ def _followed(key: _ById) -> WaitChain | None:
         if state is None or not _waits_for_threads(thread, state):
             ends.append(thread)
             continue
-        if own_targets(thread, state):
+        if own_targets(thread, state) or (_in_event_loop(thread) and _limited(state)):
             ends.append(thread)
         new = [one for one in _could_end(thread, others) if id(one) not in met]
         met |= {id(one) for one in new}
         followed += new
+    if not ends:
+        ends = [one for one in followed if one.tid is not None and _limited(states[one.tid])]
     return WaitChain(threads=tuple(followed), ends=tuple(ends))
+
+
+def joins(thread: ThreadStack) -> bool:
+    """Whether it waits for the end of threads: of one, or of all at the interpreter's exit."""
+    return any(
+        frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] in JOINS
+        for frame in thread.frames[-2:]
+    )
+
+
+def awaits_executor(thread: ThreadStack) -> bool:
+    """Whether it waits for what threads of an executor should do."""
+    return any("/concurrent/futures/" in one.file for one in _innermost_standard(thread.frames))
 
 
 def own_targets(thread: ThreadStack, state: ThreadState) -> tuple[WaitTarget, ...]:
@@ -148,6 +159,10 @@ def _waits_for_threads(thread: ThreadStack, state: ThreadState) -> bool:
         return True
     in_library = thread.takes_lock or is_standard(thread.frames[-1].file)
     return in_library and state.state == "S" and state.syscall in FUTEXES
+
+
+def _limited(state: ThreadState) -> bool:
+    return any(target.kind == "time" for target in state.waits_for)
 
 
 def _waits_for_ranks(thread: ThreadStack) -> bool:
@@ -211,7 +226,7 @@ def _could_end(thread: ThreadStack, others: Sequence[_Helper]) -> Sequence[Threa
     if workers:
         return workers
     owner = _owner(thread.frames)
-    if _joins(thread) and not any(owner in one.owners for one in others):
+    if joins(thread) and not any(owner in one.owners for one in others):
         return [one.thread for one in others]
     return [one.thread for one in others if owner in one.owners or not one.rests]
 
@@ -244,14 +259,6 @@ def _parked(thread: ThreadStack) -> bool:
         rule.rests and holds(rule, thread.frames, position)
         for position, frame in enumerate(thread.frames)
         for rule in meanings(frame.function, frame.file)
-    )
-
-
-def _joins(thread: ThreadStack) -> bool:
-    """Whether it waits for the end of threads: of one, or of all at the interpreter's exit."""
-    return any(
-        frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] in JOINS
-        for frame in thread.frames[-2:]
     )
 
 

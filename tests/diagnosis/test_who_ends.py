@@ -19,6 +19,7 @@ from cases import (
     with_threads,
     worker,
 )
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.graph.wait_graph import build_graph
 from lightning_hangcheck.diagnosis.job import read_job
@@ -29,6 +30,7 @@ from lightning_hangcheck.model.evidence import WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import ProcessLook
 
 WAITS = rank(0, IN_BARRIER)
 SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
@@ -118,6 +120,27 @@ def test_a_batch_that_no_worker_is_left_to_make_never_comes() -> None:
 def test_a_computation_is_told_by_its_pace() -> None:
     assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST)) == "known_pace"
     assert ended_by(rank(1, IN_LOAD, cpu=1.0)) == "circles"
+
+
+def test_the_only_thread_of_a_process_waits_in_vain_for_its_own_memory() -> None:
+    """A worker was forked while a thread held a lock: nobody in it can release its copy."""
+    forked = alone_in(worker(0, IN_GETITEM))
+    assert ended_by(rank(1, IN_LOADER, children=[forked])) == "nobody"
+    left = alone_in(look(IN_LOAD, pid=700, role="child"))
+    joined = waiting_for("process", "wait4", "700", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[left], **joined)) == "nobody"
+    timed = alone_in(worker(0, IN_GETITEM, **SLEEPS))
+    assert ended_by(rank(1, IN_LOADER, children=[timed])) == "outside"
+
+
+def alone_in(seen: ProcessLook) -> ProcessLook:
+    """The process with its main thread alone, as the kernel counts them."""
+    samples = []
+    for one in seen.samples:
+        assert one.kernel is not None
+        kernel = replace(one.kernel, threads=one.kernel.threads[:1])
+        samples.append(replace(one, kernel=kernel))
+    return replace(seen, samples=tuple(samples))
 
 
 def test_threads_that_all_stand_in_locks_are_ended_by_nobody() -> None:

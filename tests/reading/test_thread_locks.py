@@ -60,19 +60,25 @@ def test_threads_that_all_stand_in_locks_are_proven() -> None:
     assert Edge("rank:1", "rank:1", "for a lock of its own threads") in verdict.wait_for
 
 
-@pytest.mark.parametrize("other", [QUEUED, IN_LIBRARY])
-def test_a_thread_that_could_still_release_takes_the_proof_away(other: ThreadStack) -> None:
-    open_end = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, other)
+def test_a_thread_that_waits_for_news_itself_releases_nothing() -> None:
+    """Whoever could bring it waits for the lock."""
+    feeds_nobody = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, QUEUED)
+    assert told(job(rank(0, IN_BARRIER, silent=11.0), feeds_nobody))[0] == "hang"
+
+
+def test_a_thread_that_could_still_release_takes_the_proof_away() -> None:
+    open_end = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, IN_LIBRARY)
     assert told(job(rank(0, IN_BARRIER, silent=11.0), open_end))[0] == "suspect"
-    late = with_threads(rank(1, IN_LOAD), LOCKED, other)
+    late = with_threads(rank(1, IN_LOAD), LOCKED, IN_LIBRARY)
     assert told(job(WAITS, late)) == ("hang", (1,), (0,), "thread_deadlock")
 
 
 def test_one_locked_thread_is_a_deadlock_only_where_no_other_could_release() -> None:
     assert told(job(WAITS, with_threads(rank(1, IN_LOAD), PARKED)))[3] == "thread_deadlock"
-    assert told(job(WAITS, with_threads(rank(1, IN_LOAD), QUEUED)))[3] == "rank_stalled"
-    alone = with_threads(rank(1, IN_LOAD, silent=11.0), PARKED)
-    assert told(job(rank(0, IN_BARRIER, silent=11.0), alone))[0] == "suspect"
+    assert told(job(WAITS, with_threads(rank(1, IN_LOAD), IN_LIBRARY)))[3] == "rank_stalled"
+    for silent, kind in ((4.9, "suspect"), (5.0, "hang")):
+        alone = with_threads(rank(1, IN_LOAD, silent=silent), PARKED)
+        assert told(job(rank(0, IN_BARRIER, silent=silent), alone))[0] == kind
 
 
 @pytest.mark.parametrize("name", ["Datalogger sync", "WandbLogger constructor"])

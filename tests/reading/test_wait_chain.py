@@ -19,7 +19,8 @@ from lightning_hangcheck.model.evidence import (
 )
 from lightning_hangcheck.reading.kernel_targets import limited, steady_targets
 from lightning_hangcheck.reading.rank_activity import read_process_activity, read_rank_activity
-from lightning_hangcheck.reading.stuck_thread import exits_in_vain, stuck_thread
+from lightning_hangcheck.reading.stuck_thread import stuck_thread
+from lightning_hangcheck.reading.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.wait_chain import wait_chain
 
 FUTEX = 202
@@ -178,18 +179,60 @@ def test_an_exit_waits_for_threads_and_shows_where_they_stand() -> None:
 def test_only_an_exit_behind_waits_without_limit_is_ended_by_nobody() -> None:
     flushes = (user("flush_forever", 19), *IN_QUEUE[2:])
     asks_again = Thread(flushes, (ENDLESS, *sleeper(()).waits_for), syscall=FUTEX)
-    assert exits_in_vain(process(parked(IN_EXIT), parked(flushes)))
-    assert not exits_in_vain(process(parked(IN_EXIT), asks_again))
-    assert not exits_in_vain(process(parked(IN_EXIT), Thread(flushes[:1], (SERVER,))))
-    assert not exits_in_vain(process(parked(IN_QUEUE), parked(flushes)))
+    assert waits_in_vain(process(parked(IN_EXIT), parked(flushes)))
+    assert not waits_in_vain(process(parked(IN_EXIT), asks_again))
+    assert not waits_in_vain(process(parked(IN_EXIT), Thread(flushes[:1], (SERVER,))))
+    assert not waits_in_vain(process(parked(IN_QUEUE), parked(flushes)))
     library = (Frame("flush", f"{SITE}/grpc/_channel.py", 9), *flushes[1:])
-    assert not exits_in_vain(process(parked(IN_EXIT), parked((flushes[0], *library))))
+    assert not waits_in_vain(process(parked(IN_EXIT), parked((flushes[0], *library))))
 
 
 def test_threads_that_wait_for_each_other_lead_nowhere() -> None:
     waits = parked((*POOL, user("tokenize", 3), *IN_FUTURE[2:]))
     assert ends(parked(IN_FUTURE), waits) == []
-    assert stuck_thread(process(parked(IN_FUTURE), waits)) is None
+    circle = process(parked(IN_FUTURE), waits)
+    assert stuck_thread(circle) is None
+    assert waits_in_vain(circle)
+    view = msgspec.structs.replace(rank(1, IN_FUTURE, silent=5.0), processes=(circle,))
+    verdict = judge(job(rank(0, IN_BARRIER, silent=5.0), view))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "rank_stalled")
+
+
+def test_a_joined_thread_that_waits_for_news_is_where_the_wait_ends() -> None:
+    consumes = parked((user("consume", 9), *IN_QUEUE[2:]))
+    joined = process(parked(IN_JOIN), consumes)
+    stuck = stuck_thread(joined)
+    assert stuck is not None
+    assert stuck.frames == consumes.frames
+    assert waits_in_vain(joined)
+    assert not waits_in_vain(process(parked(IN_JOIN), consumes, sleeper(IN_METRICS, 1, 2, 3)))
+    assert not waits_in_vain(process(parked(IN_QUEUE), consumes))
+
+
+TIMED = WaitTarget(call="futex", kind="time")
+LOOP_THREAD = Thread(IN_LOOP[2:], (SELF_PIPE,), syscall=232)
+
+
+@pytest.mark.parametrize(
+    ("main", "helper", "timed"),
+    [
+        (parked(IN_FUTURE), LOOP_THREAD, False),
+        (
+            parked(IN_FUTURE),
+            Thread(IN_LOOP[2:], (SELF_PIPE, TIMED), syscall=232),
+            True,
+        ),
+        (Thread(IN_FUTURE, (TIMED,), syscall=FUTEX), parked((*IN_FETCH, LIBRARY_WAIT)), True),
+        (parked(IN_JOIN), Thread((*IN_FETCH, LIBRARY_WAIT), (TIMED,), syscall=FUTEX), True),
+    ],
+)
+def test_what_ends_by_itself_at_a_time_is_not_waited_for_in_vain(
+    main: Thread, helper: Thread, timed: bool
+) -> None:
+    """``asyncio.sleep`` in a loop's thread, ``result(timeout=60)``, ``queue.get(timeout=60)``."""
+    seen = process(main, helper)
+    assert not waits_in_vain(seen)
+    assert limited(seen) == timed
 
 
 def test_a_wait_for_ranks_is_where_it_ends() -> None:

@@ -16,6 +16,7 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.kernel_targets import in_words
+from lightning_hangcheck.reading.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.wording import (
     duration,
     join,
@@ -148,6 +149,9 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
             if others:
                 return "child", f", reading what {process_name(others[0])} does not write"
             return "input", f", reading input from {target.name} that nobody gives it"
+    own = reading.view.own_process
+    if own is not None and waits_in_vain(own):
+        return None, ", waiting for threads of its own of which none is left to go on"
     return None, ""
 
 

@@ -28,11 +28,11 @@ MOST_SHOWN = 8
 def thread_deadlock(situation: Situation) -> Finding | None:
     """Blame the first idle suspect whose threads stand in locks.
 
-    Proven where every thread that runs the user's code stands in one and there are several. A
-    signal could still wake a lone one.
+    Where the thread that may release one waits for something that has a name, that is the cause.
     """
     for reading in situation.suspects_that_are("idle"):
-        locked = read_locks(reading.view)
+        own = reading.view.own_process
+        locked = read_locks(own) if own is not None and not reading.targets else None
         if locked is not None:
             return _blame(situation, reading, locked)
     return None
@@ -69,7 +69,8 @@ GIL_HELD = Rule(cause="gil_held", needs=("stacks",), find=gil_held)
 
 
 def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) -> Finding:
-    proven = locked.all_locked and len(locked.threads) > 1 and situation.waited_for
+    ended_by = who_ends(situation, [reading])
+    proven = ended_by == "nobody" and situation.waited_for
     sentence = join(
         name_ranks([reading.rank]),
         f"has waited {duration(reading.silence_s)}",
@@ -78,7 +79,7 @@ def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) ->
     finding = blame(
         [reading],
         cause="thread_deadlock",
-        ended_by="nobody" if proven else who_ends(situation, [reading]),
+        ended_by=ended_by,
         confidence=0.95 if proven else 0.7,
         sentence=sentence,
         waited_for=situation.waited_for,

@@ -172,5 +172,6 @@ def owing_workers(reading: RankReading) -> Sequence[WorkerReading]:
 def thread_lock_edges(job: JobReading) -> Iterator[Edge]:
     """Draw which rank waits for its own threads."""
     for reading in job.ranks.values():
-        if reading.activity == "idle" and read_locks(reading.view) is not None:
+        own = reading.view.own_process
+        if reading.activity == "idle" and own is not None and read_locks(own) is not None:
             yield Edge(reading.node, reading.node, "for a lock of its own threads")

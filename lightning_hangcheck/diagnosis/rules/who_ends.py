@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
 from lightning_hangcheck.reading.kernel_targets import in_own_memory, limited, steady_targets
 from lightning_hangcheck.reading.rank_activity import read_process_activity
-from lightning_hangcheck.reading.stuck_thread import exits_in_vain
-from lightning_hangcheck.reading.thread_locks import read_locks
+from lightning_hangcheck.reading.thread_locks import waits_in_vain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,9 +63,7 @@ def _nobody_can(situation: Situation, reading: RankReading) -> bool:
     own = reading.view.own_process
     if reading.activity != "idle" or own is None:
         return False
-    locked = read_locks(reading.view)
-    threads = locked is not None and locked.all_locked and len(locked.threads) > 1
-    return threads or exits_in_vain(own) or bool(situation.deadlocked(reading))
+    return waits_in_vain(own) or bool(situation.deadlocked(reading))
 
 
 def _of_rank(job: JobReading, reading: RankReading) -> EndedBy:
@@ -107,6 +104,8 @@ class _Walk:
             look: At the process.
             targets: What it waits for, none for a word of its own memory.
         """
+        if waits_in_vain(look):
+            return "nobody"
         if not targets:
             return "inside" if in_own_memory(look) else "outside"
         timed = limited(look)
