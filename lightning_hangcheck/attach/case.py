@@ -16,8 +16,8 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, CodeNote, Limits, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord
-from lightning_hangcheck.reading.rank_activity import read_rank_activity
-from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
+from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 from lightning_hangcheck.text.moments import before
 
 if TYPE_CHECKING:

@@ -10,4 +10,4 @@ What is knowledge and not logic (frames, remedies) stands in the data files of `
 
 from lightning_hangcheck.diagnosis.judge import judge
 
-__all__ = ["asked_end", "judge", "process_exit", "rounds", "rules", "verdict"]
+__all__ = ["asked_end", "judge", "process_exit", "rounds", "verdict"]

@@ -11,25 +11,25 @@ from msgspec.structs import replace
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
-from lightning_hangcheck.reading.kernel_targets import steady_targets, through_children, works
-from lightning_hangcheck.reading.messages import awaited_peers
-from lightning_hangcheck.reading.open_operations import asks_for_end, open_operation
-from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
-from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.rank_activity import (
+from lightning_hangcheck.reading.activity.rank_activity import (
     ProcessActivity,
     RankActivity,
     read_process_activity,
     read_rank_activity,
 )
-from lightning_hangcheck.reading.torch_waits import Wait, find_wait, of_own_process
+from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
+from lightning_hangcheck.reading.place import users_place
+from lightning_hangcheck.reading.records.messages import awaited_peers
+from lightning_hangcheck.reading.records.open_operations import asks_for_end, open_operation
+from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children, works
+from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_own_process
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.reading.activity.rank_activity import Activity
     from lightning_hangcheck.reading.knowledge.loading import WaitKind
-    from lightning_hangcheck.reading.rank_activity import Activity
 
 LONGEST_SILENCE_S = 10 * 365 * 86_400.0
 MOST_LISTED = 4_096

@@ -13,7 +13,7 @@ from lightning_hangcheck.model.phase_words import creates_logger, phase_of_name
 from lightning_hangcheck.model.slugs import Phase
 from lightning_hangcheck.reading.knowledge.frames import meanings
 from lightning_hangcheck.reading.place import is_exiting
-from lightning_hangcheck.reading.torch_waits import bare_name
+from lightning_hangcheck.reading.waits.torch_waits import bare_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

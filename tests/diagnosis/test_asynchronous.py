@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.evidence import ThreadStack
-from lightning_hangcheck.reading.open_operations import open_operation
+from lightning_hangcheck.reading.records.open_operations import open_operation
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView

@@ -32,7 +32,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.reading.phase_of_life import phase_of_life
 from lightning_hangcheck.reading.place import is_exiting, users_place
-from lightning_hangcheck.reading.torch_waits import find_wait, of_own_process
+from lightning_hangcheck.reading.waits.torch_waits import find_wait, of_own_process
 from lightning_hangcheck.reading.wording import within
 
 if TYPE_CHECKING:

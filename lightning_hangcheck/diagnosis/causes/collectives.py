@@ -20,7 +20,7 @@ from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.source import left_loop, parked_in, rank_conditions, tests_apart
-from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 from lightning_hangcheck.reading.wording import join, name_ranks, verb, within
 
 if TYPE_CHECKING:

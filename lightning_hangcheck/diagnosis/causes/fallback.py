@@ -14,7 +14,7 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Finding, Rule, Situation
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
-from lightning_hangcheck.reading.torch_waits import FOR_RANKS
+from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 
 if TYPE_CHECKING:

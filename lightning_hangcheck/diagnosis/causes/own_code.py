@@ -15,8 +15,8 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.kernel_targets import in_words
-from lightning_hangcheck.reading.thread_locks import waits_in_vain
+from lightning_hangcheck.reading.waits.kernel_targets import in_words
+from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.wording import (
     duration,
     join,

@@ -24,7 +24,7 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.diagnosis.rules.who_ends import asks_again, who_ends
 from lightning_hangcheck.model.evidence import MemoryUse
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.kernel_targets import asks_anew
+from lightning_hangcheck.reading.waits.kernel_targets import asks_anew
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.text.moments import NANOSECONDS
 

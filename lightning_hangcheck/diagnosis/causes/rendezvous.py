@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
-from lightning_hangcheck.reading.torch_waits import RENDEZVOUS
+from lightning_hangcheck.reading.waits.torch_waits import RENDEZVOUS
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.stuck_thread import lock_keeper
-from lightning_hangcheck.reading.thread_locks import read_locks
+from lightning_hangcheck.reading.waits.stuck_thread import lock_keeper
+from lightning_hangcheck.reading.waits.thread_locks import read_locks
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import RankReading
-    from lightning_hangcheck.reading.thread_locks import LockedThreads
+    from lightning_hangcheck.reading.waits.thread_locks import LockedThreads
 
 MOST_SHOWN = 8
 

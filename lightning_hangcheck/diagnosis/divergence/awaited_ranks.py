@@ -15,8 +15,8 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     pending_collective,
     record_of,
 )
-from lightning_hangcheck.reading.messages import awaited_peers
-from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+from lightning_hangcheck.reading.records.messages import awaited_peers
+from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Collection

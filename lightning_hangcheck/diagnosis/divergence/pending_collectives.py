@@ -11,8 +11,8 @@ from lightning_hangcheck.diagnosis.job import RankReading
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import NOT_NOTED
 from lightning_hangcheck.reading.knowledge.frames import DISTINCT_FRAMES
-from lightning_hangcheck.reading.open_operations import open_operation
-from lightning_hangcheck.reading.torch_waits import COLLECTIVE
+from lightning_hangcheck.reading.records.open_operations import open_operation
+from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.verdict import Edge
-from lightning_hangcheck.reading.kernel_targets import steady_targets
-from lightning_hangcheck.reading.rank_activity import read_process_activity
-from lightning_hangcheck.reading.thread_locks import read_locks
+from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
+from lightning_hangcheck.reading.waits.kernel_targets import steady_targets
+from lightning_hangcheck.reading.waits.thread_locks import read_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -6,4 +6,4 @@ much silence. The rules themselves are in
 ``causes``. One that lacks its evidence is skipped, and `engine` says so: none guesses.
 """
 
-__all__ = ["blame", "contract", "engine", "patience", "who_ends"]
+__all__ = ["blame", "contract", "engine", "who_ends"]

@@ -14,10 +14,10 @@ from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.slugs import Cause, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.kernel_targets import endless
+from lightning_hangcheck.reading.waits.kernel_targets import endless
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.reading.rank_activity import Activity
+    from lightning_hangcheck.reading.activity.rank_activity import Activity
 
 EndedBy = Literal[
     "nobody",

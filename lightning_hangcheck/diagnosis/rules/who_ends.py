@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
-from lightning_hangcheck.reading.kernel_targets import in_own_memory, limited, steady_targets
-from lightning_hangcheck.reading.rank_activity import read_process_activity
-from lightning_hangcheck.reading.thread_locks import waits_in_vain
+from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
+from lightning_hangcheck.reading.waits.kernel_targets import in_own_memory, limited, steady_targets
+from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

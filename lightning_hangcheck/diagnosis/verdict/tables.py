@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
     from lightning_hangcheck.model.beat import Beat, OpenSection
     from lightning_hangcheck.model.verdict import State
-    from lightning_hangcheck.reading.rank_activity import Activity
+    from lightning_hangcheck.reading.activity.rank_activity import Activity
 
 MOST_ROWS = 1_024
 STATES: dict[Activity, State] = {

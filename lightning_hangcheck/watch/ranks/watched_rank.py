@@ -11,7 +11,7 @@ from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.model.case import ProcessExit, RankView
 from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.probes.memory import kill_counter
-from lightning_hangcheck.reading.livelock import FunctionsMet
+from lightning_hangcheck.reading.activity.livelock import FunctionsMet
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.ranks.progress import Progress
 
@@ -115,7 +115,7 @@ class WatchedRank:
 
     def note_activity(self, now_ns: int) -> bool:
         """Take from the looks whether the rank advances, and say whether it stands still."""
-        from lightning_hangcheck.reading.rank_activity import read_rank_activity
+        from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
 
         seen = read_rank_activity(self.view("", now_ns))
         if seen.carried:
@@ -156,7 +156,7 @@ class WatchedRank:
 
     def _in_paced_place(self, sample: Sample) -> bool:
         """Knowledge of frames is read with the first look: while all is well a sidecar is small."""
-        from lightning_hangcheck.reading.paced_place import in_paced_place
+        from lightning_hangcheck.reading.activity.paced_place import in_paced_place
 
         return in_paced_place(self.beat, sample)
 

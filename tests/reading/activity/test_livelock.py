@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
-from lightning_hangcheck.reading.livelock import FunctionsMet
+from lightning_hangcheck.reading.activity.livelock import FunctionsMet
 
 SECOND = 1_000_000_000
 OURS = "/venv/lib/python3.11/site-packages/lightning_hangcheck/recorder/background.py"

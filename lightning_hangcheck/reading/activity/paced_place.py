@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.reading.knowledge.frames import meanings
-from lightning_hangcheck.reading.torch_waits import bare_name
+from lightning_hangcheck.reading.waits.torch_waits import bare_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection

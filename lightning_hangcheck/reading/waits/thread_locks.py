@@ -9,7 +9,7 @@ from msgspec import Struct
 from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.wait_chain import awaits_executor, joins, wait_chain
+from lightning_hangcheck.reading.waits.wait_chain import awaits_executor, joins, wait_chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.reading.wait_chain import IN_MEMORY, own_targets, wait_chain
+from lightning_hangcheck.reading.waits.wait_chain import IN_MEMORY, own_targets, wait_chain
 from lightning_hangcheck.reading.wording import process_name
 from lightning_hangcheck.text.moments import NANOSECONDS
 

@@ -35,7 +35,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from lightning_hangcheck.reading.rank_activity import (
+from lightning_hangcheck.reading.activity.rank_activity import (
     Activity,
     read_process_activity,
     read_rank_activity,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.reading.kernel_targets import targets_of
+from lightning_hangcheck.reading.activity.process_activity import BUSY_SHARE, thread_shares
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.process_activity import BUSY_SHARE, thread_shares
-from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait
-from lightning_hangcheck.reading.wait_chain import joins, wait_chain
+from lightning_hangcheck.reading.waits.kernel_targets import targets_of
+from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
+from lightning_hangcheck.reading.waits.wait_chain import joins, wait_chain
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
-from lightning_hangcheck.reading.paced_place import in_paced_place
+from lightning_hangcheck.reading.activity.paced_place import in_paced_place
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase

@@ -20,7 +20,7 @@ from cases import (
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Pace, RankView
-from lightning_hangcheck.reading.rank_activity import read_rank_activity
+from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessLook

@@ -17,11 +17,14 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
     WaitTarget,
 )
-from lightning_hangcheck.reading.kernel_targets import limited, steady_targets
-from lightning_hangcheck.reading.rank_activity import read_process_activity, read_rank_activity
-from lightning_hangcheck.reading.stuck_thread import stuck_thread
-from lightning_hangcheck.reading.thread_locks import waits_in_vain
-from lightning_hangcheck.reading.wait_chain import wait_chain
+from lightning_hangcheck.reading.activity.rank_activity import (
+    read_process_activity,
+    read_rank_activity,
+)
+from lightning_hangcheck.reading.waits.kernel_targets import limited, steady_targets
+from lightning_hangcheck.reading.waits.stuck_thread import stuck_thread
+from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
+from lightning_hangcheck.reading.waits.wait_chain import wait_chain
 
 FUTEX = 202
 WAITS = rank(0, IN_BARRIER)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.reading.livelock import NEWEST, in_one_call
-from lightning_hangcheck.reading.open_operations import open_operation
-from lightning_hangcheck.reading.torch_waits import FOR_RANKS, Wait, find_wait
+from lightning_hangcheck.reading.activity.livelock import NEWEST, in_one_call
+from lightning_hangcheck.reading.records.open_operations import open_operation
+from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, Wait, find_wait
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView

@@ -10,18 +10,18 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
-from lightning_hangcheck.reading.device_waits import device_wait
-from lightning_hangcheck.reading.kernel_targets import awaited_processes
-from lightning_hangcheck.reading.livelock import in_one_call
-from lightning_hangcheck.reading.process_activity import (
+from lightning_hangcheck.reading.activity.livelock import in_one_call
+from lightning_hangcheck.reading.activity.process_activity import (
     BUSY_SHARE,
     IDLE_SHARE,
     Step,
     compare,
     gpu_works,
 )
-from lightning_hangcheck.reading.stuck_thread import lock_keeper, stuck_thread
-from lightning_hangcheck.reading.torch_waits import FOR_RANKS, Wait, find_wait, of_own_process
+from lightning_hangcheck.reading.records.device_waits import device_wait
+from lightning_hangcheck.reading.waits.kernel_targets import awaited_processes
+from lightning_hangcheck.reading.waits.stuck_thread import lock_keeper, stuck_thread
+from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, Wait, find_wait, of_own_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from msgspec import Struct
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, owner_of
 from lightning_hangcheck.model.evidence import TargetKind, ThreadStack
 from lightning_hangcheck.reading.knowledge.frames import meanings
-from lightning_hangcheck.reading.torch_waits import FOR_RANKS, find_wait, holds
+from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait, holds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
-from lightning_hangcheck.reading.rank_activity import read_rank_activity
+from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView

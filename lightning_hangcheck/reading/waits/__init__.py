@@ -1,0 +1,3 @@
+"""What a thread waits for, and where that wait ends: frames, locks, the kernel, other threads."""
+
+__all__ = ["kernel_targets", "stuck_thread", "thread_locks", "torch_waits", "wait_chain"]
