@@ -33,6 +33,7 @@ class Identity(Struct, frozen=True, kw_only=True):
         round: How often the launcher had started the job's ranks before, None where it does not
             say: TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.
         most_restarts: How often it will at most, None where it does not say.
+        store_port: Where the ranks keep the store that they share: MASTER_PORT.
         problems: One sentence for each variable that could not be used.
     """
 
@@ -44,6 +45,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     launcher: Launcher = "none"
     round: int | None = None
     most_restarts: int | None = None
+    store_port: int | None = None
     problems: tuple[str, ...] = ()
 
     @property
@@ -89,6 +91,7 @@ def identify(environment: Mapping[str, str]) -> Identity:
         launcher=launcher,
         round=read(ROUND_COUNTS[launcher]) if launcher in ROUND_COUNTS else None,
         most_restarts=read("TORCHELASTIC_MAX_RESTARTS") if launcher == "torchrun" else None,
+        store_port=read("MASTER_PORT"),
         problems=tuple(read.problems),
     )
 

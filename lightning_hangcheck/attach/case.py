@@ -116,6 +116,7 @@ def _view(found: FoundRank, seen: Observation) -> RankView:
         local_rank=found.local_rank,
         host=seen.host,
         pid=found.pid,
+        store_port=found.store_port,
         beat=beat,
         slept_for_s=None if slept is None else round(slept, 3),
         processes=seen.looks.get(found.rank, ()),

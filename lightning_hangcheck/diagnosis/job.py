@@ -89,6 +89,17 @@ class RankReading(Struct, frozen=True, kw_only=True):
         stuck = self.rank_activity.stuck
         return "main thread" if stuck is None else f"thread {stuck.name or stuck.tid}"
 
+    def keeps_store(self, target: WaitTarget) -> bool:
+        """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
+        port = self.view.store_port
+        socket = target.kind == "socket" and not target.call.startswith("accept")
+        return port is not None and socket and target.name.rpartition(":")[2] == str(port)
+
+    @property
+    def at_store(self) -> bool:
+        """Whether it waits for a key of that store, which another rank could bring."""
+        return self.activity == "idle" and any(map(self.keeps_store, self.targets))
+
     @property
     def rank(self) -> int:
         """Its global rank."""

@@ -172,6 +172,8 @@ class RankView(Struct, frozen=True, kw_only=True):
     Attributes:
         pid: None where the rank never had a process on a node that we see.
         rivals: Other processes that say of themselves that they are this rank.
+        store_port: Port of the store that the ranks share, as its launcher told it; None where none
+            did.
         silent_for_s: Seconds since its last progress, by its page, or judged from outside where
             it has none.
         idle_for_s: Seconds since it last used the processor or moved bytes, never more than
@@ -190,6 +192,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int | None = None
     rivals: tuple[int, ...] = ()
+    store_port: int | None = None
     beat: Beat | None = None
     silent_for_s: float = 0.0
     idle_for_s: float = 0.0

@@ -43,6 +43,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
         started_ticks: 0 where its process was gone before it was seen.
         start: By which start of the job's ranks it came, as far as its environment tells.
         guessed: Nothing said so: it is only the first Python process of a job without any rank.
+        store_port: As in `Identity`.
         rivals: Processes that say of themselves that they are this rank too.
     """
 
@@ -54,6 +55,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
     local_world_size: int | None = None
     start: RoundStart = RoundStart()
     guessed: bool = False
+    store_port: int | None = None
     rivals: tuple[int, ...] = ()
 
 
@@ -175,6 +177,7 @@ def _rank_by_environment(
         world_size=identity.world_size,
         local_world_size=_local_world_size(identity),
         start=_start_of(identity),
+        store_port=identity.store_port,
     )
 
 
@@ -199,6 +202,7 @@ def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
         world_size=beat.world_size,
         local_world_size=_local_world_size(process.identity),
         start=_start_of(process.identity),
+        store_port=process.identity.store_port,
     )
 
 

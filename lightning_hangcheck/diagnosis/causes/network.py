@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def network_wait(situation: Situation) -> Finding | None:
-    """Blame the suspects that wait for a remote end, unless that is a rank of the job.
+    """Blame the suspects that wait for a remote end, unless that is a rank or the ranks' store.
 
-    Such a rank has its own state, and that is the cause.
+    Such a rank has its own state, and that is the cause; of the store a rank waits for a key.
     """
     waiting = [
         (reading, target)
@@ -26,6 +26,7 @@ def network_wait(situation: Situation) -> Finding | None:
         for target in reading.targets
         if target.kind == "socket" and target.name and not target.call.startswith("accept")
         if not any(situation.job.rank_of(one.pid) for one in target.holders)
+        if not reading.keeps_store(target)
     ]
     if not waiting:
         return None

@@ -140,6 +140,8 @@ MODEL_LOAD = Rule(cause="model_load", needs=("stacks",), find=model_load)
 
 def _waits(reading: RankReading) -> tuple[str | None, str]:
     """Return what the rank waits for: an aspect of the cause, and words."""
+    if reading.at_store:
+        return None, ", waiting for a key of the store that nobody sets"
     for target in reading.targets:
         if target.kind == "process":
             child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"

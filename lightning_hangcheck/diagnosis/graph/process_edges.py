@@ -125,7 +125,7 @@ def _process_nodes(job: JobReading) -> dict[int, str]:
 
 
 def _own(reading: RankReading) -> Iterator[_Blocked]:
-    if _known(reading.own_targets) and reading.wait_kind != "dataloader":
+    if _known(reading.own_targets) and reading.wait_kind != "dataloader" and not reading.at_store:
         yield _Blocked(reading.node, reading.own_targets)
     for worker in reading.workers:
         if _known(worker.targets) and not worker.wants_work:

@@ -1,9 +1,9 @@
 """Which ranks wait for which: in a collective, in the rendezvous, in one of our guards.
 
 A rank in a collective waits for the members of its group that have not come to it. Ranks that form
-a process group wait for those that have not come, or for the store. A rank in a guard waits for
-every rank that has not come to it. At any world size few edges are drawn: each rank keeps its
-place.
+a process group wait for those that have not come, or for the store. A rank that waits for a key of
+the store waits for those that could still bring it. A rank in a guard waits for every rank that has
+not come to it. At any world size few edges are drawn: each rank keeps its place.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_FULL = 4_096
 """Edges between two sets of ranks that are all drawn: 64 times 64."""
+AT_STORE = "for a key of the store"
 STORE = "host:store"
 """A rank that finds no store sleeps between its attempts: no socket shows the address then."""
 
@@ -70,6 +71,21 @@ def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
             continue
         target = keeper.node if comes_late and keeper is not None else STORE
         yield Edge(reading.node, target, through(reading))
+
+
+def store_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw who waits for a key of the ranks' store for whom.
+
+    For the ranks that wait neither there nor for other ranks; where none is left, for those that
+    are gone.
+    """
+    waiting = [reading for reading in job.ranks.values() if reading.at_store]
+    others = [reading for reading in job.ranks.values() if not reading.at_store]
+    free = [one for one in others if one.alive and one.activity != "waiting"]
+    gone = [one for one in others if one.activity == "gone"]
+    for waiter in waiting:
+        for target in free or gone:
+            yield Edge(waiter.node, target.node, AT_STORE)
 
 
 def guard_edges(job: JobReading) -> Iterator[Edge]:

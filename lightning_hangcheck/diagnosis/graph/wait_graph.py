@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
     rank_edges.rendezvous_edges,
     rank_edges.guard_edges,
+    rank_edges.store_edges,
     process_edges.dataloader_edges,
     process_edges.kernel_edges,
     process_edges.thread_lock_edges,

@@ -71,6 +71,8 @@ def _of_rank(job: JobReading, reading: RankReading) -> EndedBy:
         return computation(reading)
     if reading.activity != "idle":
         return BY_ACTIVITY[reading.activity]
+    if reading.at_store:
+        return "outside"
     walk = _Walk(job, reading)
     if reading.wait_kind == "dataloader":
         owing = owing_workers(reading)

@@ -132,6 +132,7 @@ class WatchedRank:
             host=host,
             pid=self.found.pid,
             rivals=self.found.rivals,
+            store_port=self.found.store_port,
             beat=self.beat,
             silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
