@@ -157,7 +157,7 @@ def rank(
     number: int, *stacks: Frames, silent: float = 31.0, children: Any = (), **fields: Any
 ) -> RankView:
     """A rank of pid 100 + its number; ``fields`` are those of `look`, or of `RankView`."""
-    own = {name: fields.pop(name) for name in ("pace", "beat") if name in fields}
+    own = {name: fields.pop(name) for name in ("pace", "beat", "goes_round") if name in fields}
     pid = 100 + number
     processes = (look(*stacks, pid=pid, **fields), *children) if stacks else tuple(children)
     return RankView(

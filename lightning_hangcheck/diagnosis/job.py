@@ -25,7 +25,7 @@ from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, thr
 from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_own_process
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.reading.activity.rank_activity import Activity
@@ -222,7 +222,7 @@ def read_job(case: Case) -> JobReading:
     ranks = {rank: _in_operation(_read_rank(views[rank], known), case) for rank in sorted(views)}
     return JobReading(
         case=case,
-        ranks=ranks,
+        ranks={rank: _circling_with(one, ranks) for rank, one in ranks.items()},
         elsewhere=tuple(islice(absent, MOST_LISTED)),
         gaps=tuple(gaps),
     )
@@ -254,6 +254,20 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
         own_targets=targets if found.activity == "idle" else (),
         child=child if found.activity == "idle" else None,
     )
+
+
+def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
+    """Read a rank that is busy in the same functions as one that goes round: so does it."""
+    if reading.activity != "busy" or reading.circling or not reading.frames:
+        return reading
+    own = _functions(reading)
+    if not any(one.circling and _functions(one) == own for one in ranks.values()):
+        return reading
+    return replace(reading, rank_activity=replace(reading.rank_activity, circling=True))
+
+
+def _functions(reading: RankReading) -> list[tuple[str, str]]:
+    return [(frame.function, frame.file) for frame in reading.frames]
 
 
 def _in_operation(reading: RankReading, case: Case) -> RankReading:

@@ -180,6 +180,8 @@ class RankView(Struct, frozen=True, kw_only=True):
             ``silent_for_s``; the silence that counts for an idle rank.
         nothing_new_for_s: Seconds since it last did anything new: beat, moved bytes, or was in a
             function where it had not been seen. It may move through its code all the while.
+        goes_round: Since then, as far as it was looked at, its main thread was seen at several
+            lines, or to run Python at one.
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
             the kernel's scheduler; None where nobody asked, or it does not tell.
         processes: Its own process first (role ``rank``), then its children.
@@ -197,6 +199,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     silent_for_s: float = 0.0
     idle_for_s: float = 0.0
     nothing_new_for_s: float = field(default=0.0, name="circling_for_s")
+    goes_round: bool = False
     slept_for_s: float | None = None
     pace: Pace | None = None
     processes: tuple[ProcessLook, ...] = ()

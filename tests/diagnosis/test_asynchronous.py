@@ -77,7 +77,7 @@ def test_what_another_thread_entered_never_stands_for_the_main_thread() -> None:
 
     verdict = judge(
         job(
-            beside(rank(0, IN_LOAD, cpu=1.0, silent=20.0)),
+            beside(rank(0, IN_LOAD, cpu=1.0, goes_round=True, silent=20.0)),
             flying(rank(1, IN_ALL_REDUCE, silent=20.0), "all_reduce 4", thread=1),
         )
     )
@@ -90,7 +90,7 @@ def test_a_rank_that_left_well_is_not_waited_for_by_a_group_without_it() -> None
     pair = {"group": "1", "ranks": (0, 1)}
     verdict = judge(
         job(
-            flying(rank(0, IN_LOAD, cpu=1.0, silent=20.0), **pair),  # type: ignore[arg-type]
+            flying(rank(0, IN_LOAD, cpu=1.0, goes_round=True, silent=20.0), **pair),  # type: ignore[arg-type]
             flying(rank(1, IN_ALL_REDUCE, silent=20.0), "all_reduce 4", **pair),  # type: ignore[arg-type]
             gone(2, 0),
         )

@@ -80,7 +80,14 @@ def test_a_rank_that_computed_silently_is_idle_only_since_it_stopped_computing()
 def test_a_rank_that_burns_cpu_spins() -> None:
     spins = rank(1, IN_LOAD, cpu=1.0, pace=FAST, silent=61.0)
     assert _told(job(WAITS, spins)) == ("hang", (1,), (0,), "spinning")
-    assert _told(job(WAITS, rank(1, IN_LOAD, cpu=1.0)))[0] == "suspect"
+    goes_round = rank(1, IN_LOAD, cpu=1.0, goes_round=True)
+    assert _told(job(WAITS, goes_round))[0] == "suspect"
+
+
+def test_one_long_call_is_a_computation_of_which_nothing_is_known() -> None:
+    for silent, kind in ((299.0, "healthy"), (300.0, "hang")):
+        computes = rank(1, IN_LOAD, cpu=1.0, silent=silent)
+        assert _told(job(rank(0, IN_BARRIER, silent=silent), computes))[0] == kind
 
 
 def test_a_stopped_rank_is_proven_at_once() -> None:
@@ -189,7 +196,8 @@ def test_a_dead_or_stopped_worker_is_told(children: list[Any], words: str) -> No
 
 
 def test_a_spinning_worker_has_the_patience_of_a_busy_rank() -> None:
-    spins = [worker(0, IN_GETITEM, cpu=1.0)]
+    elsewhere = (*IN_GETITEM[:-1], user("Samples.__getitem__", 18, "data.py"))
+    spins = [worker(0, IN_GETITEM, elsewhere, IN_GETITEM, cpu=1.0)]
     assert _told(job(WAITS, rank(1, IN_LOADER, children=spins)))[0] == "suspect"
     known = rank(1, IN_LOADER, children=spins, pace=FAST, silent=61.0)
     assert _told(job(WAITS, known)) == ("hang", (1,), (0,), "dataloader_worker")

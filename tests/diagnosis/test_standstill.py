@@ -115,6 +115,22 @@ def test_an_idle_rank_may_wait_for_what_one_that_goes_round_does_not_make() -> N
     assert told(case) == ("suspect", (1,), "spinning")
 
 
+def test_of_ranks_in_the_same_functions_one_that_is_seen_to_go_round_shows_that_all_do() -> None:
+    alike = [rank(number, IN_LOAD, cpu=1.0, silent=11.0) for number in (0, 1)]
+    seen = replace(alike[0], goes_round=True)
+    assert told(job(seen, alike[1])) == ("suspect", (0, 1), "spinning")
+    elsewhere = rank(1, (MAIN, user("whiten", 9)), cpu=1.0, silent=11.0)
+    assert judge(job(seen, elsewhere)).verdict == "healthy"
+
+
+def test_children_may_have_been_given_the_same_again_and_again() -> None:
+    """Of a pool, not of a DataLoader."""
+    child = look(*ROUND, pid=700, role="worker", cpu=1.0)
+    waits = waiting_for("pipe", "read", "pipe:[9]", 700)
+    view = rank(0, IN_LOAD, silent=60.0, children=[child], **waits)
+    assert judge(job(replace(view, nothing_new_for_s=60.0))).verdict == "healthy"
+
+
 def test_ranks_that_go_round_stand_at_other_lines_each_time_they_are_seen() -> None:
     case = job(rounds(0, 60.0), rank(1, *ROUND[:2], cpu=1.0, silent=60.0), rounds(2, 60.0))
     assert told(case)[0] == "healthy"  # of rank 1 there are two samples: too few for a suspicion

@@ -15,6 +15,7 @@ from cases import (
     job,
     look,
     rank,
+    user,
     waiting_for,
     with_threads,
     worker,
@@ -103,7 +104,7 @@ def test_a_wait_for_a_child_is_told_by_what_the_child_waits_for(
         (ASKS_REMOTE, "outside"),
         ({"state": "T"}, "person"),
         ({"state": "Z"}, "nobody"),
-        ({"cpu": 1.0}, "circles"),
+        ({"cpu": 1.0}, "unknown_pace"),
     ],
 )
 def test_a_wait_for_a_batch_is_told_by_what_its_worker_waits_for(
@@ -119,7 +120,12 @@ def test_a_batch_that_no_worker_is_left_to_make_never_comes() -> None:
 
 def test_a_computation_is_told_by_its_pace() -> None:
     assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST)) == "known_pace"
-    assert ended_by(rank(1, IN_LOAD, cpu=1.0)) == "circles"
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0, goes_round=True)) == "circles"
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0)) == "unknown_pace"
+    cropping = (*IN_GETITEM, user("crop", 9, "data.py"))
+    loops = worker(0, IN_GETITEM, cropping, IN_GETITEM, cpu=1.0)
+    circling = replace(rank(1, IN_LOADER, children=[loops]), nothing_new_for_s=9.0)
+    assert ended_by(circling) == "circles"
 
 
 def test_the_only_thread_of_a_process_waits_in_vain_for_its_own_memory() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
+from lightning_hangcheck.reading.activity.process_activity import gpu_works
 from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
 from lightning_hangcheck.reading.waits.kernel_targets import in_own_memory, limited, steady_targets
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
@@ -45,10 +46,15 @@ def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
 
 
 def computation(reading: RankReading) -> EndedBy:
-    """Say with which patience a rank's computation is met: by its pace, or how it goes round."""
-    pace = reading.view.pace
-    known = pace is not None and pace.known and not reading.livelocked
-    return "known_pace" if known else "circles"
+    """Say with which patience a rank's computation is met: by its pace, or how it goes round.
+
+    What its GPU does, nobody sees: that counts as going round, as long as it works.
+    """
+    pace, own = reading.view.pace, reading.view.own_process
+    if pace is not None and pace.known and not reading.livelocked:
+        return "known_pace"
+    for_gpu = own is not None and gpu_works(own)
+    return "circles" if reading.circling or for_gpu else "unknown_pace"
 
 
 def asks_again(reading: RankReading) -> bool:

@@ -9,7 +9,7 @@ from lightning_hangcheck.model.code_owner import is_ours
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample, ThreadStack
 
 Function = tuple[str, str]
 LARGEST_LOOP = 10
@@ -24,9 +24,16 @@ class FunctionsMet:
 
     A loop's functions have all been met after a few looks; a long computation that gets on calls
     others later. All processes and threads of a rank count together.
+
+    Attributes:
+        goes_round: Since anything new was met, the rank's main thread was seen at several lines, or
+            to run Python at one. Of a call of microseconds one look in seven sees that, where the
+            interpreter lock is given up in it (torch 2.13, py-spy 0.4.3, ``isfinite`` in a loop).
     """
 
     def __init__(self) -> None:
+        self.goes_round = False
+        self._main: tuple[Frame, ...] = ()
         self._known: set[Function] = set()
         self._always: set[Function] | None = None
         self._of_rank: set[Function] = set()
@@ -56,7 +63,17 @@ class FunctionsMet:
             new = new or len(self._of_rank - self._always) > LARGEST_LOOP
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
+            self._main, self.goes_round = (), False
+        if not of_child:
+            self._watch_main(sample)
         return new
+
+    def _watch_main(self, sample: Sample) -> None:
+        main = _thread(sample, None)
+        if main is not None:
+            elsewhere = bool(self._main) and main.frames != self._main
+            self.goes_round = self.goes_round or main.owns_gil or elsewhere
+            self._main = self._main or main.frames
 
 
 def in_one_call(look: ProcessLook, tid: int | None = None) -> ThreadStack | None:

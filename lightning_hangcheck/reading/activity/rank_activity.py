@@ -117,15 +117,14 @@ def read_rank_activity(view: RankView) -> RankActivity:
     activity = _of_alive(view, process, wait)
     if activity == "idle" and own is not None and gpu_works(own):
         return replace(found, activity="busy", wait=wait, for_gpu=True)
-    if activity != "moving":
-        circling = activity == "busy" and _circles(view, stuck)
-        return replace(found, activity=activity, wait=wait, circling=circling)
-    seen = [read_process_activity(look) for look in view.processes]
-    if any(one.carried for one in seen):
-        return replace(found, activity=activity, wait=wait, carried=True)
-    livelocked = _livelocked(view, seen)
-    activity = "busy" if livelocked else activity
-    return replace(found, activity=activity, wait=wait, livelocked=livelocked, circling=livelocked)
+    if activity == "moving":
+        seen = [read_process_activity(look) for look in view.processes]
+        carried = any(one.carried for one in seen)
+        livelocked = not carried and _livelocked(view, seen)
+        activity = "busy" if livelocked else activity
+        found = replace(found, carried=carried, livelocked=livelocked)
+    circling = activity == "busy" and _circles(view, process, stuck, wait)
+    return replace(found, activity=activity, wait=wait, circling=circling)
 
 
 def read_process_activity(look: ProcessLook) -> ProcessActivity:
@@ -183,17 +182,30 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
     return _helped(view, None if wait is not None else awaited_processes(view)) or own
 
 
-def _circles(view: RankView, stuck: ThreadStack | None) -> bool:
-    """Whether any of a rank's busy processes was seen at several places, or to run Python at one.
+def _circles(
+    view: RankView, process: ProcessActivity, stuck: ThreadStack | None, wait: Wait | None
+) -> bool:
+    """Whether a busy rank goes round and round, and is not in one long call.
+
+    Of its children only a worker that owes a batch counts: all others may have been given the same
+    to do again and again.
 
     Args:
         view: The rank.
-        stuck: The thread in which its own process's wait ends, where that is not the main one.
+        process: What its own process does.
+        stuck: The thread in which that process's wait ends, where that is not the main one.
+        wait: The known wait in which it stands.
     """
-    busy = [one for one in view.processes if read_process_activity(one).activity == "busy"]
-    helper = stuck.tid if stuck is not None else None
-    tids = [helper if look is view.own_process else None for look in busy]
-    return any(in_one_call(look, tid) is None for look, tid in zip(busy, tids, strict=True))
+    own = view.own_process
+    if own is not None and process.activity in ("busy", "moving"):
+        if process.activity == "moving" or (view.goes_round and stuck is None):
+            return True
+        return in_one_call(own, stuck.tid if stuck is not None else None) is None
+    if wait is None or wait.kind != "dataloader":
+        return False
+    workers = [one for one in view.processes if one.role == "worker"]
+    busy = [one for one in workers if read_process_activity(one).activity in ("busy", "moving")]
+    return any(in_one_call(one) is None for one in busy)
 
 
 def _livelocked(view: RankView, seen: Sequence[ProcessActivity]) -> bool:

@@ -137,6 +137,7 @@ class WatchedRank:
             silent_for_s=round(self.progress.silent_ns(now_ns) / NANOSECONDS, 3),
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
             nothing_new_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
+            goes_round=self._functions.goes_round,
             pace=self.pace(),
             processes=tuple(
                 ProcessLook(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
 from lightning_hangcheck.reading.activity.livelock import FunctionsMet
 
@@ -23,6 +25,30 @@ def test_functions_are_new_once_whatever_their_lines() -> None:
     assert met.meet(at(3, "main", "crop", "random"), 2 * SECOND, of_child=False)
     assert not met.meet(at(4, "main", "crop"), 3 * SECOND, of_child=False)
     assert not met.meet(at(5, "main"), 3 * SECOND, of_child=False)
+
+
+def test_several_lines_or_python_at_one_show_that_it_goes_round() -> None:
+    met = FunctionsMet()
+    met.meet(at(2, "main"), 0, of_child=False)
+    assert not met.goes_round
+    met.meet(at(2, "main"), 2 * SECOND, of_child=False)
+    met.meet(at(3, "crop"), 2 * SECOND, of_child=True)
+    assert not met.goes_round
+    met.meet(at(4, "main"), 3 * SECOND, of_child=False)
+    assert not met.goes_round  # the worker's function was new, so what was seen before is past
+    met.meet(at(5, "main"), 3 * SECOND, of_child=False)
+    assert met.goes_round
+    met.meet(at(6, "main", "evaluate"), 3 * SECOND, of_child=False)
+    assert not met.goes_round
+    met.meet(in_python(at(7, "main", "evaluate")), 6 * SECOND, of_child=False)
+    assert met.goes_round
+
+
+def in_python(sample: Sample) -> Sample:
+    assert sample.stack is not None
+    main, *others = sample.stack.threads
+    threads = (replace(main, owns_gil=True), *others)
+    return replace(sample, stack=replace(sample.stack, threads=threads))
 
 
 def test_all_threads_count_but_our_own() -> None:
