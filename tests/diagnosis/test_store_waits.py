@@ -1,4 +1,4 @@
-"""Ranks that wait for a key of the store that they share: another rank brings it, not its server."""
+"""Ranks that wait for a key of the store that they share: a rank brings it, not its server."""
 
 from __future__ import annotations
 
