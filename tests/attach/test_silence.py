@@ -111,9 +111,16 @@ def test_one_that_writes_bytes_is_healthy() -> None:
 
 
 def test_a_long_computation_is_suspected_only_when_others_waited_long() -> None:
-    busy = slept(rank(1, IN_LOAD, cpu=0.9), 0.0)
+    elsewhere = (*IN_LOAD[:-1], user("load", 42))
+    busy = slept(rank(1, IN_LOAD, elsewhere, IN_LOAD, cpu=0.9), 0.0)
     assert judged(waiting(9.0), busy).verdict == "healthy"
     assert judged(waiting(45.0), busy).verdict == "suspect"
+    assert judged(waiting(400.0), busy).verdict == "hang"
+
+
+def test_one_long_call_is_no_suspect_before_the_last_limit() -> None:
+    busy = slept(rank(1, IN_LOAD, cpu=0.9), 0.0)
+    assert judged(waiting(45.0), busy).verdict == "healthy"
     assert judged(waiting(400.0), busy).verdict == "hang"
 
 

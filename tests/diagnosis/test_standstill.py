@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import FUTEX, IN_LOAD, MAIN, gone, job, look, rank, user, waiting_for, with_lock_owner
+from cases import (
+    FUTEX,
+    IN_BARRIER,
+    IN_LOAD,
+    MAIN,
+    gone,
+    job,
+    look,
+    rank,
+    user,
+    waiting_for,
+    with_lock_owner,
+)
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
@@ -128,7 +140,10 @@ def test_children_may_have_been_given_the_same_again_and_again() -> None:
     child = look(*ROUND, pid=700, role="worker", cpu=1.0)
     waits = waiting_for("pipe", "read", "pipe:[9]", 700)
     view = rank(0, IN_LOAD, silent=60.0, children=[child], **waits)
-    assert judge(job(replace(view, nothing_new_for_s=60.0))).verdict == "healthy"
+    view = replace(view, nothing_new_for_s=60.0)
+    assert judge(job(view)).verdict == "healthy"
+    awaited = job(view, rank(1, IN_BARRIER, silent=60.0))
+    assert told(awaited) == ("suspect", (0,), "spinning")
 
 
 def test_ranks_that_go_round_stand_at_other_lines_each_time_they_are_seen() -> None:

@@ -161,14 +161,15 @@ def _situate(job: JobReading, graph: WaitGraph, divergence: Divergence | None) -
 def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
     """Return the ranks that hold a job up in which every rank is stuck and none waits for another.
 
-    Stuck is one that is idle or goes round and round. Where any goes round, an idle one may wait
-    for what that does not make. Those that only ask again and again, for whatever it is, may wait
+    Stuck is one that is idle or goes round and round; its children may have been given the same to
+    do again and again, but for a DataLoader's. Where any goes round, an idle one may wait for what
+    that does not make. Those that only ask again and again, for whatever it is, may wait
     for what the others do not make. Both are victims where there is any other.
 
     Returns:
         None where a rank does anything else, or may on a node that is not seen.
     """
-    circling = [one for one in job.alive if one.circling]
+    circling = [one for one in job.alive if one.circling and _by_itself(one)]
     idle = [one for one in job.alive if one.activity == "idle"]
     if len(circling) + len(idle) < len(job.alive) or job.elsewhere:
         return ()
@@ -176,6 +177,10 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     lone = minority_of_one(ends) if not circling else None
     firm = [one for one in ends if not asks_again(one)]
     return (lone,) if lone is not None else tuple(firm or ends)
+
+
+def _by_itself(reading: RankReading) -> bool:
+    return reading.process_activity.activity != "idle" or reading.wait_kind == "dataloader"
 
 
 def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:

@@ -49,6 +49,8 @@ BUSY_PERCENT = 5
 NEARLY_FULL = 0.95
 GIB = 1 << 30
 NEWEST = 3
+Connections = dict[int | None, int | None]
+"""By inode, None where that could not be read, the bytes that each carried so far."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -156,15 +158,24 @@ def _connection_carries(earlier: Sample, later: Sample) -> bool:
     thread that is at other connections than before has had its answer from one.
     """
     before, after = _connections(earlier), _connections(later)
-    return any(before[tid] != after[tid] for tid in before.keys() & after.keys())
+    return any(_carried(before[tid], after[tid]) for tid in before.keys() & after.keys())
 
 
-def _connections(sample: Sample) -> dict[int, set[tuple[int | None, int]]]:
-    """Each waiting thread with its connections and the bytes that each carried so far."""
-    found: dict[int, set[tuple[int | None, int]]] = {}
+def _carried(before: Connections, after: Connections) -> bool:
+    """Compare what is known of both times: the kernel's list of sockets may leave out some."""
+    known = None not in before and None not in after
+    return (known and before.keys() != after.keys()) or any(
+        None not in (before[one], after[one]) and before[one] != after[one]
+        for one in before.keys() & after.keys()
+    )
+
+
+def _connections(sample: Sample) -> dict[int, Connections]:
+    """Each waiting thread with its connections."""
+    found: dict[int, Connections] = {}
     for tid, target in targets_of(sample):
-        if target.kind == "socket" and target.carried_bytes is not None:
-            found.setdefault(tid, set()).add((target.connection, target.carried_bytes))
+        if target.kind == "socket":
+            found.setdefault(tid, {})[target.connection] = target.carried_bytes
     return found
 
 

@@ -123,7 +123,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         livelocked = not carried and _livelocked(view, seen)
         activity = "busy" if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
-    circling = activity == "busy" and _circles(view, process, stuck, wait)
+    circling = activity == "busy" and _circles(view, process, stuck)
     return replace(found, activity=activity, wait=wait, circling=circling)
 
 
@@ -182,29 +182,21 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
     return _helped(view, None if wait is not None else awaited_processes(view)) or own
 
 
-def _circles(
-    view: RankView, process: ProcessActivity, stuck: ThreadStack | None, wait: Wait | None
-) -> bool:
-    """Whether a busy rank goes round and round, and is not in one long call.
-
-    Of its children only a worker that owes a batch counts: all others may have been given the same
-    to do again and again.
+def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None) -> bool:
+    """Whether a busy rank, or what works for it, goes round and round, and not in one long call.
 
     Args:
         view: The rank.
         process: What its own process does.
         stuck: The thread in which that process's wait ends, where that is not the main one.
-        wait: The known wait in which it stands.
     """
     own = view.own_process
     if own is not None and process.activity in ("busy", "moving"):
         if process.activity == "moving" or (view.goes_round and stuck is None):
             return True
         return in_one_call(own, stuck.tid if stuck is not None else None) is None
-    if wait is None or wait.kind != "dataloader":
-        return False
-    workers = [one for one in view.processes if one.role == "worker"]
-    busy = [one for one in workers if read_process_activity(one).activity in ("busy", "moving")]
+    children = [one for one in view.processes if one is not own]
+    busy = [one for one in children if read_process_activity(one).activity in ("busy", "moving")]
     return any(in_one_call(one) is None for one in busy)
 
 

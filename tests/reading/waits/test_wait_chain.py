@@ -54,8 +54,8 @@ IN_FETCH = (*POOL, user("fetch", 8))
 IN_PRODUCE = (user("produce", 7),)
 IN_METRICS = (user("log_metrics", 5),)
 IN_WANDB_READER = (Frame("read", f"{SITE}/wandb/sdk/reader.py", 5),)
-SERVER = WaitTarget(call="recvfrom", kind="socket", name="10.0.0.1:443")
-TRACKER = WaitTarget(call="recvfrom", kind="socket", name="10.0.0.9:443")
+SERVER = WaitTarget(call="recvfrom", kind="socket", name="10.0.0.1:443", connection=6)
+TRACKER = WaitTarget(call="recvfrom", kind="socket", name="10.0.0.9:443", connection=5)
 SELF_PIPE = WaitTarget(call="epoll_wait", kind="socket")
 ENDLESS = WaitTarget(call="futex", kind="futex", name="0x7f")
 
@@ -297,6 +297,33 @@ def test_a_loop_at_several_connections_stands_still_until_one_of_them_carries() 
     loop = Thread(IN_LOOP, (*several, SELF_PIPE), syscall=232)
     assert _activity(loop) == "idle"
     assert _activity(msgspec.structs.replace(loop, carried=20)) == "moving"
+
+
+@pytest.mark.parametrize(
+    ("later", "activity"),
+    [
+        ({"carried_bytes": None}, "idle"),
+        ({"carried_bytes": None, "connection": None}, "idle"),
+        ({"connection": 10, "carried_bytes": 0}, "moving"),
+        (None, "moving"),
+    ],
+)
+def test_a_connection_that_the_kernel_left_out_of_its_list_has_carried_nothing(
+    later: dict[str, Any] | None, activity: str
+) -> None:
+    """It may skip sockets where others come and go meanwhile; one that is gone was answered."""
+    several = [msgspec.structs.replace(SERVER, connection=inode) for inode in (7, 8, 9)]
+    seen = process(Thread(IN_LOOP, (*several, SELF_PIPE), syscall=232))
+    *earlier, newest = seen.samples
+    assert newest.kernel is not None
+    (main,) = newest.kernel.threads
+    first, *others = main.waits_for
+    changed = [msgspec.structs.replace(first, **later)] if later is not None else []
+    threads = (msgspec.structs.replace(main, waits_for=(*changed, *others)),)
+    kernel = msgspec.structs.replace(newest.kernel, threads=threads)
+    samples = (*earlier, msgspec.structs.replace(newest, kernel=kernel))
+    read = read_process_activity(msgspec.structs.replace(seen, samples=samples))
+    assert read.activity == activity
 
 
 def test_what_this_package_wraps_runs_in_threads_of_the_program() -> None:
