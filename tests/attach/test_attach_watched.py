@@ -99,9 +99,13 @@ def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
 
 @pytest.mark.real
 def test_after_another_tools_look_a_hang_is_suspected_and_never_healthy(
-    program: StartProgram, tmp_path: Path
+    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody watches it; py-spy paused it a moment ago, so by the kernel it has hardly slept."""
+    """Nobody watches it; py-spy paused it a moment ago, so by the kernel it has hardly slept.
+
+    Nobody could end the wait of its only thread, so that patience is longer than a visit here.
+    """
+    monkeypatch.setenv("HANGCHECK_PROVEN_AFTER", "7")
     launcher = program("starting_ranks.py", "stuck", "2")
     lines = [launcher.first_words, launcher.announcement()]
     for rank in (line.split()[1] for line in lines):
