@@ -59,7 +59,7 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It never beats, and no rank sleeps for longer than until the watcher's next look."""
-    job, run = watched(tmp_path, "stuck"), tmp_path / "run"
+    job, run = watched(tmp_path, "fed"), tmp_path / "run"
     try:
         until(lambda: told(run, "hang"), "the watcher to tell the hang", seconds=60.0)
         pid = str(pids(run)[0])
@@ -99,14 +99,10 @@ def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
 
 @pytest.mark.real
 def test_after_another_tools_look_a_hang_is_suspected_and_never_healthy(
-    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: StartProgram, tmp_path: Path
 ) -> None:
-    """Nobody watches it; py-spy paused it a moment ago, so by the kernel it has hardly slept.
-
-    Nobody could end the wait of its only thread, so that patience is longer than a visit here.
-    """
-    monkeypatch.setenv("HANGCHECK_PROVEN_AFTER", "7")
-    launcher = program("starting_ranks.py", "stuck", "2")
+    """Nobody watches it; py-spy paused it a moment ago, so by the kernel it has hardly slept."""
+    launcher = program("starting_ranks.py", "fed", "2")
     lines = [launcher.first_words, launcher.announcement()]
     for rank in (line.split()[1] for line in lines):
         look = [str(find_py_spy()), "dump", "--pid", rank]

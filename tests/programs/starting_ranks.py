@@ -1,8 +1,8 @@
 """Starts ranks as a launcher does: a mode, their number; each announces itself.
 
-Modes: stuck (rank 1 stands in its own code, the others in a barrier), saving (rank 1 writes a file
-slowly), advancing (every rank steps), stopped (rank 1 stops itself), alone (no
-launcher's variables).
+Modes: stuck (rank 1 stands in its own code, the others in a barrier), fed (likewise, beside a
+thread that could set it free), saving (rank 1 writes a file slowly), advancing (every rank steps),
+stopped (rank 1 stops itself), alone (no launcher's variables).
 """
 
 import os
@@ -42,6 +42,11 @@ def waits_for_feed():
     threading.Event().wait()
 
 
+def waits_beside_a_thread():
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    waits_for_feed()
+
+
 def becomes(mode, rank):
     announce(f"{rank} {os.getpid()}")
     if mode == "advancing":
@@ -51,7 +56,7 @@ def becomes(mode, rank):
     elif mode == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
-        saves() if mode == "saving" else waits_for_feed()
+        {"saving": saves, "fed": waits_beside_a_thread}.get(mode, waits_for_feed)()
 
 
 def launches(mode, count):
