@@ -10,8 +10,10 @@ from cases import (
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_BARRIER,
+    IN_CONNECT,
     IN_GETITEM,
     IN_GUARD,
+    IN_INIT,
     IN_LOAD,
     IN_LOADER,
     IN_WANDB,
@@ -342,3 +344,10 @@ def test_a_rule_without_its_evidence_is_skipped_and_says_what_it_lacked() -> Non
 def test_no_rule_is_skipped_where_its_evidence_is_there() -> None:
     skipped = conclude(job(rank(0, IN_BARRIER), rank(1, IN_LOAD))).skipped
     assert [(one.cause, one.lacks) for one in skipped] == [("process_dead", ("process_exits",))]
+
+
+def test_what_a_more_specific_rule_explains_is_not_called_sooner_as_unknown() -> None:
+    """Nobody comes to the store where rank 1 looks: an outsider may, so it is only suspected."""
+    lost, waits = rank(1, IN_CONNECT, silent=60.0), rank(0, IN_INIT, silent=60.0)
+    verdict = judge(job(waits, lost, local_world_size=None))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "rendezvous")

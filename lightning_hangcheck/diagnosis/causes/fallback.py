@@ -37,7 +37,8 @@ def unknown(situation: Situation) -> Finding | None:
     everybody = job.world_size > 1 and 0 < len(waiting) == len(job.ranks)
     if everybody:
         moving = any(reading.process_activity.activity == "moving" for reading in waiting)
-        return None if moving else _all_wait(situation, waiting)
+        explained = situation.waited_for and not situation.suspects
+        return None if moving or explained else _all_wait(situation, waiting)
     unseen = situation.suspects_that_are("unseen")
     if not unseen and all(one.activity == "waiting" for one in situation.suspects):
         unseen = situation.suspects
