@@ -10,7 +10,7 @@ import pytest
 from processes import PROGRAMS, until
 
 from lightning_hangcheck.probes.proc.vitals import vitals
-from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
+from lightning_hangcheck.probes.stacks.python_stacks import python_stacks, takes_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,3 +136,24 @@ def test_a_process_in_state_d_is_read(program: StartProgram) -> None:
     until(lambda: vitals(pid).state == "D", "state D")
     frames = take(pid).threads[0].frames
     assert "waits_for_its_child" in [frame.function for frame in frames]
+
+
+@pytest.mark.parametrize(
+    ("line", "takes"),
+    [
+        ("with self.lock:", True),
+        ("    with guard:  # of the cache (all of it)", True),
+        ("with guard: hits += 1", True),
+        ("with guard, other as taken:", True),
+        ("self.lock.acquire(timeout=5)", True),
+        ("with guard: torch.mm(a, b)", False),
+        ("with open(path):", False),
+        ("without: int = 1", False),
+    ],
+)
+def test_a_line_that_takes_a_lock_and_calls_nothing_else_is_known(
+    tmp_path: Path, line: str, takes: bool
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"{line}\n")
+    assert takes_lock(str(file), 1) == takes

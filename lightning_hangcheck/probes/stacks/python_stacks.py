@@ -21,7 +21,7 @@ from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, PySpyLate, fin
 from lightning_hangcheck.probes.stacks.unpaused import DumpedThread, read_threads
 from lightning_hangcheck.time_limit import Looked, NoAnswer, guarded, within
 
-TAKES_LOCK = re.compile(rb"^\s*with\s[^()]*:\s*(#.*)?$|\.acquire\(")
+TAKES_LOCK = re.compile(rb"^\s*with\s[^()#]*:[^()#]*(#.*)?$|\.acquire\(")
 TIME_LIMIT_S = 0.2
 LARGEST_FILE = 4 * 1024 * 1024  # generated code; it would cost more than it tells
 

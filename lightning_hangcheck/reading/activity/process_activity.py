@@ -41,6 +41,8 @@ one that means another call on the other (uname, semget, shmdt) is none that a t
 DOWNLOAD_RATE = 1024
 """Bytes a second that count for a thread that waits at a connection: a gigabyte in 12 days. What
 services in the process exchange meanwhile stays below."""
+SHORTEST_FLOW_S = 1.0
+"""Time over which bytes are counted at least: our own threads read 390 of them at once."""
 STORAGE_ANSWERS = 20
 """Times a second that a thread which waits for storage is woken above which it gets on. A call that
 hangs is woken never, or once in many seconds to try again."""
@@ -146,9 +148,10 @@ def _transfers(after: ProcessState, flowed: int, seconds: float) -> bool:
     main = after.threads[0] if after.threads else None
     if main is None:
         return False
+    span_s = max(seconds, SHORTEST_FLOW_S)
     if any(target.kind == "socket" for target in main.waits_for):
-        return flowed / seconds > DOWNLOAD_RATE
-    return main.syscall in TRANSFER_CALLS and flowed / seconds > TRANSFER_RATE
+        return flowed > DOWNLOAD_RATE * span_s
+    return main.syscall in TRANSFER_CALLS and flowed > TRANSFER_RATE * span_s
 
 
 def _connection_carries(earlier: Sample, later: Sample) -> bool:

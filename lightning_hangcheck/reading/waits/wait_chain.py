@@ -263,8 +263,11 @@ def _parked(thread: ThreadStack) -> bool:
 
 
 def _rests(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
+    """Whether it only waits for news. A loop that is nobody's may run anybody's coroutine."""
     state = states.get(thread.tid) if thread.tid is not None else None
     if state is None:
+        return False
+    if _in_event_loop(thread) and all(is_standard(frame.file) for frame in thread.frames):
         return False
     named = own_targets(thread, state)
     reads = bool(named) and all(one.kind in ("socket", "pipe") for one in named)

@@ -23,6 +23,7 @@ from cases import (
     look,
     missing,
     rank,
+    sample,
     user,
     worker,
 )
@@ -34,6 +35,7 @@ from lightning_hangcheck.model.evidence import (
     Sample,
     ThreadStack,
     ThreadState,
+    WaitTarget,
 )
 from lightning_hangcheck.reading.activity.rank_activity import (
     Activity,
@@ -95,6 +97,21 @@ def test_half_a_sample_is_no_sample(part: str) -> None:
     whole = look(IN_LOAD)
     halves = tuple(msgspec.structs.replace(one, **{part: None}) for one in whole.samples)
     assert _of_process(msgspec.structs.replace(whole, samples=halves)) == "unseen"
+
+
+@pytest.mark.parametrize(("read", "activity"), [(390, "idle"), (2_000, "moving")])
+def test_a_line_that_our_own_threads_read_between_two_looks_is_no_transfer(
+    read: int, activity: str
+) -> None:
+    """Looks may come 0.2 s after each other."""
+    waits = (WaitTarget(call="recvmsg", kind="socket"),)
+    at_socket = {"state": "S", "waits_for": waits}
+    first, second = (
+        sample(IN_LOAD, NOW_NS + n * SECOND // 5, pid=1, cpu_s=0, read_bytes=n * read, **at_socket)
+        for n in range(2)
+    )
+    seen = ProcessLook(pid=1, role="rank", samples=(first, second))
+    assert _of_process(seen) == activity
 
 
 def test_two_samples_of_the_same_moment_show_nothing() -> None:

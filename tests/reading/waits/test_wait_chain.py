@@ -140,6 +140,20 @@ def test_an_event_loop_waits_for_its_connections_and_for_its_executor() -> None:
     assert ends(idle, Thread(IN_FETCH[1:], (SERVER,)), parked(POOL)) == ["fetch"]
 
 
+def test_an_event_loop_in_a_thread_of_nobodys_runs_anybodys_coroutines() -> None:
+    """fsspec's ``sync`` asks once a second whether the event is set that a coroutine will set."""
+    asks = Thread(
+        (*IN_QUEUE[:2], Frame("Event.wait", f"{STDLIB}/threading.py", 629), LIBRARY_WAIT),
+        (WaitTarget(call="futex", kind="time"),),
+        syscall=FUTEX,
+    )
+    loop = (Frame("Thread.run", f"{STDLIB}/threading.py", 982), *IN_LOOP[2:])
+    seen = process(asks, Thread(loop, (SELF_PIPE, SERVER), syscall=232))
+    assert [target.name for target in steady_targets(seen)] == ["10.0.0.1:443"]
+    wandbs = (Frame("run", f"{SITE}/wandb/sdk/loop.py", 5), *IN_LOOP[2:])
+    assert not steady_targets(process(asks, Thread(wandbs, (SELF_PIPE, SERVER), syscall=232)))
+
+
 def test_only_the_pools_own_threads_do_the_pools_work() -> None:
     ticks = sleeper(IN_METRICS, 1, 2, 3)
     assert ends(parked(IN_FUTURE), ticks, Thread(IN_FETCH, (SERVER,)), parked(POOL)) == ["fetch"]
