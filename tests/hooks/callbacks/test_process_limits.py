@@ -25,6 +25,7 @@ SPARE_USER = 61_000  # plus our pid: a user who runs nothing else
 
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.timeout(240),
     pytest.mark.skipif(
         os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("prlimit"),
         reason="another user without root's rights is needed: the kernel asks nothing of root",
@@ -51,7 +52,7 @@ def _run_limited(folder: Path, limit: int, command: Sequence[str]) -> tuple[int,
         text=True,
     )
     try:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=200)
     finally:
         end(process)
     return process.returncode, sorted(out.splitlines()), err
