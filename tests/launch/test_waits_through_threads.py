@@ -46,7 +46,7 @@ SHAPES = {
     "lock_in_process_pool": Right("file_lock", "lock_in_process_pool"),
     "joined_child": Right("network_wait", "joined_child"),
     "program_that_sleeps": Right("rank_stalled", "program_that_sleeps"),
-    "interpreter_lock": Right("gil_held", "<lambda>"),
+    "interpreter_lock": Right("gil_held", "interpreter_lock.<lambda>"),
     "barrier_in_thread": Right("rank_stalled", "barrier_in_thread"),
 }
 
