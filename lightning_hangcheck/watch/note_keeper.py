@@ -25,12 +25,16 @@ class NoteKeeper:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._written_ns = 0
+        self._told_ns = 0
 
     def update(self, roster: Roster, told: Publisher, now_ns: int) -> None:
-        """Write down how things are, once a second; memory that is full costs no more than that."""
-        if now_ns - self._written_ns < EVERY_S * NANOSECONDS:
+        """Write down how things are, once a second, and what was told at once.
+
+        Memory that is full costs no more than that.
+        """
+        if told.told_ns == self._told_ns and now_ns - self._written_ns < EVERY_S * NANOSECONDS:
             return
-        self._written_ns = now_ns
+        self._written_ns, self._told_ns = now_ns, told.told_ns
         notes = WatchNotes(
             written_ns=now_ns,
             ranks=_notes(roster, now_ns),
