@@ -9,10 +9,15 @@ from msgspec import Struct
 from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.waits.wait_chain import awaits_executor, joins, wait_chain
+from lightning_hangcheck.reading.waits.wait_chain import (
+    awaits_executor,
+    joins,
+    may_help,
+    wait_chain,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample, ThreadState
 
@@ -56,8 +61,9 @@ def waits_in_vain(look: ProcessLook) -> bool:
     change: a fork leaves all other threads of the parent behind, also one that held a lock. Else
     the main thread must wait for a lock, for the end of threads or for an executor, and so, without
     a time limit, must every thread that could end this. One of these may also wait for news, such
-    as a queue's, where the user's own code does so: to what a library waits for, a thread may see
-    that runs no Python.
+    as a queue's or an event's, where the user's own code does so and every thread waits likewise:
+    to what a library waits for, a thread may see that runs no Python, and one that reads from a
+    connection may call the user back.
     """
     samples = [one for one in look.samples if one.kernel is not None][-2:]
     circles = [_circle(one) for one in samples]
@@ -85,9 +91,15 @@ def _circle(sample: Sample) -> set[Standing] | None:
     main, *others = chain.threads
     if not (_in_lock(main) or (others and _given_away(main))):
         return None
-    if not all(_in_lock(one) or _given_away(one) or _users_wait(one) for one in others):
+    for_news = [one for one in others if not (_in_lock(one) or _given_away(one))]
+    if for_news and not (all(map(_users_wait, for_news)) and _all_wait(sample, words)):
         return None
     return {(one.tid, one.frames, words[one.tid]) for one in chain.threads if one.tid is not None}
+
+
+def _all_wait(sample: Sample, words: Collection[int]) -> bool:
+    threads = sample.stack.threads if sample.stack is not None else ()
+    return all(one.tid in words for one in threads if may_help(one))
 
 
 def _words(states: Sequence[ThreadState]) -> dict[int, tuple[str, ...]]:

@@ -98,9 +98,7 @@ def _followed(key: _ById) -> WaitChain | None:
         return None
     states = {state.tid: state for state in sample.kernel.threads}
     main, *helpers = sample.stack.threads
-    others = [
-        _Helper.of(one, states) for one in helpers if not _parked(one) and not is_our_thread(one)
-    ]
+    others = [_Helper.of(one, states) for one in helpers if may_help(one)]
     followed, ends, met = [main], [], {id(main)}
     for thread in followed:
         state = states.get(thread.tid) if thread.tid is not None else None
@@ -149,6 +147,11 @@ def is_our_thread(thread: ThreadStack) -> bool:
     """Whether a thread runs this package's code alone: what we wrap has the wrapped within."""
     files = [frame.file for frame in thread.frames if not is_standard(frame.file)]
     return bool(files) and all(map(is_ours, files))
+
+
+def may_help(thread: ThreadStack) -> bool:
+    """Whether a thread might end anybody's wait: it is none of ours, and not without work."""
+    return not _parked(thread) and not is_our_thread(thread)
 
 
 def _waits_for_threads(thread: ThreadStack, state: ThreadState) -> bool:

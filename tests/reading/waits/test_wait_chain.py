@@ -224,6 +224,8 @@ def test_a_joined_thread_that_waits_for_news_is_where_the_wait_ends() -> None:
     assert waits_in_vain(joined)
     assert not waits_in_vain(process(parked(IN_JOIN), consumes, sleeper(IN_METRICS, 1, 2, 3)))
     assert not waits_in_vain(process(parked(IN_QUEUE), consumes))
+    calls_back = Thread(IN_WANDB_READER, (TRACKER,))
+    assert not waits_in_vain(process(parked(IN_JOIN), consumes, calls_back))
 
 
 TIMED = WaitTarget(call="futex", kind="time")
