@@ -15,4 +15,7 @@ for _ in range(200):
     optimizer.step()
 dist.barrier()
 sys.stdout.write(f"rank {dist.get_rank()}: {model.module.bias.item():.4f}\n")
+# DDP's reducer keeps the group alive, and a thread of gloo that frees a tensor while the
+# interpreter is torn down aborts the rank: https://github.com/pytorch/pytorch/pull/179291
+del model, optimizer
 dist.destroy_process_group()

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+LONGEST_RUN_S = 110
+"""Two ranks that import Lightning and transformers take 15 s alone, several times that beside others."""
+
 
 def start_run(
     folder: Path,
@@ -58,10 +61,10 @@ def run_words(command: Sequence[str], *options: str, hangcheck: Path | None = No
 def run(
     folder: Path, command: Sequence[str], *options: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `hangcheck run` to its end, at most a minute."""
+    """Run `hangcheck run` to its end."""
     process = start_run(folder, command, *options, **environment)
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=LONGEST_RUN_S)
     finally:
         end(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
