@@ -27,7 +27,7 @@ from lightning_hangcheck.rundir.layout import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RANKS_PROGRAM = Path(__file__).with_name("eight_stuck_ranks.py")
+RANKS_PROGRAM = Path(__file__).parent / "programs" / "eight_stuck_ranks.py"
 RANKS = 8
 START_LIMIT_S = 300.0
 LOOK_LIMIT_S = 5.0

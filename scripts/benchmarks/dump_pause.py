@@ -18,7 +18,7 @@ from figures import Figure, tell
 
 from lightning_hangcheck.probes.sample import Subject, sample_all
 
-PROGRAM = Path(__file__).with_name("paused_process.py")
+PROGRAM = Path(__file__).parent / "programs" / "paused_process.py"
 START_LIMIT_S = 120.0
 LOOK_LIMIT_S = 5.0
 INTERVAL_S = 0.25

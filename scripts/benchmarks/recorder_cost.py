@@ -14,8 +14,8 @@ from pathlib import Path
 
 from figures import Figure, describe_machine, tell
 
-CALLS_PROGRAM = Path(__file__).with_name("recorder_calls.py")
-HEARTBEAT_PROGRAM = Path(__file__).with_name("heartbeat_of_nvrx.py")
+CALLS_PROGRAM = Path(__file__).parent / "programs" / "recorder_calls.py"
+HEARTBEAT_PROGRAM = Path(__file__).parent / "programs" / "heartbeat_of_nvrx.py"
 LIMIT_S = 120
 TARGETS = {
     "beat()": "under 0.3 µs",

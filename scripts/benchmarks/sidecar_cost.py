@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from figures import Figure, tell
 
-RANKS_PROGRAM = Path(__file__).with_name("eight_ranks.py")
+RANKS_PROGRAM = Path(__file__).parent / "programs" / "eight_ranks.py"
 RANKS = 8
 SETTLING_S = 5.0
 START_LIMIT_S = 60.0

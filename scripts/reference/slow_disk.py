@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reference.injection import Injection
 
 SAVING_S = 15.0
-"""The issue's healthy case "rank 0 saving for 15 s"."""
+"""Longer than any pace, shorter than any patience: a healthy save."""
 WRITES = 60
 
 

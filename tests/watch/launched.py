@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST_RUN_S = 110
-"""Two ranks that import Lightning and transformers take 15 s alone, several times that beside others."""
+"""Two ranks that import Lightning and transformers take 15 s alone, many more beside others."""
 
 
 def start_run(

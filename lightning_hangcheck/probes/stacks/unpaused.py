@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_DUMPS = 3
-"""By the measurement above three torn ones in a row come once in a hundred thousand reads of an idle
-machine; on a busy one, where a read takes longer, more often."""
+"""By the measurement above three torn ones in a row come once in a hundred thousand reads on an
+idle machine; on a busy one, where a read takes longer, more often."""
 
 
 class DumpedLocal(msgspec.Struct):

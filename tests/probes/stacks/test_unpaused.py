@@ -96,7 +96,7 @@ def test_a_thread_that_calls_without_end_is_shown_in_whole_stacks(program: Start
 
 
 def outermost_of(py_spy: Path, pid: int) -> str:
-    """What its main thread began with; a busy machine makes a read long, and what is long is torn."""
+    """What its main thread began with; on a busy machine a read is long, and torn more often."""
     try:
         return read_threads(py_spy, pid, 20.0)[0].frames[-1].name
     except PySpyFailed:
