@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from reference.faults import Fault, Place
 
 SLOW_FIRST_STEP_S = 20.0
-"""The issue's healthy case "20 s first step"."""
+"""A slow start that many jobs have: compilation, caches, a cold disk."""
 STRAGGLER_FACTOR = 5
-"""The issue's healthy case "a straggler 5 times slower"."""
+"""Slower by this factor, a straggler still trains."""
 WORTH_TELLING_S = 2.0
 """Pauses from which hangcheck begins to look."""
 
