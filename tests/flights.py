@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cases import MAIN, SITE, torch, user
+from cases import MAIN, NOW_NS, SITE, rank, torch, user
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Frame
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
 
 TRAIN = "/home/ada/demo/train.py"
+AT_ITEM = (MAIN, user("log_loss", 30))
 IN_LOOP = (MAIN, user("train", 20), torch("all_reduce"))
 AFTER_LOOP = (MAIN, user("train", 30), torch("barrier"))
 IN_NEW_GROUP = (MAIN, user("setup", 12), torch("new_group"), torch("_store_based_barrier"))
@@ -97,3 +98,25 @@ def posting(
     counts = MessageCounts(sent=sent or {}, received=received or {})
     flight = view.flight or FlightRecord(taken_ns=1)
     return replace(view, flight=replace(flight, messages=counts))
+
+
+def on_device(view: RankView, *ops: str, first: int = 1, on_device: bool = True) -> RankView:
+    """Open operations, as NCCL's record shows them: what has ended is left out."""
+    entries = tuple(
+        CollectiveEntry(seq=number, op=op, created_ns=NOW_NS + number)
+        for number, op in enumerate(ops, start=first)
+    )
+    record = CollectiveRecord(
+        group="0",
+        ranks=(0, 1, 2),
+        on_device=on_device,
+        last_enqueued=first + len(ops) - 1,
+        last_completed=first - 1,
+        entries=entries,
+    )
+    return replace(view, flight=FlightRecord(taken_ns=NOW_NS, groups=(record,)))
+
+
+def spinning(number: int, *stacks: tuple[object, ...]) -> RankView:
+    """A rank that burns a core."""
+    return rank(number, *(stacks or (AT_ITEM,)), cpu=1.0)

@@ -19,8 +19,7 @@ from lightning_hangcheck.reading.activity.rank_activity import (
 )
 from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.records.messages import awaited_peers
-from lightning_hangcheck.reading.records.open_operations import asks_for_end, open_operation
+from lightning_hangcheck.reading.records.started_operations import asked_end, device_message
 from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children, works
 from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_own_process
 
@@ -272,27 +271,15 @@ def _functions(reading: RankReading) -> list[tuple[str, str]]:
 
 def _in_operation(reading: RankReading, case: Case) -> RankReading:
     """Read a rank that waits, without a frame of torch, for an operation that it started before."""
-    still = reading.activity in ("idle", "busy") and reading.wait is None
-    if not still or not asks_for_end(case.code, reading.frames):
+    if reading.activity not in ("idle", "busy") or reading.wait is not None:
         return reading
-    found = open_operation(reading.view)
-    name = found[1].op if found is not None else _open_message(reading.view, case)
-    if not name:
+    wait = asked_end(case, reading.view, reading.frames)
+    if wait is None and reading.activity == "busy":
+        wait = device_message(case, reading.view)
+    if wait is None:
         return reading
-    activity = replace(
-        reading.rank_activity,
-        activity="waiting",
-        wait=Wait("collective", name, reading.frames[-1]),
-    )
+    activity = replace(reading.rank_activity, activity="waiting", wait=wait)
     return replace(reading, rank_activity=activity, targets=())
-
-
-def _open_message(view: RankView, case: Case) -> str:
-    """Name a send or receive that waits for its other end; empty where none does."""
-    for kind in ("isend", "irecv"):
-        if awaited_peers(case.ranks, view, kind):
-            return kind
-    return ""
 
 
 def _silence_s(view: RankView, found: RankActivity) -> float:

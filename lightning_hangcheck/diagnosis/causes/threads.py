@@ -19,6 +19,8 @@ from lightning_hangcheck.reading.waits.thread_locks import read_locks
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.reading.waits.thread_locks import LockedThreads
 
@@ -26,16 +28,17 @@ MOST_SHOWN = 8
 
 
 def thread_deadlock(situation: Situation) -> Finding | None:
-    """Blame the first idle suspect whose threads stand in locks.
+    """Blame the idle suspects whose threads stand in locks.
 
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
-    for reading in situation.suspects_that_are("idle"):
-        own = reading.view.own_process
-        locked = read_locks(own) if own is not None and not reading.targets else None
-        if locked is not None:
-            return _blame(situation, reading, locked)
-    return None
+    found = [
+        (reading, locked)
+        for reading in situation.suspects_that_are("idle")
+        if (own := reading.view.own_process) is not None and not reading.targets
+        if (locked := read_locks(own)) is not None
+    ]
+    return _blame(situation, found) if found else None
 
 
 THREAD_DEADLOCK = Rule(cause="thread_deadlock", needs=("stacks", "kernel"), find=thread_deadlock)
@@ -68,16 +71,21 @@ def gil_held(situation: Situation) -> Finding | None:
 GIL_HELD = Rule(cause="gil_held", needs=("stacks",), find=gil_held)
 
 
-def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) -> Finding:
-    ended_by = who_ends(situation, [reading])
+def _blame(situation: Situation, found: Sequence[tuple[RankReading, LockedThreads]]) -> Finding:
+    """Blame ranks; the first one's threads stand for those of all in the sentence."""
+    culprits, locked = [reading for reading, _ in found], found[0][1]
+    ended_by = who_ends(situation, culprits)
     proven = ended_by == "nobody" and situation.waited_for
+    who = [reading.rank for reading in culprits]
     sentence = join(
-        name_ranks([reading.rank]),
-        f"has waited {duration(reading.silence_s)}",
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"waited {duration(max(reading.silence_s for reading in culprits))}",
+        verb(who, "", "each"),
         _in_words(locked),
     )
     finding = blame(
-        [reading],
+        culprits,
         cause="thread_deadlock",
         ended_by=ended_by,
         confidence=0.95 if proven else 0.7,
@@ -90,9 +98,11 @@ def _blame(situation: Situation, reading: RankReading, locked: LockedThreads) ->
             reading.rank,
             f"thread {thread.name or thread.tid} takes a lock at {thread.frames[-1]}",
         )
-        for thread in locked.threads[:MOST_SHOWN]
+        for reading, one in found
+        for thread in one.threads
     )
-    return replace(finding, place=locked.places[0] if locked.places else None, evidence=evidence)
+    place = locked.places[0] if locked.places else None
+    return replace(finding, place=place, evidence=evidence[:MOST_SHOWN])
 
 
 def _in_words(locked: LockedThreads) -> str:

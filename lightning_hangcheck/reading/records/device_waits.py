@@ -16,27 +16,39 @@ from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, Wait, find_
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import Sample
+    from lightning_hangcheck.model.evidence import Frame, Sample
 
 
 def device_wait(view: RankView) -> Wait | None:
     """Tell for which operation a rank's device keeps a rank that is busy.
 
-    It is at one line of Python in all samples, in a C call that gave up the interpreter lock, while
-    an operation that it put on its device has not ended. No thread beside it waits for other ranks:
-    then that operation may be the other thread's.
+    Returns:
+        None where none that it put on its device is open, or where it is not seen to wait for that.
+    """
+    found, line = open_operation(view), at_device(view)
+    if found is None or not found[0].on_device or line is None:
+        return None
+    return Wait("device", found[1].op, line)
+
+
+def at_device(view: RankView) -> Frame | None:
+    """Return the line at which a rank that is busy may wait for its device.
+
+    It is at that line in all samples, in a C call that gave up the interpreter lock, and has a
+    group whose operations run on its device. No thread beside it waits for other ranks: then what
+    is open may be the other thread's.
 
     Returns:
         None where any of this does not hold, or does not show.
     """
-    found = open_operation(view)
+    groups = view.flight.groups if view.flight is not None else ()
     own = view.own_process
-    if found is None or own is None or not found[0].on_device:
+    if own is None or not any(group.on_device for group in groups):
         return None
     main = in_one_call(own)
     if main is None or not main.frames or any(_beside_waits(one) for one in own.samples[-NEWEST:]):
         return None
-    return Wait("device", found[1].op, main.frames[-1])
+    return main.frames[-1]
 
 
 def _beside_waits(sample: Sample) -> bool:

@@ -9,6 +9,7 @@ from cases import (
     FUTEX,
     IN_BARRIER,
     IN_LOAD,
+    LOCKED,
     MAIN,
     gone,
     job,
@@ -17,6 +18,7 @@ from cases import (
     user,
     waiting_for,
     with_lock_owner,
+    with_threads,
 )
 from msgspec.structs import replace
 
@@ -235,3 +237,11 @@ def test_a_rank_that_left_well_is_nobodys_fault() -> None:
 def test_a_rank_that_failed_while_the_others_work_is_no_alarm() -> None:
     works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
     assert judge(job(gone(0, 1, silent=60.0), works)).verdict == "healthy"
+
+
+def test_ranks_whose_threads_lock_each_other_alike_are_named_together() -> None:
+    ranks = [with_threads(rank(number, IN_LOAD, silent=6.0), LOCKED) for number in range(3)]
+    verdict = judge(job(*ranks))
+    assert (verdict.verdict, verdict.cause) == ("hang", "thread_deadlock")
+    assert verdict.culprits == (0, 1, 2)
+    assert verdict.summary.startswith("ranks 0-2 have waited 6 s each with 2 threads for")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, torch, user
-from flights import TRAIN, flying, posting
+from flights import TRAIN, flying, on_device, posting, spinning
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import CodeNote
@@ -87,3 +87,18 @@ def test_the_rank_that_left_out_what_most_posted_diverged() -> None:
     )
     assert (verdict.culprits, verdict.cause) == ((2,), "rank_diverged")
     assert verdict.confidence == 0.95
+
+
+def test_a_rank_whose_device_keeps_it_for_a_message_waits_for_the_other_end() -> None:
+    """Rank 1 asks its GPU for a number behind a receive for which rank 0 never sends."""
+    receives = posting(on_device(spinning(1), first=41), received={0: 1})
+    goes_on = posting(on_device(spinning(0), "barrier", first=41))
+    verdict = judge(job(goes_on, receives))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "rank_diverged")
+    assert ("rank:1", "rank:0") in {(edge.source, edge.target) for edge in verdict.wait_for}
+
+
+def test_a_rank_that_computes_beside_a_message_that_both_posted_spins() -> None:
+    sends = posting(on_device(rank(0, IN_LOAD), first=41), sent={1: 1})
+    verdict = judge(job(sends, posting(on_device(spinning(1), first=41), received={0: 1})))
+    assert not verdict.wait_for

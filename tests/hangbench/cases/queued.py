@@ -9,6 +9,7 @@ flight record is served where NCCL's is, in its form, and keeps only what has no
 Import it before torch: gloo's own record would tell what NCCL's cannot.
 """
 
+import atexit
 import ctypes
 import json
 import os
@@ -17,6 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from functools import partial
+from pathlib import Path
 
 os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
 
@@ -106,9 +108,13 @@ class QueuedGroup(dist.ProcessGroup):
                 gate.open()
 
     def _gloo_for(self, shapes):
-        """Ranks that meet with other shapes wait for ever; gloo's own answer to that is an abort."""
+        """Ranks that meet with other shapes wait for ever; gloo's own answer to that is an abort.
+
+        The store's client answers one at a time: with one for all, a group whose ranks have not all
+        come would hold the others up.
+        """
         if shapes not in self._gloo:
-            store = dist.PrefixStore(f"{shapes}", self._store)
+            store = dist.PrefixStore(f"{shapes}", self._store.clone())
             self._gloo[shapes] = dist.ProcessGroupGloo(store, self.rank(), self.size())
         return self._gloo[shapes]
 
@@ -227,6 +233,27 @@ def _tell_record(_request, response):
     response.set_status(200)
 
 
+def _hide_record():
+    """Take the names from this process's sockets: nobody may ask for the record any more.
+
+    NCCL's recorder is C++ and answers as long as there is a process. This one is Python: a thread
+    of torch's server that wants the interpreter lock of an ending interpreter is ended by pthread,
+    and the process aborts.
+    """
+    own = {f"socket:[{line.split()[6]}]": line.split()[7:] for line in _unix_sockets()}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            names = own.get(str(descriptor.readlink()), [])
+        except OSError:  # the folder's own descriptor
+            continue
+        for name in names:
+            Path(name).unlink(missing_ok=True)
+
+
+def _unix_sockets():
+    return Path("/proc/net/unix").read_text().splitlines()[1:]
+
+
 def _pass_all_gates():
     for gate in [group.gate() for group in GROUPS]:
         gate.pass_through()
@@ -253,5 +280,6 @@ def loss():
 
 
 bindings._register_handler("dump_nccl_trace_json", _tell_record)
+atexit.register(_hide_record)
 dist.Backend.register_backend("queued", _make, extended_api=True, devices=["cpu"])
 _pretend_a_gpu()

@@ -5,42 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, NOW_NS, job, rank, user
+from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, job, rank, user
+from flights import AT_ITEM, on_device, spinning
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.evidence import ThreadStack
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
 
-AT_ITEM = (MAIN, user("log_loss", 30))
 ELSEWHERE = (MAIN, user("log_loss", 31))
 CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
-
-
-def on_device(view: RankView, *ops: str, first: int = 1, on_device: bool = True) -> RankView:
-    """Open operations, as NCCL's record shows them: what has ended is left out."""
-    entries = tuple(
-        CollectiveEntry(seq=number, op=op, created_ns=NOW_NS + number)
-        for number, op in enumerate(ops, start=first)
-    )
-    record = CollectiveRecord(
-        group="0",
-        ranks=(0, 1, 2),
-        on_device=on_device,
-        last_enqueued=first + len(ops) - 1,
-        last_completed=first - 1,
-        entries=entries,
-    )
-    return replace(view, flight=FlightRecord(taken_ns=NOW_NS, groups=(record,)))
-
-
-def spinning(number: int, *stacks: tuple[object, ...]) -> RankView:
-    """A rank that burns a core."""
-    return rank(number, *(stacks or (AT_ITEM,)), cpu=1.0)
 
 
 def with_main(view: RankView, *others: ThreadStack, owns_gil: bool = False) -> RankView:

@@ -1,0 +1,57 @@
+"""For what does a rank wait that stands in no function of torch: an operation started before? Pure.
+
+It asks for the end of what it started with ``async_op=True``, or its device keeps it because a
+message on it has no other end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.reading.records.device_waits import at_device
+from lightning_hangcheck.reading.records.messages import awaited_peers
+from lightning_hangcheck.reading.records.open_operations import asks_for_end, open_operation
+from lightning_hangcheck.reading.waits.torch_waits import Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.evidence import Frame
+
+
+def asked_end(case: Case, view: RankView, frames: Sequence[Frame]) -> Wait | None:
+    """Return the operation whose end a rank asks for; None where it asks for none.
+
+    Args:
+        case: At hand.
+        view: The rank, still.
+        frames: Of its main thread, outermost first; no known wait is among them.
+    """
+    if not asks_for_end(case.code, frames):
+        return None
+    found = open_operation(view)
+    name = found[1].op if found is not None else _open_message(case, view)
+    return Wait("collective", name, frames[-1]) if name else None
+
+
+def device_message(case: Case, view: RankView) -> Wait | None:
+    """Return the message for which a busy rank's device keeps it; None where it waits for none.
+
+    The ranks' own counts tell: NCCL's record never ends the messages of a batch.
+
+    Args:
+        case: At hand.
+        view: The rank, busy.
+    """
+    line = at_device(view)
+    name = _open_message(case, view) if line is not None else ""
+    return Wait("device", name, line) if line is not None and name else None
+
+
+def _open_message(case: Case, view: RankView) -> str:
+    """Name a send or receive that waits for its other end; empty where none does."""
+    for kind in ("isend", "irecv"):
+        if awaited_peers(case.ranks, view, kind):
+            return kind
+    return ""
