@@ -17,7 +17,7 @@ from lightning_hangcheck.reading.activity.rank_activity import (
     read_process_activity,
     read_rank_activity,
 )
-from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, phase_of_life
+from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, life_beside, phase_of_life
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.records.started_operations import asked_end, device_message
 from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children, works
@@ -221,7 +221,7 @@ def read_job(case: Case) -> JobReading:
     ranks = {rank: _in_operation(_read_rank(views[rank], known), case) for rank in sorted(views)}
     return JobReading(
         case=case,
-        ranks={rank: _circling_with(one, ranks) for rank, one in ranks.items()},
+        ranks={rank: _beside(_circling_with(one, ranks), case) for rank, one in ranks.items()},
         elsewhere=tuple(islice(absent, MOST_LISTED)),
         gaps=tuple(gaps),
     )
@@ -253,6 +253,13 @@ def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
         own_targets=targets if found.activity == "idle" else (),
         child=child if found.activity == "idle" else None,
     )
+
+
+def _beside(reading: RankReading, case: Case) -> RankReading:
+    """Read where in its life a rank is by the others' records, where its own is not to be had."""
+    if not life_beside(reading.view, reading.life, case.ranks):
+        return reading
+    return replace(reading, life=PhaseOfLife("training_step", "life"))
 
 
 def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:

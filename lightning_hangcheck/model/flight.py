@@ -99,6 +99,7 @@ class FlightRecord(Struct, frozen=True, kw_only=True):
         sites: Places that its operations were called from.
         reduced: How often it called a reduction from one and the same place, at most, of the calls
             that are kept; also of those that have gone from the record.
+        repeated: The same of any operation that has no root.
     """
 
     taken_ns: int
@@ -107,6 +108,7 @@ class FlightRecord(Struct, frozen=True, kw_only=True):
     messages: MessageCounts | None = None
     sites: dict[int, CallSite] = {}
     reduced: int = 0
+    repeated: int = 0
 
     def call_of(self, entry: CollectiveEntry) -> CallSite:
         """Return from where an operation was called; an empty one where nobody noted it."""

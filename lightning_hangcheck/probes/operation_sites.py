@@ -35,12 +35,15 @@ def with_sites(
         )
         for group in flight.groups
     )
-    reductions = Counter(
-        call.site for call in calls if call.site in sites and sites[call.site].reduction
-    )
+    often = Counter(call.site for call in calls if call.site in sites)
     used = {site: called for site, called in sites.items() if site in set(found.values())}
-    most = max(reductions.values(), default=0)
-    return replace(flight, groups=groups, sites=used, reduced=most)
+    return replace(
+        flight,
+        groups=groups,
+        sites=used,
+        reduced=max((often[site] for site in often if sites[site].reduction), default=0),
+        repeated=max((often[site] for site in often if not sites[site].root), default=0),
+    )
 
 
 def _sites_of(

@@ -16,7 +16,7 @@ from lightning_hangcheck.reading.place import is_exiting
 from lightning_hangcheck.reading.waits.torch_waits import bare_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Basis = Literal["calls", "page", "names", "life"]
 LEAST_REDUCTIONS = 2
 """Of one shape, before they are taken for those of steps: a start has each at most once."""
+LEAST_REPEATED = 10
+"""The same of gathers and other operations without a root: a start may gather some things that its
+ranks must agree on in a small loop. With a root it hands out each of a model's parameters."""
 AROUND_LOADING = ("trainer_init",)
 """Calls around so much that a file read within them tells more."""
 
@@ -79,6 +82,26 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     return _by_names_or_life(view, frames, said)
 
 
+def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankView]) -> bool:
+    """Whether a rank that could not be asked has taken part in steps, as the others' records say.
+
+    Args:
+        view: The rank.
+        life: Where in its life it seems to be.
+        others: Ranks of the job.
+    """
+    unknown = life is None or (life.phase, life.told_by) == ("startup", "life")
+    if view.flight is not None or view.pid is None or not unknown:
+        return False
+    return any(_stepped_with(view.rank, one.flight) for one in others if one.flight is not None)
+
+
+def _stepped_with(rank: int, flight: FlightRecord) -> bool:
+    """Whether steps came to their end that this rank belongs to; a rank may be ahead of its GPU."""
+    ended = (one.last_completed for one in flight.groups if rank in one.ranks)
+    return _reduced(flight) and max(ended, default=0) >= LEAST_REDUCTIONS
+
+
 def _by_names_or_life(
     view: RankView, frames: Sequence[Frame], said: Phase | None
 ) -> PhaseOfLife | None:
@@ -87,8 +110,9 @@ def _by_names_or_life(
         return PhaseOfLife(named, "names")
     if said in ("dataloading", "training_step"):
         return PhaseOfLife(said, "page")
-    alive = view.pid is not None and view.process_exit is None
-    return PhaseOfLife(_by_deeds(view), "life") if alive or said else None
+    alive, deeds = view.pid is not None and view.process_exit is None, _by_deeds(view)
+    known = alive or said or deeds == "training_step"
+    return PhaseOfLife(deeds, "life") if known else None
 
 
 def _of_a_file(view: RankView, frames: Sequence[Frame], called: Phase | None) -> PhaseOfLife | None:
@@ -160,13 +184,15 @@ def _reduced(flight: FlightRecord | None) -> bool:
 
     On GPUs torch's record drops what has ended; the rank's own notes keep it.
     """
-    if flight is not None and flight.reduced >= LEAST_REDUCTIONS:
+    if flight is None:
+        return False
+    if flight.reduced >= LEAST_REDUCTIONS or flight.repeated >= LEAST_REPEATED:
         return True
-    groups = flight.groups if flight is not None else ()
     seen = Counter(
-        (group.group, entry.op, entry.sizes)
-        for group in groups
-        for entry in group.entries
-        if "reduce" in entry.op
+        (group.group, entry.op, entry.sizes) for group in flight.groups for entry in group.entries
     )
-    return any(count >= LEAST_REDUCTIONS for count in seen.values())
+    return any(
+        count >= (LEAST_REDUCTIONS if "reduce" in op else LEAST_REPEATED)
+        for (_, op, _), count in seen.items()
+        if "reduce" in op or "gather" in op or "all_to_all" in op
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import (
     CallSite,
@@ -52,4 +54,6 @@ def test_a_record_without_threads_takes_the_newest_call() -> None:
 def test_reductions_are_counted_though_the_record_dropped_them() -> None:
     """As NCCL's does with all that has ended."""
     calls = tuple(NotedCall(at_ns, 7, 1) for at_ns in range(5)) + (NotedCall(9, 7, 2),) * 9
-    assert with_sites(FlightRecord(taken_ns=1), calls, {1: STEP, 2: SAVE}).reduced == 5
+    found = with_sites(FlightRecord(taken_ns=1), calls, {1: STEP, 2: SAVE})
+    assert (found.reduced, found.repeated) == (5, 9)
+    assert with_sites(found, calls, {1: STEP, 2: replace(SAVE, root="root 0")}).repeated == 5

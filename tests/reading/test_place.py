@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from cases import (
@@ -29,7 +29,6 @@ from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.reading.phase_of_life import phase_of_life
 from lightning_hangcheck.reading.place import is_exiting, users_place
 from lightning_hangcheck.reading.waits.torch_waits import find_wait, of_own_process
@@ -263,35 +262,6 @@ def test_where_no_call_tells_whole_words_in_the_users_names_do(function: str, ph
     frames = (MAIN, user(function, 7), user("inner", 9), Frame("get", f"{STDLIB}/queue.py", 1))
     assert phase_of(frames, Beat(pid=1, phase="startup")) == phase
     assert phase_of(frames, Beat(pid=1, phase="backward")) == "backward"
-
-
-def reductions(*ops: str) -> FlightRecord:
-    entries = tuple(
-        CollectiveEntry(seq=number, op=op, sizes=((4,),)) for number, op in enumerate(ops)
-    )
-    return FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="0", entries=entries),))
-
-
-@pytest.mark.parametrize(
-    ("known", "phase"),
-    [
-        ({}, "startup"),
-        ({"flight": reductions("barrier", "barrier", "all_reduce")}, "startup"),
-        ({"flight": reductions("all_reduce", "barrier", "all_reduce")}, "training_step"),
-        ({"beat": Beat(pid=1, phase="startup", step=3)}, "training_step"),
-        ({"beat": Beat(pid=1, phase="startup", step=3, ending="finished")}, "teardown"),
-        ({"beat": Beat(pid=1, beats=4)}, "training_step"),
-        ({"beat": Beat(pid=1)}, "startup"),
-    ],
-)
-def test_a_rank_that_nothing_places_is_where_its_life_is(known: dict[str, Any], phase: str) -> None:
-    found = phase_of_life(RankView(rank=0, pid=1, **known), IN_LOAD)
-    assert found is not None
-    assert (found.phase, found.told_by) == (phase, "life")
-
-
-def test_of_a_rank_that_never_came_no_phase_is_known() -> None:
-    assert phase_of_life(RankView(rank=0), ()) is None
 
 
 def test_finishing_the_loggers_run_is_not_creating_it() -> None:
