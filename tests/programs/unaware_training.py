@@ -65,7 +65,9 @@ def main():
     )
     trainer.fit(Model(backbone), datamodule=Data())
     trainer.save_checkpoint(f"{folder}/last.ckpt")
-    print("steps", trainer.global_step, "vocabulary", len(tokenizer), flush=True)
+    # in one write: the output of two ranks may have no buffer
+    sys.stdout.write(f"steps {trainer.global_step} vocabulary {len(tokenizer)}\n")
+    sys.stdout.flush()
     sys.exit(3)
 
 
