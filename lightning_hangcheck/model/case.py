@@ -17,6 +17,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     Attributes:
         condition: Innermost test of the rank under which the line runs, as written; empty if none.
         condition_line: Its line.
+        condition_of_most: It holds for all ranks but one: who stands there is led nowhere.
         skipped_under: A test that holds for one rank, which leaves the block before the line.
         loops: First and last lines of the loops of its function that the line is in, outermost
             first; those that only wait left out.
@@ -29,6 +30,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     line: int
     condition: str = ""
     condition_line: int = 0
+    condition_of_most: bool = False
     skipped_under: str = ""
     loops: tuple[tuple[int, int], ...] = ()
     branches: tuple[tuple[int, int], ...] = ()

@@ -1,9 +1,10 @@
 """Of ranks whose ways parted, which left the common way?
 
-The majority tells; without one, in this order: code under a test of the rank, the sequence of
-operations that earlier steps followed, a loop that the others are still in, an operation that was
-never seen before, and where Lightning parks a rank that does nothing special. The test comes first:
-an evaluation on one rank begins with what any step begins with, so the others seem to diverge.
+The majority tells; without one, in this order: code under a test that only one rank passes, the
+sequence of operations that earlier steps followed, code under any test of the rank, a loop that the
+others are still in, an operation that was never seen before, and where Lightning parks a rank that
+does nothing special. The test comes first: an evaluation on one rank begins with what any step
+begins with, so the others seem to diverge. One that all ranks but one pass leads nobody away.
 """
 
 from __future__ import annotations
@@ -102,8 +103,12 @@ def _means(
     def others(side: _Side) -> frozenset[tuple[Frame, ...]]:
         return frozenset().union(*(other.stacks for other in sides if other is not side))
 
-    def in_condition(side: _Side) -> bool:
+    def under_tests(side: _Side) -> bool:
         return tests_apart(code, side.stacks, others(side))
+
+    def under_tests_of_one(side: _Side) -> bool:
+        of_one = [note for note in code if not note.condition_of_most]
+        return tests_apart(of_one, side.stacks, others(side))
 
     def out_of_loop(side: _Side) -> bool:
         pairs = product(side.stacks, others(side))
@@ -113,8 +118,9 @@ def _means(
         return not any(parked_in(stack) for stack in side.stacks)
 
     return (
-        ("condition", in_condition),
+        ("condition", under_tests_of_one),
         ("sequence", lambda side: _unexpected(side, sides, SURE_CONTEXT)),
+        ("condition", under_tests),
         ("loop", out_of_loop),
         ("novelty", lambda side: _unexpected(side, sides, 0)),
         ("parked", not_parked),

@@ -112,6 +112,7 @@ def _note(source: _File, file: str, line: int) -> CodeNote:
         line=line,
         condition=found.condition,
         condition_line=found.condition_line,
+        condition_of_most=found.condition_of_most,
         skipped_under=found.skipped_under,
         loops=tuple(_span(loop) for loop in found.loops if not _only_waits(loop)),
         branches=tuple(found.branches),
@@ -127,7 +128,8 @@ class _Surroundings:
         self._forget()
 
     def _forget(self) -> None:
-        self.condition, self.condition_line, self.skipped_under = "", 0, ""
+        self._name_condition("", 0)
+        self.skipped_under = ""
         self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
         self.branches: list[tuple[int, int]] = []
         self.awaits = False
@@ -165,7 +167,8 @@ class _Surroundings:
             block = block if isinstance(block, list) else [block]
             self.branches.append((block[0].lineno, block[-1].end_lineno or block[-1].lineno))
         if self._ranks.asks(inner.test) and (inside or not self._ranks.of_one(inner.test)):
-            self._name_condition(_shown(inner.test), inner.test.lineno)
+            of_most = inside and self._ranks.of_one(inner.test) is False
+            self._name_condition(_shown(inner.test), inner.test.lineno, of_most=of_most)
 
     def _after_exits(self, scope: ast.AST, inner: ast.AST) -> None:
         """Note tests that leave the block before a statement: ``if rank: return``."""
@@ -184,8 +187,8 @@ class _Surroundings:
                 else:
                     self._name_condition(text, statement.test.lineno)
 
-    def _name_condition(self, text: str, line: int) -> None:
-        self.condition, self.condition_line = text, line
+    def _name_condition(self, text: str, line: int, *, of_most: bool = False) -> None:
+        self.condition, self.condition_line, self.condition_of_most = text, line, of_most
 
 
 def _child_at(node: ast.AST, line: int) -> ast.AST | None:

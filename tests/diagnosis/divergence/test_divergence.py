@@ -160,6 +160,21 @@ def test_a_test_of_the_rank_tells_before_the_sequence() -> None:
     assert judge(case).culprits == (0,)
 
 
+@pytest.mark.parametrize(("steps", "culprits"), [(4, (1,)), (0, (0,))])
+def test_a_test_that_all_ranks_but_one_pass_leads_nobody_from_the_sequence(
+    steps: int, culprits: tuple[int, ...]
+) -> None:
+    """``if not (rank == 1 and bad): loss.backward()``: rank 0 does what every step did."""
+    before = ("broadcast 8", "all_reduce 28") * steps + ("broadcast 8",)
+    note = _note(91, condition="self.is_good(index)", condition_line=90, condition_of_most=True)
+    case = job(
+        flying(rank(0, IN_BACKWARD), *before, "all_reduce 28"),
+        flying(rank(1, PARKED), *before, "broadcast 8"),
+        code=(note,),
+    )
+    assert judge(case).culprits == culprits
+
+
 def test_both_branches_of_one_test_tell_nothing() -> None:
     notes = [_note(line, condition="rank == 0", condition_line=80) for line in (88, 90)]
     case = job(

@@ -59,6 +59,24 @@ def test_a_test_of_the_rank_around_a_line_is_found(
     assert (note.condition, note.condition_line) == (condition, condition_line)
 
 
+@pytest.mark.parametrize(
+    ("test", "of_most"),
+    [
+        ("rank != 0", True),
+        ("not (rank == 1 and step == 4)", True),
+        ("is_good(step)", True),
+        ("rank == 0", False),
+        ("rank < 3", False),
+    ],
+)
+def test_a_test_that_all_ranks_but_one_pass_is_told_apart(test: str, of_most: bool) -> None:
+    told = "def is_good(step):\n    return not (rank == 1 and step == 4)\n"
+    tree = ast.parse(f"{told}if {test}:\n    step()\nelse:\n    stop()\n")
+    here, otherwise = (note_of(tree, "train.py", line) for line in (4, 6))
+    assert here.condition == test
+    assert (here.condition_of_most, otherwise.condition_of_most) == (of_most, False)
+
+
 def test_the_loops_of_a_function_are_found_outermost_first() -> None:
     tree = ast.parse(SOURCE)
     assert note_of(tree, "train.py", 12).loops == ((10, 13), (11, 12))
