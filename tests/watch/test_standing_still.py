@@ -85,7 +85,8 @@ def test_a_launcher_that_waits_for_a_node_is_named(tmp_path: Path) -> None:
 
 
 def test_a_time_in_which_the_sidecar_was_not_run_is_no_recovery(tmp_path: Path) -> None:
-    process = start_run(tmp_path, [sys.executable, PROGRAM, "queue", str(tmp_path)], **IMPATIENT)
+    patient = {"HANGCHECK_IDLE_AFTER": "20"}
+    process = start_run(tmp_path, [sys.executable, PROGRAM, "queue", str(tmp_path)], **patient)
     verdicts = tmp_path / "run" / "verdicts"
 
     def told() -> list[str]:
