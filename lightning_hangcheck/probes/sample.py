@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
 from lightning_hangcheck.probes.gpu.use import Gpus, gpus_of
-from lightning_hangcheck.probes.kernel import kernel_state
+from lightning_hangcheck.probes.kernel import kernel_state, with_threads_of
 from lightning_hangcheck.probes.stacks.local_values import local_values
 from lightning_hangcheck.probes.stacks.native_calls import native_calls
 from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stacks
@@ -67,6 +67,7 @@ def sample(pid: int, rank: int | None, time_limit_s: float) -> Sampled:
     if stack is None:
         stack, stack_gaps = or_by_signal(pid, rank, stack_gaps)
     if kernel is not None and stack is not None:
+        kernel = with_threads_of(kernel, stack)
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
         kernel = _with_polled_lock(kernel, stack, left_s)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps

@@ -39,7 +39,7 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     Where it waits for other threads of its process, that is what these wait for. Time limits are
     left out; see `limited`.
     """
-    samples = [sample for sample in look.samples if sample.kernel is not None][-2:]
+    samples = _telling(look)[-2:]
     if len(samples) < 2:
         return ()
     before = {(tid, target.kind, target.name) for tid, target in targets_of(samples[0])}
@@ -58,7 +58,7 @@ def limited(look: ProcessLook) -> bool:
 
 def asks_anew(look: ProcessLook) -> bool:
     """Whether it slept between the newest samples until other moments: it asks again and again."""
-    kernels = [sample.kernel for sample in look.samples if sample.kernel is not None][-2:]
+    kernels = [sample.kernel for sample in _telling(look)[-2:] if sample.kernel is not None]
     wakes = [kernel.threads[0].wakes_ns for kernel in kernels if kernel.threads]
     return len(wakes) == 2 and None not in wakes and wakes[0] != wakes[1]
 
@@ -69,7 +69,7 @@ def in_own_memory(look: ProcessLook) -> bool:
 
 
 def _shows(look: ProcessLook, kind: TargetKind) -> bool:
-    newest = next((one for one in reversed(look.samples) if one.kernel is not None), None)
+    newest = next(reversed(_telling(look)), None)
     if newest is None or newest.kernel is None:
         return False
     chain, states = wait_chain(newest), newest.kernel.threads
@@ -80,6 +80,15 @@ def _shows(look: ProcessLook, kind: TargetKind) -> bool:
         if (state.tid in ends if ends else number == 0)
         for target in state.waits_for
     )
+
+
+def _telling(look: ProcessLook) -> list[Sample]:
+    """Samples that tell what it waits for: of a Python process those with its stacks, if any.
+
+    Without them the main thread's own call is all there is, which may be a wait for other threads.
+    """
+    seen = [one for one in look.samples if one.kernel is not None]
+    return [one for one in seen if one.stack is not None] or seen
 
 
 def works(look: ProcessLook, holder: Holder) -> bool:
