@@ -67,14 +67,15 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     would change from look to look on a busy machine.
 
     Args:
-        state: As `kernel_state` read it, of a process whose system calls may be seen.
+        state: As `kernel_state` read it.
         stack: Taken just after it.
     """
-    if not state.threads_left_out or all(one.syscall is None for one in state.threads):
+    if not state.threads_left_out:
         return state
     read = {one.tid for one in state.threads}
     tids = [one.tid for one in stack.threads if one.tid is not None and one.tid not in read]
-    found = _look_at_threads(state.pid, tids[:MOST_THREADS], calls_shown=True)
+    shown = why_refused(state.pid) is None
+    found = _look_at_threads(state.pid, tids[:MOST_THREADS], calls_shown=shown)
     left_out = max(0, state.threads_left_out - len(found))
     return replace(state, threads=(*state.threads, *found), threads_left_out=left_out)
 

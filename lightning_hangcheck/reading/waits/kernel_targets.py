@@ -130,7 +130,7 @@ def awaited_threads(sample: Sample) -> frozenset[int] | None:
         tids = [one.tid for one in chain.threads]
         return None if None in tids else frozenset(tid for tid in tids if tid is not None)
     named = tuple(target for _, target in targets_of(sample))
-    from_outside = endless(named) and all(one.name and one.kind in OUTSIDE for one in named)
+    from_outside = endless(named) and all(one.kind in OUTSIDE and tells_who(one) for one in named)
     return frozenset({chain.main.tid}) if from_outside else None
 
 
@@ -146,7 +146,7 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     own = view.own_process
     targets = steady_targets(own) if own is not None else ()
     holders = {holder.pid for target in targets for holder in target.holders}
-    known = bool(targets) and all(one.name and one.kind != "other" for one in targets)
+    known = bool(targets) and all(one.kind != "other" and tells_who(one) for one in targets)
     if not known or view.pid in holders:
         return None
     parents = {
@@ -155,6 +155,12 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
         if look.samples and (kernel := look.samples[-1].kernel) is not None
     }
     return frozenset(pid for pid in parents if holders.intersection(_line(pid, parents))) | holders
+
+
+def tells_who(target: WaitTarget) -> bool:
+    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own."""
+    known = target.kind != "lock" or bool(target.holders) or target.abandoned
+    return known and bool(target.name)
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
