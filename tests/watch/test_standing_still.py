@@ -47,6 +47,7 @@ def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
         ("queue", "hang", (0, 1), "rank_stalled", "take_task"),
         ("key", "dead", (0,), "process_dead", "rank 1 stands still in read_key"),
         ("locked", "hang", (0, 1), "file_lock", "lock_file"),
+        ("marked", "hang", (0, 1), "file_lock", "wait_for_marker"),
         ("alone", "hang", (0,), "rank_stalled", "its child pid"),
         ("leaving", "hang", (0,), "rank_stalled", "rank 0"),
     ],
