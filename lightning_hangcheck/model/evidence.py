@@ -135,10 +135,10 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
     """What a system call waits for.
 
     Attributes:
-        call: The call's name; ``filelock`` or ``baton.wait`` where that library, or torch's, polls
-            for a lock instead, ``sleep`` where native code sleeps with a file open that another
-            process keeps locked; ``page fault`` where no call but the kernel reads a page of a file
-            that the process has mapped.
+        call: The call's name. Where a thread polls for a lock instead, ``filelock`` or
+            ``baton.wait`` (torch's) by that library, ``exists`` by any code that asks whether a
+            file is gone, ``sleep`` by native code with a file open that another process keeps
+            locked. ``page fault`` where the kernel reads a page of a mapped file.
         kind: ``lock`` a lock on a file; ``process`` the end of a child; ``futex`` a word of memory
             in this process, without a time limit; ``time`` a time limit, at which the call ends by
             itself; the others what the descriptor is.
@@ -146,6 +146,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
             child; the address of a futex. Empty where it could not be read.
         holders: Processes that could end the wait, as far as known: who holds the lock, has the
             other end of the pipe or socket, or is the child.
+        abandoned: Of a lock: whoever made it is known to be gone, and the waiter asks for ever.
         connection: Inode of a socket: of two at the same remote end it tells which.
         carried_bytes: What a TCP connection received and had acknowledged so far; None where the
             kernel does not tell, and for all else.
@@ -155,6 +156,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
     kind: TargetKind
     name: str = ""
     holders: tuple[Holder, ...] = ()
+    abandoned: bool = False
     connection: int | None = None
     carried_bytes: int | None = None
 

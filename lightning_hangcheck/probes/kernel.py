@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import (
     PAGE_FAULT,
@@ -22,6 +25,7 @@ from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
     from lightning_hangcheck.machine.process_stat import StatLine
+    from lightning_hangcheck.model.evidence import ProcessStack
 
 # A rank with CUDA, NCCL and data loading has 50 to 200 threads; more say nothing new.
 MOST_THREADS = 256
@@ -56,6 +60,26 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
     return guarded("kernel_state", what, rank, lambda: _look(pid, rank, what, deadline))
 
 
+def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
+    """Add the threads that run Python where time, or their number, did not let them be read.
+
+    They are few, and what a process waits for is told by them: without one, what it waits for
+    would change from look to look on a busy machine.
+
+    Args:
+        state: As `kernel_state` read it.
+        stack: Taken just after it.
+    """
+    if not state.threads_left_out:
+        return state
+    read = {one.tid for one in state.threads}
+    tids = [one.tid for one in stack.threads if one.tid is not None and one.tid not in read]
+    shown = why_refused(state.pid) is None
+    found = _look_at_threads(state.pid, tids[:MOST_THREADS], calls_shown=shown)
+    left_out = max(0, state.threads_left_out - len(found))
+    return replace(state, threads=(*state.threads, *found), threads_left_out=left_out)
+
+
 def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[ProcessState]:
     try:
         line = read_stat(pid)
@@ -67,7 +91,7 @@ def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[Proc
         return None, (Gap(what, rank, why, "kernel_state"),)
     counted = io_bytes(pid)
     refusal = None if line.state in "ZX" else why_refused(pid)
-    threads = _look_at_threads(pid, tids[:MOST_THREADS], refusal is None, deadline)
+    threads = _look_at_threads(pid, tids[:MOST_THREADS], deadline, calls_shown=refusal is None)
     unseen = _unseen(pid, rank, refusal, counted_bytes=counted is not None)
     return _process_state(pid, line, counted, threads, len(tids)), unseen
 
@@ -113,7 +137,7 @@ def _process_state(
 
 
 def _look_at_threads(
-    pid: int, tids: list[int], calls_shown: bool, deadline: float
+    pid: int, tids: list[int], deadline: float = math.inf, *, calls_shown: bool
 ) -> list[ThreadState]:
     threads: list[ThreadState] = []
     for tid in tids:

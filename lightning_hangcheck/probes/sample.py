@@ -11,18 +11,20 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
 from lightning_hangcheck.probes.gpu.use import Gpus, gpus_of
-from lightning_hangcheck.probes.kernel import kernel_state
+from lightning_hangcheck.probes.kernel import kernel_state, with_threads_of
 from lightning_hangcheck.probes.stacks.local_values import local_values
 from lightning_hangcheck.probes.stacks.native_calls import native_calls
 from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stacks
 from lightning_hangcheck.probes.stacks.signalled_stacks import or_by_signal
 from lightning_hangcheck.probes.waits.holders import with_holders
-from lightning_hangcheck.probes.waits.polled_locks import polled_lock
+from lightning_hangcheck.probes.waits.polled_locks import polled_locks
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.model.evidence import WaitTarget
 
 AT_ONCE = 16
 GPU_LIMIT_S = 2.0
@@ -67,20 +69,33 @@ def sample(pid: int, rank: int | None, time_limit_s: float) -> Sampled:
     if stack is None:
         stack, stack_gaps = or_by_signal(pid, rank, stack_gaps)
     if kernel is not None and stack is not None:
+        kernel = with_threads_of(kernel, stack)
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
-        kernel = _with_polled_lock(kernel, stack, left_s)
+        kernel = _with_polled_locks(kernel, stack, left_s)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps
 
 
-def _with_polled_lock(
+def _with_polled_locks(
     kernel: ProcessState, stack: ProcessStack, time_limit_s: float
 ) -> ProcessState:
     """A thread that polls for a lock sleeps, as the kernel sees it: its stack knows better."""
-    lock = polled_lock(stack, time_limit_s)
-    if lock is None or not kernel.threads:
-        return kernel
-    main, *others = kernel.threads
-    return replace(kernel, threads=(replace(main, waits_for=(lock,)), *others))
+    asleep = {one.tid for one in kernel.threads if _only_times(one.waits_for)}
+    locks = polled_locks(stack, asleep, time_limit_s)
+    threads = tuple(
+        replace(one, waits_for=(locks[one.tid], *filter(_is_time, one.waits_for)))
+        if one.tid in locks
+        else one
+        for one in kernel.threads
+    )
+    return replace(kernel, threads=threads)
+
+
+def _only_times(targets: Sequence[WaitTarget]) -> bool:
+    return bool(targets) and all(map(_is_time, targets))
+
+
+def _is_time(target: WaitTarget) -> bool:
+    return target.kind == "time"
 
 
 def _cannot_be_paused(kernel: ProcessState) -> bool:

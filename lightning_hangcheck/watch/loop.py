@@ -151,10 +151,14 @@ class Watcher:
         return verdict
 
     def _forgive_lapse(self, now_ns: int) -> None:
-        """Silence counts only while somebody watched, and while the job was allowed to run."""
+        """Silence counts only while somebody watched, and while the job was allowed to run.
+
+        The moment of the alarm moves along, else what is forgiven would look like progress since.
+        """
         lapse_ns = self._lapses.read(now_ns, suspended=self.roster.suspended)
         if lapse_ns:
             self.roster.forgive(lapse_ns, now_ns)
+            self._raised_ns = min(self._raised_ns + lapse_ns, now_ns)
 
     def _end_left_rounds(self, now_ns: int) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""

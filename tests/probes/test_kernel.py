@@ -12,8 +12,9 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.model.evidence import Gap, ProcessState
-from lightning_hangcheck.probes.kernel import MOST_THREADS, kernel_state
+from lightning_hangcheck.probes.kernel import MOST_THREADS, kernel_state, with_threads_of
 from lightning_hangcheck.probes.proc.vitals import vitals
+from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,3 +151,16 @@ def test_processes_that_vanish_while_we_look_never_raise() -> None:
         while child.poll() is None:
             state, gaps = kernel_state(child.pid, 3, 10.0)
             assert state is not None or gaps
+
+
+def test_threads_that_run_python_are_read_even_if_no_time_was_left_for_all(
+    program: StartProgram,
+) -> None:
+    running = program("many_threads.py", "3")
+    hurried, _ = kernel_state(running.pid, 3, 0.0)
+    assert hurried is not None
+    assert len(hurried.threads) == 1
+    stack, _ = python_stacks(running.pid, 3, 20.0)
+    whole = with_threads_of(hurried, stack)
+    assert {one.tid for one in stack.threads} <= {one.tid for one in whole.threads}
+    assert whole.threads_left_out == hurried.threads_left_out - 3

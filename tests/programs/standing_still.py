@@ -4,7 +4,7 @@ Started without a rank it is the launcher, which looks after nobody: ``alone`` s
 with a child and no ranks, all others two ranks. queue, lock: each rank in its own. flag: both ask
 for a file that nobody writes. key: rank 0 is killed before it says what rank 1 waits for. leaving:
 rank 1 leaves, and rank 0 cannot end for a thread of its own. locked: both want a lock on a file
-that a third process holds.
+that a third process holds. marked: both wait until a file is gone whose maker has ended.
 """
 
 import fcntl
@@ -34,6 +34,11 @@ def take_lock():
 
 def wait_for_flag():
     while not (FOLDER / "a-flag-that-nobody-writes").exists():
+        time.sleep(0.2)
+
+
+def wait_for_marker(path):
+    while os.path.exists(path):  # noqa: PTH110 - as programs do
         time.sleep(0.2)
 
 
@@ -67,6 +72,8 @@ def be_rank(mode, rank):
         return leave(rank)
     if mode == "locked":
         return lock_file(sys.argv[2])
+    if mode == "marked":
+        return wait_for_marker(sys.argv[2])
     return {"queue": take_task, "lock": take_lock, "flag": wait_for_flag}[mode]()
 
 
@@ -87,6 +94,12 @@ def launch(mode):
     if mode == "locked":
         words.append(str(FOLDER / f"lock-{os.getpid()}"))
         start(*words, HOLDS="1", HANGCHECK_DISABLE="1")
+    if mode == "marked":
+        maker = subprocess.Popen(["true"])
+        maker.wait()
+        marker = FOLDER / f"marker-{os.getpid()}"
+        marker.write_text(str(maker.pid))
+        words.append(str(marker))
     ranks = [
         start(*words, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
         for rank in range(2)

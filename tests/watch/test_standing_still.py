@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
+import msgspec
+import psutil
 import pytest
 from processes import PROGRAMS, end, until
 from watch.launched import start_run, verdict_of
 
+from lightning_hangcheck.model.verdict import Verdict
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from lightning_hangcheck.model.verdict import Verdict
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 PROGRAM = str(PROGRAMS / "standing_still.py")
 IMPATIENT = {"HANGCHECK_IDLE_AFTER": "8"}
 CALLED = ("hang", "dead")
+STARVED_S = 8.0
+"""Longer than the silence before the suspicion, and than 2 s, from which it counts as a lapse."""
 
 
 def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
@@ -41,6 +47,7 @@ def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
         ("queue", "hang", (0, 1), "rank_stalled", "take_task"),
         ("key", "dead", (0,), "process_dead", "rank 1 stands still in read_key"),
         ("locked", "hang", (0, 1), "file_lock", "lock_file"),
+        ("marked", "hang", (0, 1), "file_lock", "wait_for_marker"),
         ("alone", "hang", (0,), "rank_stalled", "its child pid"),
         ("leaving", "hang", (0,), "rank_stalled", "rank 0"),
     ],
@@ -76,3 +83,28 @@ def test_a_launcher_that_waits_for_a_node_is_named(tmp_path: Path) -> None:
     assert (verdict.verdict, verdict.culprits) == ("suspect", ())
     assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
     assert f"for the other nodes of 2 at {endpoint}" in verdict.summary
+
+
+def test_a_time_in_which_the_sidecar_was_not_run_is_no_recovery(tmp_path: Path) -> None:
+    patient = {"HANGCHECK_IDLE_AFTER": "20"}
+    process = start_run(tmp_path, [sys.executable, PROGRAM, "queue", str(tmp_path)], **patient)
+    verdicts = tmp_path / "run" / "verdicts"
+
+    def told() -> list[str]:
+        files = sorted(verdicts.glob("*.json"), key=lambda file: int(file.stem))
+        return [msgspec.json.decode(file.read_bytes(), type=Verdict).verdict for file in files]
+
+    try:
+        until(lambda: "suspect" in told(), "a suspicion", seconds=60.0)
+        (sidecar,) = (
+            one
+            for one in psutil.Process(process.pid).children()
+            if "lightning_hangcheck.watch.sidecar" in one.cmdline()
+        )
+        sidecar.send_signal(signal.SIGSTOP)
+        time.sleep(STARVED_S)
+        sidecar.send_signal(signal.SIGCONT)
+        until(lambda: set(CALLED) & set(told()), "a hang", seconds=60.0)
+    finally:
+        end(process)
+    assert "recovered" not in told()

@@ -31,6 +31,8 @@ NOBODY = (
     "which no process on this machine is seen to hold: a stale lock file, or a lock of another host"
 )
 
+ABANDONED = "whose maker is gone: nobody is left to release it"
+
 
 def file_lock(situation: Situation) -> Finding | None:
     """Blame the ranks of the cycle that a lock closes; without one, all that wait for any lock."""
@@ -120,7 +122,7 @@ def _silence(situation: Situation, waiter: RankReading, proven: Sequence[RankRea
 
 def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> str:
     if not lock.holders:
-        return NOBODY
+        return ABANDONED if lock.abandoned else NOBODY
     holder = lock.holders[0]
     reading = situation.job.rank_of(holder.pid)
     if reading is None:
@@ -136,10 +138,12 @@ def _evidence(waiter: RankReading, lock: WaitTarget) -> tuple[EvidenceItem, ...]
     polls = {
         "filelock": "polls for",
         "baton.wait": "polls for",
+        "exists": "polls for",
         "sleep": "sleeps again and again, as pollers do, for",
     }
     how = polls.get(lock.call, f"is in {lock.call} for")
-    held = ", ".join(process_name(holder) for holder in lock.holders) or "nobody that is seen"
+    nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
+    held = ", ".join(process_name(holder) for holder in lock.holders) or nobody
     text = f"{waiter.waiter} {how} the lock on {lock.name or 'a file'}, held by {held}"
     return (EvidenceItem("kernel", waiter.rank, text),)
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
 from lightning_hangcheck.reading.activity.process_activity import gpu_works
 from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
-from lightning_hangcheck.reading.waits.kernel_targets import in_own_memory, limited, steady_targets
+from lightning_hangcheck.reading.waits.kernel_targets import (
+    in_own_memory,
+    limited,
+    steady_targets,
+    tells_who,
+)
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 
 if TYPE_CHECKING:
@@ -61,7 +66,8 @@ def asks_again(reading: RankReading) -> bool:
     """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
     own = reading.view.own_process
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
-    return idle and not reading.targets and own is not None and limited(own)
+    of_nobody_known = all(one.kind == "lock" and not tells_who(one) for one in reading.targets)
+    return idle and of_nobody_known and own is not None and limited(own)
 
 
 def _nobody_can(situation: Situation, reading: RankReading) -> bool:
@@ -127,7 +133,7 @@ class _Walk:
         pids = {one.pid for one in target.holders}
         pids |= {int(target.name)} if target.kind == "process" else set()
         if not pids:
-            return "outside"
+            return "nobody" if target.abandoned else "outside"
         following = [self._looks[pid] for pid in pids - self._seen if pid in self._looks]
         if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
             following = [look for look in following if look.role != "child"]

@@ -33,6 +33,7 @@ AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 """Calls that wait for the end of what was started before."""
 ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
 """In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
+UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -69,13 +70,33 @@ def _is_read(file: str) -> bool:
 def _notes(lines: Sequence[tuple[str, int]], unchanged_since_s: float) -> Iterator[CodeNote]:
     for file, line in lines:
         try:
-            facts = Path(file).stat()
-            if facts.st_mtime > unchanged_since_s or facts.st_size > LARGEST_FILE:
-                continue
-            note = _note_at(file, facts.st_mtime_ns, line)
-        except (OSError, SyntaxError, ValueError, RecursionError):
+            changed_ns = _unchanged(file, unchanged_since_s)
+            note = _note_at(file, changed_ns, line) if changed_ns is not None else None
+        except UNREADABLE:
             continue
-        yield note
+        if note is not None:
+            yield note
+
+
+def source_tree(file: str, unchanged_since_s: float) -> ast.Module | None:
+    """Read and parse a file; asks its file system, which may not answer.
+
+    Args:
+        file: Of a frame.
+        unchanged_since_s: As of `code_notes`.
+    """
+    try:
+        changed_ns = _unchanged(file, unchanged_since_s)
+        return _parsed(file, changed_ns).tree if changed_ns is not None else None
+    except UNREADABLE:
+        return None
+
+
+def _unchanged(file: str, since_s: float) -> int | None:
+    """When a file was changed; None where that was since then, or it is too large to be read."""
+    facts = Path(file).stat()
+    newer = facts.st_mtime > since_s or facts.st_size > LARGEST_FILE
+    return None if newer else facts.st_mtime_ns
 
 
 class _File:

@@ -1,7 +1,8 @@
 """What a blocked thread waits for, and who could end that wait.
 
-`system_calls` reads the call's arguments, `polled_locks` the locks that a library polls for;
-`holders` adds who holds a lock or has the other end, which only all processes together show.
+`system_calls` reads the call's arguments, `polled_locks` and `tried_locks` the locks that Python
+and native code poll for, and `marker_files` who made a file whose existence is a lock; `holders`
+adds who holds a lock or has the other end, which only all processes together show.
 """
 
 __all__ = ["file_locks", "holders", "polled_locks", "system_calls"]

@@ -17,8 +17,8 @@ from lightning_hangcheck.probes.waits.file_locks import (
     holders_of,
     holders_that_block,
 )
-from lightning_hangcheck.probes.waits.polled_locks import polled_file
 from lightning_hangcheck.probes.waits.sockets import Socket, bytes_by_inode, sockets_seen_by
+from lightning_hangcheck.probes.waits.tried_locks import polled_file
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Seen:
 
 def _completed(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState:
     if all(target.kind == "time" for target in thread.waits_for):
-        return _with_polled_file(thread, pid, seen) if thread.tid == pid else thread
+        return _with_polled_file(thread, pid, seen)
     targets = tuple(_with_holders(target, pid, seen) for target in thread.waits_for)
     return replace(thread, waits_for=targets)
 

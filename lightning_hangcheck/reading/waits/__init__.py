@@ -1,3 +1,10 @@
 """What a thread waits for, and where that wait ends: frames, locks, the kernel, other threads."""
 
-__all__ = ["kernel_targets", "stuck_thread", "thread_locks", "torch_waits", "wait_chain"]
+__all__ = [
+    "kernel_targets",
+    "seen_before",
+    "stuck_thread",
+    "thread_locks",
+    "torch_waits",
+    "wait_chain",
+]

@@ -39,7 +39,7 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     Where it waits for other threads of its process, that is what these wait for. Time limits are
     left out; see `limited`.
     """
-    samples = [sample for sample in look.samples if sample.kernel is not None][-2:]
+    samples = _telling(look)[-2:]
     if len(samples) < 2:
         return ()
     before = {(tid, target.kind, target.name) for tid, target in targets_of(samples[0])}
@@ -58,7 +58,7 @@ def limited(look: ProcessLook) -> bool:
 
 def asks_anew(look: ProcessLook) -> bool:
     """Whether it slept between the newest samples until other moments: it asks again and again."""
-    kernels = [sample.kernel for sample in look.samples if sample.kernel is not None][-2:]
+    kernels = [sample.kernel for sample in _telling(look)[-2:] if sample.kernel is not None]
     wakes = [kernel.threads[0].wakes_ns for kernel in kernels if kernel.threads]
     return len(wakes) == 2 and None not in wakes and wakes[0] != wakes[1]
 
@@ -69,7 +69,7 @@ def in_own_memory(look: ProcessLook) -> bool:
 
 
 def _shows(look: ProcessLook, kind: TargetKind) -> bool:
-    newest = next((one for one in reversed(look.samples) if one.kernel is not None), None)
+    newest = next(reversed(_telling(look)), None)
     if newest is None or newest.kernel is None:
         return False
     chain, states = wait_chain(newest), newest.kernel.threads
@@ -80,6 +80,15 @@ def _shows(look: ProcessLook, kind: TargetKind) -> bool:
         if (state.tid in ends if ends else number == 0)
         for target in state.waits_for
     )
+
+
+def _telling(look: ProcessLook) -> list[Sample]:
+    """Samples that tell what it waits for: of a Python process those with its stacks, if any.
+
+    Without them the main thread's own call is all there is, which may be a wait for other threads.
+    """
+    seen = [one for one in look.samples if one.kernel is not None]
+    return [one for one in seen if one.stack is not None] or seen
 
 
 def works(look: ProcessLook, holder: Holder) -> bool:
@@ -121,7 +130,7 @@ def awaited_threads(sample: Sample) -> frozenset[int] | None:
         tids = [one.tid for one in chain.threads]
         return None if None in tids else frozenset(tid for tid in tids if tid is not None)
     named = tuple(target for _, target in targets_of(sample))
-    from_outside = endless(named) and all(one.name and one.kind in OUTSIDE for one in named)
+    from_outside = endless(named) and all(one.kind in OUTSIDE and tells_who(one) for one in named)
     return frozenset({chain.main.tid}) if from_outside else None
 
 
@@ -137,7 +146,7 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     own = view.own_process
     targets = steady_targets(own) if own is not None else ()
     holders = {holder.pid for target in targets for holder in target.holders}
-    known = bool(targets) and all(one.name and one.kind != "other" for one in targets)
+    known = bool(targets) and all(one.kind != "other" and tells_who(one) for one in targets)
     if not known or view.pid in holders:
         return None
     parents = {
@@ -146,6 +155,12 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
         if look.samples and (kernel := look.samples[-1].kernel) is not None
     }
     return frozenset(pid for pid in parents if holders.intersection(_line(pid, parents))) | holders
+
+
+def tells_who(target: WaitTarget) -> bool:
+    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own."""
+    known = target.kind != "lock" or bool(target.holders) or target.abandoned
+    return known and bool(target.name)
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:

@@ -8,7 +8,7 @@ from lightning_hangcheck.reading.activity.process_activity import BUSY_SHARE, th
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.kernel_targets import targets_of
 from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
-from lightning_hangcheck.reading.waits.wait_chain import joins, wait_chain
+from lightning_hangcheck.reading.waits.wait_chain import awaits_executor, joins, wait_chain
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
 
     Of several, one that waits for something that has a name, then one that waits for other ranks,
     one that computes, and one that stands still elsewhere. One that sleeps a moment at a time ticks
-    for itself: it is none. Where none is left to end the wait, the thread that is joined.
+    for itself: it is none. Where none is left to end the wait, the one that is joined, or that the
+    work was given to.
 
     Returns:
         None where that is the main thread itself, or nothing tells.
@@ -41,7 +42,7 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
     if chain is None or not chain.leads_on:
         return None
     earlier, newest = samples
-    if not chain.ends and joins(chain.main):
+    if not chain.ends and (joins(chain.main) or awaits_executor(chain.main)):
         return next((one for one in chain.threads[1:] if users_place(one.frames)), None)
     signs: Sequence[Callable[[Sample, Sample, ThreadStack], bool]] = (
         _waits_for_named,

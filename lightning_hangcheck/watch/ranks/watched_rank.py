@@ -12,6 +12,7 @@ from lightning_hangcheck.model.case import ProcessExit, RankView
 from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.probes.memory import kill_counter
 from lightning_hangcheck.reading.activity.livelock import FunctionsMet
+from lightning_hangcheck.reading.waits.seen_before import with_what_was_seen
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.ranks.progress import Progress
 
@@ -98,8 +99,10 @@ class WatchedRank:
         present = dict(samples)
         for target in set(self._samples) - set(present):
             del self._samples[target]
-        for target, sample in samples:
-            self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT)).append(sample)
+        for target, taken in samples:
+            kept = self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT))
+            sample = with_what_was_seen(taken, kept[-1]) if kept else taken
+            kept.append(sample)
             of_child = target.role != "rank"
             if self._functions.meet(sample, self.progress.last_new_ns, of_child=of_child):
                 self.progress.saw_new(sample.taken_ns)

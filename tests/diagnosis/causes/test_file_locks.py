@@ -13,6 +13,7 @@ from cases import (
     MAIN,
     STDLIB,
     job,
+    look,
     rank,
     torch,
     user,
@@ -20,9 +21,7 @@ from cases import (
 )
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.evidence import (
-    Frame,
-)
+from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
@@ -151,3 +150,56 @@ def test_a_target_that_changes_is_no_wait() -> None:
     assert told(job(WAITS, with_newest(wants, **waiting_for("lock", "flock", "/l", 100))))[3] == (
         "rank_stalled"
     )
+
+
+def marker(*pids: int, abandoned: bool = False) -> dict[str, Any]:
+    """Fields of a rank that asks again and again whether a file is gone."""
+    holders = tuple(Holder(pid=pid) for pid in pids)
+    lock = WaitTarget(
+        call="exists", kind="lock", name="/data/a.lock", holders=holders, abandoned=abandoned
+    )
+    return {"waits_for": (lock, WaitTarget(call="clock_nanosleep", kind="time"))}
+
+
+@pytest.mark.parametrize(
+    ("silent", "abandoned", "kind"),
+    [
+        (2.9, True, "healthy"),
+        (3.0, True, "suspect"),
+        (5.0, True, "hang"),
+        (9.9, False, "healthy"),
+        (10.0, False, "suspect"),
+        (299.0, False, "suspect"),
+        (300.0, False, "hang"),
+    ],
+)
+def test_a_marker_whose_maker_is_gone_is_ended_by_nobody(
+    silent: float, abandoned: bool, kind: str
+) -> None:
+    waits = rank(0, IN_BARRIER, silent=silent)
+    polls = rank(1, IN_LOAD, silent=silent, **marker(abandoned=abandoned))
+    verdict = judge(job(waits, polls))
+    assert verdict.verdict == kind
+    if kind != "healthy":
+        assert (verdict.culprits, verdict.cause) == ((1,), "file_lock")
+        why = "whose maker is gone" if abandoned else "which no process on this machine is seen"
+        assert why in verdict.summary
+
+
+def test_a_marker_of_another_rank_leads_to_that_rank() -> None:
+    maker = rank(0, IN_QUEUE, silent=40.0)
+    case = job(maker, rank(1, IN_LOAD, silent=40.0, **marker(100)))
+    assert told(case)[:2] == ("hang", (0,))
+
+
+def test_who_polls_for_a_marker_of_nobody_known_waits_for_a_rank_that_is_stuck_otherwise() -> None:
+    maker = rank(0, IN_QUEUE, silent=40.0)
+    assert told(job(maker, rank(1, IN_LOAD, silent=40.0, **marker())))[:2] == ("hang", (0,))
+    abandoned = rank(1, IN_LOAD, silent=40.0, **marker(abandoned=True))
+    assert told(job(maker, abandoned))[:2] == ("hang", (0, 1))
+
+
+def test_a_child_that_works_may_be_the_maker_of_a_marker_of_nobody_known() -> None:
+    builds = look((), pid=901, role="child", cpu=1.0)
+    case = job(rank(0, IN_LOAD, silent=60.0, children=(builds,), **marker()), world_size=1)
+    assert told(case)[0] == "healthy"

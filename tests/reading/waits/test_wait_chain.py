@@ -208,20 +208,26 @@ def test_threads_that_wait_for_each_other_lead_nowhere() -> None:
     waits = parked((*POOL, user("tokenize", 3), *IN_FUTURE[2:]))
     assert ends(parked(IN_FUTURE), waits) == []
     circle = process(parked(IN_FUTURE), waits)
-    assert stuck_thread(circle) is None
     assert waits_in_vain(circle)
     view = msgspec.structs.replace(rank(1, IN_FUTURE, silent=5.0), processes=(circle,))
     verdict = judge(job(rank(0, IN_BARRIER, silent=5.0), view))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "rank_stalled")
 
 
-def test_a_joined_thread_that_waits_for_news_is_where_the_wait_ends() -> None:
-    consumes = parked((user("consume", 9), *IN_QUEUE[2:]))
-    joined = process(parked(IN_JOIN), consumes)
-    stuck = stuck_thread(joined)
+@pytest.mark.parametrize(("main", "outside"), [(IN_JOIN, ()), (IN_FUTURE, POOL)])
+def test_a_thread_that_waits_for_news_is_where_the_wait_for_its_end_or_its_work_ends(
+    main: tuple[Frame, ...], outside: tuple[Frame, ...]
+) -> None:
+    consumes = parked((*outside, user("consume", 9), *IN_QUEUE[2:]))
+    awaited = process(parked(main), consumes)
+    stuck = stuck_thread(awaited)
     assert stuck is not None
     assert stuck.frames == consumes.frames
-    assert waits_in_vain(joined)
+    assert waits_in_vain(awaited)
+
+
+def test_a_join_is_ended_by_any_thread_that_may_call_back() -> None:
+    consumes = parked((user("consume", 9), *IN_QUEUE[2:]))
     assert not waits_in_vain(process(parked(IN_JOIN), consumes, sleeper(IN_METRICS, 1, 2, 3)))
     assert not waits_in_vain(process(parked(IN_QUEUE), consumes))
     calls_back = Thread(IN_WANDB_READER, (TRACKER,))

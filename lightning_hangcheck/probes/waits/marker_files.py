@@ -1,0 +1,156 @@
+"""Who made a file whose mere existence is a lock, and whether that process is still there.
+
+Such a file outlives its maker: killed, it leaves a lock that nobody will ever take away. Two things
+tell: the process id that most makers write into it, and the open file of those that keep it open.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from lightning_hangcheck.model.evidence import Holder
+from lightning_hangcheck.probes.proc.files import GONE, read_table
+from lightning_hangcheck.probes.proc.process_tree import born_ns
+from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+READ_LIMIT_S = 0.5
+"""Some 50 ms on a machine with 10,000 open files."""
+LONGEST_RECORD = 1024
+WRITTEN_PID = re.compile(r"\A\s*(\d{1,10})\s*(?:\Z|\n)|\bpid\b\W{0,4}(\d{1,10})\b", re.IGNORECASE)
+"""A first line that is a number, or a number behind the word: ``{"pid": 4711}``."""
+WORDS = re.compile(r"[A-Za-z][\w.-]*")
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
+"""File systems (proc(5), mounts) that one machine has to itself: no process elsewhere made a file
+there. Any other may be shared with hosts whose processes nobody here sees."""
+INIT = 1
+"""Starts all others, and trains nothing itself where it may not be read."""
+LATER_S = 2.0
+"""A process that began so much after a file was written cannot have made it: its number was given
+away again. Clocks of files are coarse, and ticks are hundredths of a second."""
+
+
+class Maker(NamedTuple):
+    """Who made a file.
+
+    Attributes:
+        holders: The process, where it is known and alive.
+        gone: Whether it is known to be gone.
+    """
+
+    holders: tuple[Holder, ...] = ()
+    gone: bool = False
+
+
+UNKNOWN = Maker()
+
+
+def maker_of(path: str, pid: int, *, kept_open: bool) -> Maker:
+    """Tell who made a file for whose end a process waits.
+
+    Args:
+        path: As that process knows it.
+        pid: The process.
+        kept_open: Whether whoever makes such a file keeps it open as long as it should be there.
+    """
+    try:
+        return within(READ_LIMIT_S, lambda: _maker(path, pid, kept_open))
+    except (NoAnswer, OSError):
+        return UNKNOWN
+
+
+def is_there(path: str, pid: int) -> bool:
+    """Whether a file is there, as a process sees it; no if its file system does not answer."""
+    try:
+        return within(READ_LIMIT_S, _seen_by(path, pid).exists)
+    except (NoAnswer, OSError):
+        return False
+
+
+def _seen_by(path: str, pid: int) -> Path:
+    return Path(f"/proc/{pid}/root{path}")
+
+
+def _maker(path: str, pid: int, kept_open: bool) -> Maker:
+    seen = _seen_by(path, pid)
+    facts = seen.stat()
+    text = _read(seen) if seen.is_file() else ""
+    found = WRITTEN_PID.search(text)
+    if not _in_our_container(pid) or (socket.gethostname() not in text and not _is_local(path)):
+        return UNKNOWN
+    if found is not None:
+        return _written(int(found[1] or found[2]), facts.st_mtime) if _of_here(text) else UNKNOWN
+    return _that_has_open(path, facts) if kept_open and not text.strip() else UNKNOWN
+
+
+def _in_our_container(pid: int) -> bool:
+    """Whether a process numbers processes, and names files, as we do."""
+    return all(
+        os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")  # noqa: PTH115 - no file
+        for kind in ("pid", "mnt")
+    )
+
+
+def _of_here(text: str) -> bool:
+    """Whether what is written names this host, or none."""
+    return socket.gethostname() in text or {word.lower() for word in WORDS.findall(text)} <= {"pid"}
+
+
+def _written(pid: int, changed_s: float) -> Maker:
+    seen = vitals(pid)
+    began_s = time.time() - (time.monotonic_ns() - born_ns(pid)) / NANOSECONDS
+    if seen is None or has_ended(pid) or began_s > changed_s + LATER_S:
+        return Maker(gone=True)
+    return Maker(holders=(Holder(pid=pid, cpu_s=seen.cpu_s),))
+
+
+def _that_has_open(path: str, facts: os.stat_result) -> Maker:
+    """Look through all processes of the file's owner; one that cannot be read may have it open."""
+    name, holders = os.path.realpath(path), []
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):  # noqa: PTH208 - names alone are wanted
+        try:
+            theirs = Path(f"/proc/{pid}").stat().st_uid == facts.st_uid
+            opened = theirs and name in _open_files(pid)
+        except GONE:
+            continue
+        except PermissionError:
+            if pid == INIT:
+                continue
+            return UNKNOWN
+        seen = vitals(pid) if opened else None
+        if seen is not None:
+            holders.append(Holder(pid=pid, cpu_s=seen.cpu_s))
+    return Maker(holders=tuple(holders), gone=not holders)
+
+
+def _open_files(pid: int) -> set[str]:
+    """Names of what a process has open; no file system is asked."""
+    folder, found = f"/proc/{pid}/fd", set()
+    for number in os.listdir(folder):  # noqa: PTH208 - names alone are wanted
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(f"{folder}/{number}"))  # noqa: PTH115 - twice as fast
+    return found
+
+
+def _is_local(path: str) -> bool:
+    """Whether the innermost mount that a file is in is of this machine alone."""
+    real = os.path.realpath(path)
+    mounts = [words for words in read_table("/proc/self/mounts") if len(words) > 2]
+    above = [(len(words[1]), words[2]) for words in mounts if _is_below(real, words[1])]
+    return max(above, default=(0, ""))[1] in LOCAL
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(LONGEST_RECORD).decode(errors="replace")
