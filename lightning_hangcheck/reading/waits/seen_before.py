@@ -77,16 +77,20 @@ def _standing_still(newest: Sample, before: Sample) -> Collection[int]:
 
 
 def _named(state: ThreadState, before: ThreadState) -> ThreadState:
-    """Name what a thread waits for where it is in the very call of before."""
+    """Name what a thread waits for where it is in the very call of before.
+
+    Only of a call that waits for one thing: the sockets by which event loops wake themselves never
+    have a name.
+    """
     if (state.syscall, state.arguments) != (before.syscall, before.arguments):
         return state
-    waits = state.waits_for
-    known = {one.call: one for one in before.waits_for if one.name}
-    targets = tuple(_same(one, known[one.call]) if one.call in known else one for one in waits)
-    return replace(state, waits_for=targets)
+    now, then = _all_but_times(state), _all_but_times(before)
+    if len(now) != 1 or len(then) != 1 or now[0].name or now[0].call != then[0].call:
+        return state
+    found = replace(then[0], holders=now[0].holders or then[0].holders)
+    others = (one for one in state.waits_for if one is not now[0])
+    return replace(state, waits_for=(found, *others))
 
 
-def _same(target: WaitTarget, known: WaitTarget) -> WaitTarget:
-    if target.name or target.kind == "time":
-        return target
-    return replace(known, holders=target.holders or known.holders)
+def _all_but_times(state: ThreadState) -> list[WaitTarget]:
+    return [one for one in state.waits_for if one.kind != "time"]

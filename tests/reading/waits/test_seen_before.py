@@ -108,3 +108,17 @@ def test_a_thread_that_went_on_keeps_nothing() -> None:
         return at_another_line(unnamed(sample))
 
     assert after(moved) == ()
+
+
+def test_the_socket_by_which_an_event_loop_wakes_itself_stays_without_a_name() -> None:
+    server = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443", carried_bytes=9)
+    itself = WaitTarget(call="epoll_wait", kind="socket")
+
+    def waiting_for(*targets: WaitTarget) -> Sample:
+        assert BEFORE.kernel is not None
+        helper = replace(BEFORE.kernel.threads[1], waits_for=targets)
+        threads = (BEFORE.kernel.threads[0], helper)
+        return replace(BEFORE, kernel=replace(BEFORE.kernel, threads=threads))
+
+    later = waiting_for(replace(server, carried_bytes=10), itself)
+    assert with_what_was_seen(later, waiting_for(server, itself)) == later
