@@ -25,6 +25,7 @@ from lightning_hangcheck.diagnosis.divergence.parting_number import (
     history_of,
     parting_number,
     steps_at,
+    steps_before,
 )
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PAIRED,
@@ -115,9 +116,8 @@ def _parted_by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> 
 def _by_number(
     job: JobReading, group: str, seq: int, histories: dict[PendingCollective, History]
 ) -> Divergence:
-    longest = max(histories.values(), key=len)
-    before = [longest[number] for number in sorted(longest) if number < seq]
     steps = steps_at(histories, seq)
+    before = steps_before(max(histories.values(), key=len), seq, steps.values())
     here = {replace(one, way=_way_to(one, seq, step)): step for one, step in steps.items()}
     by_kind: dict[PendingCollective, Key] = {one: step.operation for one, step in here.items()}
     keys = by_kind if len(set(by_kind.values())) > 1 else here

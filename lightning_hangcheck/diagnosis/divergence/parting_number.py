@@ -22,7 +22,7 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
 from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Collection, Hashable, Mapping
 
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
     from lightning_hangcheck.model.flight import CollectiveRecord
@@ -57,10 +57,25 @@ def steps_at(histories: Mapping[Key, History], seq: int) -> dict[Key, Step]:
     here = {one: history[seq] for one, history in histories.items() if seq in history}
     if all(step.operation.detail for step in here.values()):
         return here
-    return {
-        one: replace(step, operation=replace(step.operation, detail=""))
-        for one, step in here.items()
-    }
+    return {one: _without_detail(step) for one, step in here.items()}
+
+
+def steps_before(history: History, seq: int, here: Collection[Step]) -> list[Step]:
+    """Return what a rank did before a number, as comparable with what ranks did under it.
+
+    Args:
+        history: Of the rank.
+        seq: The number.
+        here: What ranks did under it, as `steps_at` tells it.
+    """
+    steps = [history[number] for number in sorted(history) if number < seq]
+    if all(step.operation.detail for step in here):
+        return steps
+    return [_without_detail(step) for step in steps]
+
+
+def _without_detail(step: Step) -> Step:
+    return replace(step, operation=replace(step.operation, detail=""))
 
 
 def parting_number(histories: Mapping[Key, History]) -> int | None:

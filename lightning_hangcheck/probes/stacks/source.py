@@ -183,6 +183,10 @@ class _Surroundings:
         inside = any(_spans(one, self._line) for one in body)
         if not inside and not inner.orelse:
             return  # at the brackets around the test
+        if isinstance(inner, ast.IfExp):
+            if not (_calls(inner.body) or _calls(inner.orelse)):
+                return  # who stands at this line stands in a call beside it
+            inside = inside and _calls(inner.body)
         if not isinstance(inner, ast.While):
             block = body if inside else inner.orelse
             block = block if isinstance(block, list) else [block]
@@ -233,8 +237,10 @@ def _leaves(statement: ast.stmt) -> TypeGuard[ast.If]:
     return isinstance(statement, ast.If) and isinstance(statement.body[-1], exits)
 
 
-def _calls(node: ast.AST, names: frozenset[str]) -> bool:
-    return any(isinstance(one, ast.Call) and _called(one) in names for one in ast.walk(node))
+def _calls(node: ast.AST, names: frozenset[str] | None = None) -> bool:
+    """Whether anything is called in a piece of code; only what has one of these names, if given."""
+    calls = (_called(one) for one in ast.walk(node) if isinstance(one, ast.Call))
+    return any(names is None or name in names for name in calls)
 
 
 def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:

@@ -385,6 +385,17 @@ def test_broadcasts_from_two_roots_are_a_mismatch() -> None:
     assert verdict.culprits == (0, 1)
 
 
+def test_the_sequence_tells_though_only_its_operations_name_a_reduction() -> None:
+    """A barrier has none: what is compared with it is compared without, also in earlier steps."""
+    step = CallSite((MAIN, user("step", 90)), reduction="SUM")
+    ops, sites = ["all_reduce 4"] * 4, [step] * 4
+    case = job(
+        flying(rank(0, IN_ALL_REDUCE), *ops, "all_reduce 4", called=[*sites, step]),
+        flying(rank(1, IN_BARRIER), *ops, "barrier", called=[*sites, AT_END]),
+    )
+    assert judge(case).culprits == (1,)
+
+
 def test_a_root_that_only_one_rank_noted_is_no_mismatch() -> None:
     noted = flying(rank(0, IN_BARRIER), "broadcast 1", "barrier", called=[IN_LOG, AT_END])
     case = job(noted, flying(rank(1, IN_BARRIER), "broadcast 1", "barrier"))

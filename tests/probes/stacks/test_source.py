@@ -60,6 +60,22 @@ def test_a_test_of_the_rank_around_a_line_is_found(
 
 
 @pytest.mark.parametrize(
+    ("statement", "condition"),
+    [
+        ("generate(60 if rank == 0 else 40)", ""),
+        ("generate(60) if rank == 0 else None", "rank == 0"),
+        ("generate(load() if rank == 0 else None)", "rank == 0"),
+        ("None if rank == 0 else generate(40)", ""),
+        ("None if rank != 0 else generate(40)", "rank != 0"),
+    ],
+)
+def test_a_value_that_depends_on_the_rank_is_no_test_around_the_call_that_takes_it(
+    statement: str, condition: str
+) -> None:
+    assert note_of(ast.parse(statement), "train.py", 1).condition == condition
+
+
+@pytest.mark.parametrize(
     ("test", "of_most"),
     [
         ("rank != 0", True),
