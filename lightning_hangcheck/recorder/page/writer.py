@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.model.beat import Ending, OpenSection
     from lightning_hangcheck.model.slugs import Phase
 
@@ -123,15 +124,20 @@ class PageWriter:
         self.phase = phase
         self._write_phase()
 
+    def introduce(self, me: Identity) -> None:
+        """Say who this process is, as far as it knows."""
+        self.identify(me.rank, me.world_size, me.local_rank, me.round, me.store_port)
+
     def identify(
         self,
         rank: int | None,
         world_size: int | None,
         local_rank: int | None,
         round_number: int | None = None,
+        store_port: int | None = None,
     ) -> None:
-        """Say which rank this is, and in which round."""
-        told = (rank, world_size, local_rank, round_number)
+        """Say which rank this is, in which round, and where the ranks' store is."""
+        told = (rank, world_size, local_rank, round_number, store_port)
         numbers = (UNKNOWN if number is None else number for number in told)
         self._write("identity", layout.IDENTITY, *numbers)
 
