@@ -19,7 +19,11 @@ from lightning_hangcheck.reading.activity.rank_activity import (
 )
 from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, life_beside, phase_of_life
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.records.started_operations import asked_end, device_message
+from lightning_hangcheck.reading.records.started_operations import (
+    MESSAGES,
+    asked_end,
+    device_message,
+)
 from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children, works
 from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_own_process
 
@@ -153,6 +157,11 @@ class RankReading(Struct, frozen=True, kw_only=True):
     def wait_kind(self) -> WaitKind | None:
         """Kind of the known wait in which it stands."""
         return self.wait.kind if self.wait is not None else None
+
+    @property
+    def kept_by_message(self) -> bool:
+        """Whether its device may wait for a message, or work: nobody sees which it does."""
+        return self.wait_kind == "device" and self.wait is not None and self.wait.name in MESSAGES
 
     @property
     def node(self) -> str:

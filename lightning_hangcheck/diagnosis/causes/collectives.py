@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.slugs import Cause
 
 NO_RECORD = Gap(
@@ -66,7 +68,7 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
     finding = blame(
         culprits,
         cause=cause,
-        ended_by="nobody" if divergence.proven else "inside",
+        ended_by=_ended_by(situation, divergence),
         confidence=confidence,
         sentence=_sentence(job, divergence, culprits),
         waited_for=True,
@@ -78,6 +80,14 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
         evidence=tuple(_evidence(job, divergence)),
         gaps=() if divergence.proven else (NO_RECORD,),
     )
+
+
+def _ended_by(situation: Situation, divergence: Divergence) -> EndedBy:
+    """Say who could end it: nobody, by the record, unless a device that is asked may still work."""
+    pending = (one.reading for one in divergence.pending_collectives)
+    if kept := [reading for reading in pending if reading.kept_by_message]:
+        return who_ends(situation, kept)
+    return "nobody" if divergence.proven else "inside"
 
 
 COLLECTIVE_MISMATCH = Rule(

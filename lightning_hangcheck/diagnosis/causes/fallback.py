@@ -84,7 +84,8 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
     silence = min(reading.silence_s for reading in waiting)
-    ended_by: EndedBy = "inside" if apart and not elsewhere else "unknown_pace"
+    kept = any(reading.kept_by_message for reading in waiting)
+    ended_by: EndedBy = "inside" if apart and not elsewhere and not kept else "unknown_pace"
     finding = blame(
         culprits,
         cause="unknown",

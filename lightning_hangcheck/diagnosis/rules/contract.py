@@ -72,7 +72,11 @@ class Situation(Struct, frozen=True, kw_only=True):
         """
         members = self.cycle(reading)
         still = all(
-            (one.activity == "waiting" and one.process_activity.activity != "moving")
+            (
+                one.activity == "waiting"
+                and one.process_activity.activity != "moving"
+                and not one.kept_by_message
+            )
             or (one.activity == "idle" and endless(one.targets))
             for one in members
         )

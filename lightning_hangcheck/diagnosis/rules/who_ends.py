@@ -79,7 +79,7 @@ def _nobody_can(situation: Situation, reading: RankReading) -> bool:
 
 
 def _of_rank(job: JobReading, reading: RankReading) -> EndedBy:
-    if reading.activity in ("busy", "moving"):
+    if reading.activity in ("busy", "moving") or reading.kept_by_message:
         return computation(reading)
     if reading.activity != "idle":
         return BY_ACTIVITY[reading.activity]

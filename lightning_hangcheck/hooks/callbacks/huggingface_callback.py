@@ -81,6 +81,12 @@ class HuggingFaceHangCheck:
         """Gradients are there and clipped."""
         self._recorder.page.enter_phase("optimizer_step")
 
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Weights are new; the callbacks of the step's end may do anything."""
+        self._recorder.page.enter_phase("training_step")
+
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:

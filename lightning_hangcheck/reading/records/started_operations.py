@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame
 
 
+MESSAGES = ("isend", "irecv")
+
+
 def asked_end(case: Case, view: RankView, frames: Sequence[Frame]) -> Wait | None:
     """Return the operation whose end a rank asks for; None where it asks for none.
 
@@ -51,7 +54,7 @@ def device_message(case: Case, view: RankView) -> Wait | None:
 
 def _open_message(case: Case, view: RankView) -> str:
     """Name a send or receive that waits for its other end; empty where none does."""
-    for kind in ("isend", "irecv"):
+    for kind in MESSAGES:
         if awaited_peers(case.ranks, view, kind):
             return kind
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, torch, user
 from flights import TRAIN, flying, on_device, posting, spinning
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import CodeNote
@@ -90,10 +91,15 @@ def test_the_rank_that_left_out_what_most_posted_diverged() -> None:
 
 
 def test_a_rank_whose_device_keeps_it_for_a_message_waits_for_the_other_end() -> None:
-    """Rank 1 asks its GPU for a number behind a receive for which rank 0 never sends."""
+    """Rank 1 asks its GPU for a number behind a receive for which rank 0 never sends.
+
+    The GPU may as well work beside a receive that was posted early: that has a computation's time.
+    """
     receives = posting(on_device(spinning(1), first=41), received={0: 1})
     goes_on = posting(on_device(spinning(0), "barrier", first=41))
-    verdict = judge(job(goes_on, receives))
+    assert judge(job(goes_on, receives)).verdict == "healthy"
+    ranks = [replace(one, silent_for_s=300.0) for one in (goes_on, receives)]
+    verdict = judge(job(*ranks))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "rank_diverged")
     assert ("rank:1", "rank:0") in {(edge.source, edge.target) for edge in verdict.wait_for}
 
