@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 PROGRAM = "waiting_for.py"
 HERE = socket.gethostname()
+UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
 def polled_by(waiter: RunningProgram) -> WaitTarget:
@@ -97,6 +99,32 @@ def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_o
         assert ([one.pid for one in target.holders], target.abandoned) == ([os.getpid()], False)
     target = polled_by(waiter)
     assert (target.name, target.holders, target.abandoned) == (str(path), (), True)
+
+
+ASKS = """
+import subprocess, sys
+from lightning_hangcheck.probes.waits.marker_files import maker_of
+ended = subprocess.Popen(["true"])
+ended.wait()
+open(sys.argv[1], "w").write(str(ended.pid))
+print(maker_of(sys.argv[1], __import__("os").getpid(), kept_open=False).gone)
+"""
+
+
+@pytest.mark.parametrize(("apart", "gone"), [((), "True"), (UNSHARE, "False")])
+def test_a_container_does_not_see_who_made_a_file_on_a_disk_of_others(
+    tmp_path: Path, apart: tuple[str, ...], gone: str
+) -> None:
+    if apart and os.geteuid() != 0:
+        pytest.skip("needs root")
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    if kind.stdout.strip() in ("overlayfs", "tmpfs"):
+        pytest.skip("the folder is of this container alone")
+    command = [*apart, sys.executable, "-c", ASKS, str(tmp_path / "a.lock")]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.strip() == gone
 
 
 def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_path: Path) -> None:

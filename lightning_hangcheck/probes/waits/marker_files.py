@@ -30,6 +30,12 @@ WORDS = re.compile(r"[A-Za-z][\w.-]*")
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
 """File systems (proc(5), mounts) that one machine has to itself: no process elsewhere made a file
 there. Any other may be shared with hosts whose processes nobody here sees."""
+OWN = frozenset({"tmpfs", "overlay"})
+"""What a container has to itself: other file systems that it sees may be mounted in others, too,
+whose processes it does not see."""
+FIRST_SPACE = f"pid:[{0xEFFFFFFC}]"
+"""The kernel's own pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): whoever is in that
+sees all processes."""
 INIT = 1
 """Starts all others, and trains nothing itself where it may not be read."""
 LATER_S = 2.0
@@ -140,11 +146,15 @@ def _open_files(pid: int) -> set[str]:
 
 
 def _is_local(path: str) -> bool:
-    """Whether the innermost mount that a file is in is of this machine alone."""
+    """Whether whoever made a file is among the processes that are seen here.
+
+    So it is where the innermost mount that the file is in is of this machine, or container, alone.
+    """
     real = os.path.realpath(path)
     mounts = [words for words in read_table("/proc/self/mounts") if len(words) > 2]
     above = [(len(words[1]), words[2]) for words in mounts if _is_below(real, words[1])]
-    return max(above, default=(0, ""))[1] in LOCAL
+    sees_all = os.readlink("/proc/self/ns/pid") == FIRST_SPACE  # noqa: PTH115 - no file
+    return max(above, default=(0, ""))[1] in (LOCAL if sees_all else OWN)
 
 
 def _is_below(path: str, folder: str) -> bool:
