@@ -19,7 +19,7 @@ from lightning_hangcheck.probes.proc.exits import ExitWatcher
 from lightning_hangcheck.probes.proc.last_run import slept_s
 from lightning_hangcheck.probes.proc.process_tree import born_ns
 from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
-from lightning_hangcheck.probes.stacks.source import code_notes
+from lightning_hangcheck.probes.source_code.code_notes import code_notes
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.probes.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.probes.proc.vitals import vitals
 from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
-from lightning_hangcheck.probes.stacks.source import code_notes
+from lightning_hangcheck.probes.source_code.code_notes import code_notes
 from lightning_hangcheck.session.stack_offers import why_withheld
 
 if TYPE_CHECKING:

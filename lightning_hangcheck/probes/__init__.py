@@ -2,7 +2,7 @@
 
 No probe raises, and none waits on its target without a limit. Where a look can be taken without
 stopping the target, it is. `sample` takes a whole look at one process or at all: the kernel's view
-(`kernel`, over `proc` and `waits`), Python's (`stacks`) and the driver's (`gpu`).
+(`kernel`, over `proc` and `waits`), Python's (`stacks`, `source_code`) and the driver's (`gpu`).
 """
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "memory",
     "proc",
     "sample",
+    "source_code",
     "stacks",
     "waits",
 ]

@@ -17,19 +17,19 @@ import msgspec
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.probes.proc.process_tree import born_ns
-from lightning_hangcheck.probes.stacks.marker_loops import (
+from lightning_hangcheck.probes.source_code.code_notes import source_tree
+from lightning_hangcheck.probes.source_code.marker_loops import (
     function_around,
     loop_around,
     marker_loop,
 )
-from lightning_hangcheck.probes.stacks.path_text import path_text
+from lightning_hangcheck.probes.source_code.path_text import path_text
 from lightning_hangcheck.probes.stacks.py_spy import (
     LONG_VALUES,
     PySpyFailed,
     PySpyLate,
     find_py_spy,
 )
-from lightning_hangcheck.probes.stacks.source import source_tree
 from lightning_hangcheck.probes.stacks.unpaused import read_threads
 from lightning_hangcheck.probes.waits.marker_files import UNKNOWN, is_there, maker_of
 from lightning_hangcheck.text.moments import NANOSECONDS
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
-    from lightning_hangcheck.probes.stacks.marker_loops import MarkerLoop
+    from lightning_hangcheck.probes.source_code.marker_loops import MarkerLoop
     from lightning_hangcheck.probes.stacks.unpaused import DumpedFrame, DumpedThread
 
 

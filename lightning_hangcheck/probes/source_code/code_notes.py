@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users, owner_of
-from lightning_hangcheck.probes.stacks.rank_tests import RankTests
+from lightning_hangcheck.probes.source_code.rank_tests import RankTests
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.probes.stacks.source import code_notes, note_of
+from lightning_hangcheck.probes.source_code.code_notes import code_notes, note_of
 
 if TYPE_CHECKING:
     from pathlib import Path

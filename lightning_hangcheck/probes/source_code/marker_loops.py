@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
 
-from lightning_hangcheck.probes.stacks.path_text import called_name
+from lightning_hangcheck.probes.source_code.path_text import called_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from lightning_hangcheck.probes.stacks.marker_loops import function_around, marker_loop
-from lightning_hangcheck.probes.stacks.path_text import path_text
+from lightning_hangcheck.probes.source_code.marker_loops import function_around, marker_loop
+from lightning_hangcheck.probes.source_code.path_text import path_text
 
 
 def found(source: str) -> tuple[str, bool] | None:

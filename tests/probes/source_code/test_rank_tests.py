@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from lightning_hangcheck.probes.stacks.rank_tests import RankTests
-from lightning_hangcheck.probes.stacks.source import note_of
+from lightning_hangcheck.probes.source_code.code_notes import note_of
+from lightning_hangcheck.probes.source_code.rank_tests import RankTests
 
 
 def _last_test(source: str) -> tuple[RankTests, ast.expr]:

@@ -1,0 +1,7 @@
+"""What the source around a line tells: loops, tests of the rank, waits for a file to go.
+
+`code_notes` reads it for every line on which a rank stands, `rank_tests` the tests in it, however
+they are named. `marker_loops` finds loops that end with a file, `path_text` the path of that file.
+"""
+
+__all__ = ["code_notes", "marker_loops", "path_text"]
