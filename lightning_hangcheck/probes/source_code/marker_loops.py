@@ -23,7 +23,7 @@ OF_PATH_OBJECT = frozenset({"exists", "is_file", "is_dir", "is_symlink"})
 """pathlib's, which take none."""
 MAKES_NEW = frozenset({"mkdir", "link", "symlink", "symlink_to", "hardlink_to"})
 """Calls that fail where there is something already: so they are used as locks."""
-REFUSED = frozenset({"FileExistsError", "OSError", "IOError", "EnvironmentError"})
+REFUSED = frozenset({"FileExistsError", "OSError", "IOError", "Exception"})
 HARMLESS = frozenset(
     {
         *("sleep", "wait", "print", "debug", "info", "warning", "warn", "log", "write", "flush"),
@@ -127,16 +127,32 @@ def _asked_inside(loop: Loop, functions: Mapping[str, ast.FunctionDef]) -> _Ques
 
 
 def _refused(block: Loop | ast.FunctionDef) -> _Question | None:
-    """``try: os.mkdir(path); break`` that is refused as long as it is there."""
+    """``try: os.mkdir(path); break`` that is refused as long as it is there.
+
+    What ends the loop may also be a name that its test asks for: ``while not acquired``.
+    """
+    asked = block.test if isinstance(block, ast.While) else None
+    awaited = {one.id for one in ast.walk(asked) if isinstance(one, ast.Name)} if asked else set()
     for attempt in (one for one in block.body if isinstance(one, ast.Try)):
-        inside = [*attempt.body, *attempt.orelse, *block.body]
-        leaves = any(isinstance(one, (ast.Return, ast.Break)) for one in inside)
+        success = [*attempt.body, *attempt.orelse]
+        leaves = any(isinstance(one, (ast.Return, ast.Break)) for one in (*success, *block.body))
+        leaves = leaves or not awaited.isdisjoint(_assigned(success))
         refused = any(_names(handler.type) & REFUSED for handler in attempt.handlers)
         made = (_made_new(one) for step in attempt.body for one in ast.walk(step))
         path = next((one for one in made if one is not None), None)
         if leaves and refused and path is not None:
-            return _Question(path, of_path=True)
+            return _Question(path, of_path=True, alone=asked is None or _is_plain(asked))
     return None
+
+
+def _assigned(statements: list[ast.stmt]) -> set[str]:
+    targets = (one for each in statements if isinstance(each, ast.Assign) for one in each.targets)
+    return {one.id for one in targets if isinstance(one, ast.Name)}
+
+
+def _is_plain(test: ast.expr) -> bool:
+    """Whether a test asks for one thing that is known already, and so for no time limit."""
+    return not any(isinstance(one, (ast.BoolOp, ast.Call)) for one in ast.walk(test))
 
 
 def _there(test: ast.expr, functions: Mapping[str, ast.FunctionDef]) -> _Question | None:

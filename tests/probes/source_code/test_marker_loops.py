@@ -57,6 +57,29 @@ def found(source: str) -> tuple[str, bool] | None:
         ),
         (
             """
+            while not acquired:
+                try:
+                    fd = os.open(path, os.O_CREAT | os.O_EXCL)
+                    acquired = True
+                except FileExistsError:
+                    time.sleep(0.1)
+            """,
+            "path",
+            True,
+        ),
+        (
+            """
+            while fd is None and time.time() < deadline:
+                try:
+                    fd = os.open(path, os.O_CREAT | os.O_EXCL)
+                except FileExistsError:
+                    time.sleep(0.1)
+            """,
+            "path",
+            False,
+        ),
+        (
+            """
             def held(file):
                 return os.path.exists(file)
 
