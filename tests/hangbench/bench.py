@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from processes import end
+from processes import GRACE_S, MARK, end_by_pid, marked_processes
 
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -26,6 +27,8 @@ PATIENCE = {
     "HANGCHECK_ABORT_GRACE": "2",
 }
 """Shorter than the defaults, so that the corpus takes minutes; the latency benchmark uses those."""
+
+NO_END = "did not end"
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,13 +79,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to.
 
     Attributes:
+        exit_code: None where it had to be ended at the time limit.
         onset_s: Clock time, seconds since 1970, at which the program noted that it goes wrong.
         written_s: When each verdict's file was written, by the same clock.
         watched_s: How long it ran.
         source: Of the script.
     """
 
-    exit_code: int
+    exit_code: int | None
     output: str
     verdicts: list[Verdict]
     onset_s: float | None = None
@@ -92,8 +96,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> list[str]:
-        """Kinds of all verdicts in their order."""
-        return [verdict.verdict for verdict in self.verdicts]
+        """Kinds of all verdicts in their order, and whether the run had to be ended."""
+        ended = [] if self.exit_code is not None else [NO_END]
+        return [*(verdict.verdict for verdict in self.verdicts), *ended]
 
 
 def cases() -> list[str]:
@@ -118,33 +123,47 @@ def run_case(
 def run_script(
     script: Path, truth: Truth, folder: Path, time_limit_s: float, patience: Mapping[str, str]
 ) -> Outcome:
-    """Run a script in a folder of its own; all its processes are ended at the time limit."""
-    run_dir, begun_s = folder / "run", time.time()
-    process = subprocess.Popen(
-        _command(script, truth, run_dir),
-        cwd=folder,
-        env={**environment_of(folder), **patience},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=time_limit_s)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        output, _ = process.communicate(timeout=30)
-    finally:
-        end(process)
+    """Run a script in a folder of its own, and end whatever outlives it or the time limit.
+
+    What it prints goes to a file: a rank that outlived its launcher would keep a pipe open.
+    """
+    begun_s, mark = time.time(), f"{os.environ.get(MARK, 'hangbench')}-{folder}"
+    with (folder / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
+        process = subprocess.Popen(
+            _command(script, truth, folder / "run"),
+            cwd=folder,
+            env={**environment_of(folder), **patience, MARK: mark},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(time_limit_s)
+            exit_code = process.poll()
+            verdicts = _verdicts(folder / "run")  # before what we end is told, too
+            watched_s = time.time() - begun_s
+        finally:
+            end_by_pid(marked_processes(mark))
+            process.wait(GRACE_S)
+        output.seek(0)
+        return Outcome(
+            exit_code=exit_code,
+            output=output.read(),
+            verdicts=[verdict for verdict, _ in verdicts],
+            written_s=[written_s for _, written_s in verdicts],
+            onset_s=clock_time(folder / "onset"),
+            watched_s=watched_s,
+            source=script.read_text(encoding="utf-8"),
+        )
+
+
+def _verdicts(run_dir: Path) -> list[tuple[Verdict, float]]:
+    """All that was told, and when each was written."""
     files = sorted((run_dir / "verdicts").glob("*.json"), key=lambda file: int(file.stem))
-    return Outcome(
-        exit_code=process.returncode,
-        output=output,
-        verdicts=[msgspec.json.decode(file.read_bytes(), type=Verdict) for file in files],
-        written_s=[file.stat().st_mtime for file in files],
-        onset_s=clock_time(folder / "onset"),
-        watched_s=time.time() - begun_s,
-        source=script.read_text(encoding="utf-8"),
-    )
+    return [
+        (msgspec.json.decode(file.read_bytes(), type=Verdict), file.stat().st_mtime)
+        for file in files
+    ]
 
 
 def environment_of(folder: Path) -> dict[str, str]:

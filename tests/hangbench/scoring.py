@@ -80,19 +80,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         return not said_wrongly and all(answer in (None, True) for answer in asked)
 
 
-def score_of_endless(name: str, truth: Truth) -> Score:
-    """Score a run that could not even be ended at its time limit: nothing of it is right."""
-    healthy = truth.healthy
-    return Score(
-        name=name,
-        healthy=healthy,
-        told=["did not end"],
-        detected=None if healthy else False,
-        ended_well=False if healthy else None,
-        true_cause="" if healthy else any_of(truth.cause)[0],
-    )
-
-
 def score(name: str, truth: Truth, outcome: Outcome) -> Score:
     """Score a run; of several verdicts the last one counts, as it is what the user reads."""
     if truth.healthy:
@@ -115,7 +102,7 @@ def score(name: str, truth: Truth, outcome: Outcome) -> Score:
     functions = any_of(truth.function)
     return msgspec.structs.replace(
         missed,
-        detected=last.verdict in any_of(truth.verdict),
+        detected=outcome.told[-1] in any_of(truth.verdict),
         named_after_s=right[0] - onset_s if right else None,
         alarm_after_s=alarms[0] - onset_s if alarms else None,
         culprits=list(last.culprits) in truth.all_culprits,

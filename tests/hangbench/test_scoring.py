@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hangbench.bench import Outcome, Truth
 from hangbench.certainty import most_per_hour, wilson
-from hangbench.scoring import Score, functions_named, score, score_of_endless
+from hangbench.scoring import Score, functions_named, score
 from hangbench.table import render
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -157,9 +157,12 @@ def test_no_verdict_is_no_detection() -> None:
     assert not _scored().right
 
 
-@pytest.mark.parametrize("truth", [TRUTH, Truth(healthy=True)])
-def test_a_run_that_could_not_be_ended_is_not_right(truth: Truth) -> None:
-    assert not score_of_endless("case", truth).right
+def test_a_run_that_had_to_be_ended_is_not_right_but_what_it_told_counts() -> None:
+    endless = Outcome(exit_code=None, output="", verdicts=[_verdict("hang", 9)], onset_s=ONSET)
+    result = score("case", TRUTH, endless)
+    assert (result.detected, result.culprits, result.right) == (False, True, False)
+    finished = Outcome(exit_code=None, output="", verdicts=[_verdict("finished", 9)])
+    assert not score("case", Truth(healthy=True), finished).right
 
 
 def test_a_recovered_hang_is_no_detection() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from hangbench.bench import run_script
 from hangbench.generator.drawing import lay_out
-from hangbench.scoring import Score, score, score_of_endless
+from hangbench.scoring import Score, score
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,13 +50,8 @@ def run_program(
 ) -> Score:
     """Run and score one program; what it printed stays in ``output.txt`` of its folder."""
     script = lay_out(program, folder)
-    try:
-        outcome = run_script(script, program.truth, folder, time_limit_s, patience)
-    except subprocess.TimeoutExpired:
-        result = score_of_endless(program.name, program.truth)
-    else:
-        (folder / "output.txt").write_text(outcome.output, encoding="utf-8")
-        result = score(program.name, program.truth, outcome)
+    outcome = run_script(script, program.truth, folder, time_limit_s, patience)
+    result = score(program.name, program.truth, outcome)
     mark = "right" if result.right else "WRONG"
     sys.stderr.write(f"{mark} {program.name} ({program.composed}): {result.answer}\n")
     return result
