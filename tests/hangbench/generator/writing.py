@@ -27,7 +27,7 @@ FIRST_RANK = (
     'os.environ.get("LOCAL_RANK", "0") == "0"',
 )
 ALWAYS = (
-    *("logging", "os", "time", "torch", "torch.nn as nn", "types.SimpleNamespace", "atexit"),
+    *("gc", "logging", "os", "time", "torch", "torch.nn as nn", "types.SimpleNamespace", "atexit"),
     *("onset.mark_onset", "torch.utils.data.DataLoader", "torch.utils.data.Dataset"),
 )
 LEFT_EMPTY = ("in_teardown", "in_callback", "in_validation_end")
@@ -222,15 +222,16 @@ def _framework(
     if one.framework == "lightning":
         return lightning.SCRIPT, {}, lightning.IMPORTS
     launch_imports = launching.IMPORTS[one.launch]
+    destroy = fill(loops.DESTROY)
     if one.framework == "huggingface":
-        return huggingface.SCRIPT, {}, (*huggingface.IMPORTS, *launch_imports)
+        imports = (*huggingface.IMPORTS, *launch_imports)
+        return huggingface.SCRIPT, {"destroy": destroy}, imports
     family = loops.ALONE if one.ranks == 1 else loops.FRAMEWORKS[one.framework]
     parts = {name: str(text) for name, text in family.items() if name != "imports"}
     parts = {name: fill(text) for name, text in parts.items()}
     at_exit = one.place == "teardown" and one.waiting == "nobody" and words["exit"] == "1"
     leave = loops.AT_EXIT if at_exit else loops.LEAVE
-    if one.ranks == 1:
-        leave = "\n".join(line for line in leave.splitlines() if "destroy" not in line)
+    leave = fill(leave, destroy=destroy if one.ranks > 1 else "")
     return loops.LOOP, parts | {"at_end": leave}, (*family["imports"], *launch_imports)
 
 

@@ -127,7 +127,8 @@ def main():
     trainer.train()
     $cleanup()
     if dist.is_initialized():
-        dist.destroy_process_group()
+        del trainer
+        $destroy
 
 
 $launcher

@@ -132,12 +132,20 @@ JOIN = """
 dist.init_process_group("gloo")
 $run.rank = dist.get_rank()
 """
-LEAVE = """
-$cleanup()
+DESTROY = """
+del model
+gc.collect()
 dist.destroy_process_group()
 """
+"""In this order: torch 2.13's gloo may hang for ever where the model outlives its group. DDP's
+destructor then joins the group's thread with the interpreter lock held, which that thread wants,
+to drop the tensors of the last collective."""
+LEAVE = """
+$cleanup()
+$destroy
+"""
 AT_EXIT = """
-dist.destroy_process_group()
+$destroy
 atexit.register($cleanup)
 """
 MADE = "optimizer = Descent(model.parameters(), lr=0.01)"
