@@ -61,6 +61,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     Attributes:
         pid: Process that writes the page, in its own pid namespace.
         round: Which start of the job's ranks it belongs to, None where no launcher counts them.
+        store_port: As in `Identity`.
         beats: How often the rank said that it advanced; 0 means the page only shows that the
             process is alive, and progress must be judged from outside.
         last_beat_ns: Monotonic time of the newest sign of progress of any kind (beat, checkpoint,
@@ -82,6 +83,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     world_size: int | None = None
     local_rank: int | None = None
     round: int | None = None
+    store_port: int | None = None
     beats: int = 0
     last_beat_ns: int = 0
     phase: Phase | None = None

@@ -202,7 +202,7 @@ def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
         world_size=beat.world_size,
         local_world_size=_local_world_size(process.identity),
         start=_start_of(process.identity),
-        store_port=process.identity.store_port,
+        store_port=process.identity.store_port if beat.store_port is None else beat.store_port,
     )
 
 

@@ -105,15 +105,28 @@ class Recorder(Announcer):
             self._record()
 
     @harmless
-    def learn_identity(self, rank: int, world_size: int, local_rank: int | None) -> None:
-        """Take the word of Lightning, or of whoever knows, for which rank this process is."""
+    def learn_identity(
+        self, rank: int, world_size: int, local_rank: int | None, store_port: int | None = None
+    ) -> None:
+        """Take the word of Lightning, or of whoever knows, for which rank this process is.
+
+        Args:
+            rank: Global.
+            world_size: Of the job.
+            local_rank: None where nobody says.
+            store_port: As in `Identity`; None where what is known of it stays.
+        """
         self.start()
         if self.settings.disable or self._given_up:
             return
         with self._life_lock:
             known = self.identity
             self.identity = msgspec.structs.replace(
-                known, rank=rank, world_size=world_size, local_rank=local_rank
+                known,
+                rank=rank,
+                world_size=world_size,
+                local_rank=local_rank,
+                store_port=known.store_port if store_port is None else store_port,
             )
             if not self._records:
                 self.session = self.session or self._join()

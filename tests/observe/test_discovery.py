@@ -101,3 +101,10 @@ def test_a_slurm_task_that_spawns_the_ranks_of_its_node_is_none() -> None:
     tree.append(process(21, 11, **task))  # a DataLoader worker
     spawned = {11: Beat(pid=11, rank=2, world_size=4), 12: Beat(pid=12, rank=3, world_size=4)}
     assert pids(tree, {10: Beat(pid=10, rank=1, world_size=2), **spawned}) == {2: 11, 3: 12}
+
+
+def test_the_ranks_store_is_where_a_rank_joined_not_where_its_first_environment_said() -> None:
+    spawned, launched = process(11, 10), process(12, 10, MASTER_PORT="1", RANK="1", WORLD_SIZE="2")
+    told = {pid: Beat(pid=pid, rank=pid - 11, world_size=2, store_port=2) for pid in (11, 12)}
+    assert [one.store_port for one in find_ranks([spawned, launched], told)] == [2, 2]
+    assert [one.store_port for one in find_ranks([launched], {})] == [1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from lightning_hangcheck.hooks.being_watched import be_watched
@@ -28,6 +28,14 @@ JOINED = "HANGCHECK_JOINED"
 """Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
 
 
+class Announced(NamedTuple):
+    """Who a rank is going to be, and where it will meet the others; None where nothing says it."""
+
+    rank: int | None
+    world_size: int | None
+    store_port: int | None
+
+
 def instrument_joining(module: ModuleType) -> None:
     """Watch torch's ``init_process_group``."""
     signature = inspect.signature(module.init_process_group)
@@ -35,36 +43,35 @@ def instrument_joining(module: ModuleType) -> None:
 
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
-        _learn(*announced(by_name(call, signature), os.environ))
+        told = announced(by_name(call, signature), os.environ)
+        _learn(told)
         with section(call):
             yield
         current().leave_startup()
-        _learn(module.get_rank(), module.get_world_size())
+        _learn(Announced(module.get_rank(), module.get_world_size(), told.store_port))
         watch_ranks()
         os.environ[JOINED] = str(os.getpid())
 
     wrap(module, "init_process_group", joining)
 
 
-def announced(
-    arguments: Mapping[str, Any], environment: Mapping[str, str]
-) -> tuple[int | None, int | None]:
+def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Announced:
     """Work out which rank of how many a call is going to be, as torch does (rendezvous.py).
 
     Args:
         arguments: Of the call, by name.
-        environment: Of this process: its RANK and WORLD_SIZE count where the call leaves them open.
-
-    Returns:
-        Rank and world size, each None where nothing says it.
+        environment: Of this process: its RANK, WORLD_SIZE and MASTER_PORT count where the call
+            leaves them open.
     """
-    address = urlsplit(str(arguments.get("init_method") or "env://"))
-    told = dict(parse_qsl(address.query))
-    if address.scheme == "env" and arguments.get("store") is None:
+    address, store = urlsplit(str(arguments.get("init_method") or "env://")), arguments.get("store")
+    told, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
+    if address.scheme == "env" and store is None:
         told = {name: environment.get(name.upper(), "") for name in ("rank", "world_size")} | told
-    return (
+        port = _number(None, environment.get("MASTER_PORT", ""))
+    return Announced(
         _number(arguments.get("rank"), told.get("rank", "")),
         _number(arguments.get("world_size"), told.get("world_size", "")),
+        port,
     )
 
 
@@ -74,14 +81,15 @@ def _number(given: int | None, told: str) -> int | None:
     return int(told) if told.isdecimal() else None
 
 
-def _learn(rank: int | None, world_size: int | None) -> None:
+def _learn(told: Announced) -> None:
     """Be this rank from now on; a group that is smaller than the job is only a part of it."""
-    recorder = current()
+    recorder, (rank, world_size, port) = current(), told
     if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
         return
     local_rank = os.environ.get("LOCAL_RANK", "")
     known = recorder.identity.local_rank
-    recorder.learn_identity(rank, world_size, int(local_rank) if local_rank.isdecimal() else known)
+    local = int(local_rank) if local_rank.isdecimal() else known
+    recorder.learn_identity(rank, world_size, local, port)
     be_watched(recorder)
 
 

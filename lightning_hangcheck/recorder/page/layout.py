@@ -17,7 +17,7 @@ from lightning_hangcheck.model.beat import Ending
 from lightning_hangcheck.model.slugs import PHASES, Phase
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 3
+LAYOUT_VERSION: Final = 4
 PAGE_SIZE: Final = 4096
 UNKNOWN: Final = -1
 SECTION_SLOTS: Final = 8
@@ -55,8 +55,8 @@ PULSE: Final = Record(64, "@q")
 BEAT: Final = Record(128, "@QqQ")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE: Final = Record(192, "@QqqqqqqQ")
-# rank, world size, local rank, round
-IDENTITY: Final = Record(256, "@QqqqqQ")
+# rank, world size, local rank, round, port of the ranks' store
+IDENTITY: Final = Record(256, "@QqqqqqQ")
 # monotonic time, number, nanoseconds since 1970, name
 CHECKPOINT: Final = Record(320, f"@Qqqq{CHECKPOINT_NAME_BYTES}sQ")
 # monotonic time, how many are open, then for each shown one: monotonic time of entry, item,

@@ -89,7 +89,7 @@ def read_page(memory: Memory) -> Beat:
     pid, created_ns = _read_header(memory)
     stamp, beat_ns = _read_record(memory, layout.BEAT)
     phase_ns, phase, epoch, step, batch, entries = _read_record(memory, layout.PHASE)[1:]
-    rank, world_size, local_rank, round_number = _read_record(memory, layout.IDENTITY)[1:]
+    rank, world_size, local_rank, round_number, port = _read_record(memory, layout.IDENTITY)[1:]
     checkpoint_ns, number, at_ns, name = _read_record(memory, layout.CHECKPOINT)[1:]
     sections_ns, count, *slots = _read_record(memory, layout.SECTIONS)[1:]
     ending, ended_ns, last_words = _read_record(memory, layout.ENDING)[1:]
@@ -101,6 +101,7 @@ def read_page(memory: Memory) -> Beat:
         world_size=_known(world_size),
         local_rank=_known(local_rank),
         round=_known(round_number),
+        store_port=_known(port),
         beats=stamp - 1 + entries,
         last_beat_ns=max(created_ns, beat_ns, phase_ns, checkpoint_ns, sections_ns),
         # a phase that a newer version added has no name here

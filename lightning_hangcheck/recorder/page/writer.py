@@ -129,9 +129,10 @@ class PageWriter:
         world_size: int | None,
         local_rank: int | None,
         round_number: int | None = None,
+        store_port: int | None = None,
     ) -> None:
-        """Say which rank this is, and in which round."""
-        told = (rank, world_size, local_rank, round_number)
+        """Say which rank this is, in which round, and where the ranks' store is."""
+        told = (rank, world_size, local_rank, round_number, store_port)
         numbers = (UNKNOWN if number is None else number for number in told)
         self._write("identity", layout.IDENTITY, *numbers)
 
