@@ -170,6 +170,7 @@ class ThreadState(Struct, frozen=True, kw_only=True):
         cpu_s: User plus system time so far, seconds, at the kernel's tick (usually 10 ms).
         turns: How often it was given a processor so far; None for all but the main thread, and
             where the kernel does not count (CONFIG_SCHED_INFO).
+        queued_s: How long it was ready and waited for a processor so far; known where ``turns`` is.
         wchan: Kernel function it sleeps in; empty when running or not shown.
         syscall: Number of the system call it is in, None when running, or not permitted.
         arguments: First six arguments of that call.
@@ -182,6 +183,7 @@ class ThreadState(Struct, frozen=True, kw_only=True):
     state: str
     cpu_s: float
     turns: int | None = None
+    queued_s: float | None = None
     wchan: str = ""
     syscall: int | None = None
     arguments: tuple[int, ...] = ()

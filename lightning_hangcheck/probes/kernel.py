@@ -21,6 +21,7 @@ from lightning_hangcheck.probes.proc.files import GONE, read_proc, read_stat
 from lightning_hangcheck.probes.proc.permission import Refusal, why_refused
 from lightning_hangcheck.probes.proc.vitals import io_bytes
 from lightning_hangcheck.probes.waits.system_calls import waits_for, wakes_at
+from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
@@ -155,11 +156,13 @@ def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
     line = read_stat(pid, tid)
     wchan = read_proc(f"{folder}/wchan").decode(errors="replace").removeprefix("0")
     call = _read_call(f"{folder}/syscall") if calls_shown else NO_CALL
+    queued_s, turns = _schedule(folder) if tid == pid else (None, None)
     return ThreadState(
         tid=tid,
         state=line.state,
         cpu_s=line.cpu_s,
-        turns=_turns(folder) if tid == pid else None,
+        turns=turns,
+        queued_s=queued_s,
         wchan=wchan,
         syscall=call.number,
         arguments=call.arguments,
@@ -168,12 +171,13 @@ def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
     )
 
 
-def _turns(folder: str) -> int | None:
-    """Read the third field of schedstat; all are 0 where the kernel does not count."""
+def _schedule(folder: str) -> tuple[float | None, int | None]:
+    """Read the second and third field of schedstat; all are 0 where the kernel does not count."""
     try:
-        return int(read_proc(f"{folder}/schedstat").split()[2]) or None
-    except (OSError, IndexError):
-        return None
+        queued_ns, turns = map(int, read_proc(f"{folder}/schedstat").split()[1:3])
+    except (OSError, ValueError):
+        return None, None
+    return (queued_ns / NANOSECONDS, turns) if turns else (None, None)
 
 
 def _targets(pid: int, state: str, call: _Call, wchan: str) -> tuple[WaitTarget, ...]:

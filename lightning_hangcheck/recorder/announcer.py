@@ -184,7 +184,7 @@ class Announcer:
         """Say which rank this is, as soon as it is known."""
         rank, world_size, local_rank = identity.rank, identity.world_size, identity.local_rank
         self._console.identify(identity)
-        self.page.identify(rank, world_size, local_rank, identity.round, identity.store_port)
+        self.page.introduce(identity)
         if self._journal and rank is not None:
             self._journal.settle(rank)
         self.note(

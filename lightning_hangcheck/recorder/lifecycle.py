@@ -151,7 +151,7 @@ class Recorder(Announcer):
         """Leave a page that shows only that the process lives: it is judged from outside then."""
         self._given_up = True
         blank = PageWriter(self.page.buffer)
-        self._identify(blank)
+        blank.introduce(self.identity)
         self.fall_silent()
 
     def fall_silent(self) -> None:
@@ -198,13 +198,9 @@ class Recorder(Announcer):
                 page = PageWriter.create(self.session.pages / f"{os.getpid()}.page")
             except OSError as error:
                 log.once("page", f"no page in shared memory, so no sidecar sees this rank: {error}")
-        self._identify(page)
+        page.introduce(self.identity)
         page.show_phase("startup")
         return page
-
-    def _identify(self, page: PageWriter) -> None:
-        me = self.identity
-        page.identify(me.rank, me.world_size, me.local_rank, me.round)
 
     def _run_errand(self) -> None:
         if self.on_pulse is not None:

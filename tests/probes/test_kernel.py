@@ -94,6 +94,16 @@ def test_the_turns_of_the_main_thread_are_counted_and_of_no_other(program: Start
     assert {thread.turns for thread in threads[1:]} <= {None}
 
 
+def test_time_in_the_queue_for_a_processor_is_counted(program: StartProgram) -> None:
+    """Two that compute on one processor wait for each other half of the time."""
+    running = [program("busy_loop.py") for _ in range(2)]
+    for one in running:
+        os.sched_setaffinity(one.pid, {min(os.sched_getaffinity(one.pid))})
+    before = look(running[0].pid).threads[0].queued_s
+    assert before is not None
+    until(lambda: (look(running[0].pid).threads[0].queued_s or 0.0) > before + 0.2, "it to wait")
+
+
 def test_a_stopped_process_is_in_state_t(program: StartProgram) -> None:
     running = program("stopping_itself.py")
     state = until(lambda: (s := look(running.pid)).state == "T" and s, "it to stop")

@@ -174,7 +174,7 @@ def test_a_plain_program_waits_with_its_journal_until_it_knows_its_rank(
 import lightning_hangcheck as hc
 from lightning_hangcheck.recorder.lifecycle import current
 hc.checkpoint("Script started")
-current().learn_identity(0, 2, 0)
+current().learn_identity(0, 2, 0, 29500)
 hc.checkpoint("Trainer ready")
 """,
         RANK=None,
@@ -185,7 +185,7 @@ hc.checkpoint("Trainer ready")
     assert "[R0/2][LR0]" in program.err.splitlines()[1]
     kinds = [entry["kind"] for entry in program.journal("rank-0")]
     assert kinds == ["start", "checkpoint", "identity", "checkpoint", "finished"]
-    assert program.page().rank == 0
+    assert (program.page().rank, program.page().store_port) == (0, 29500)
 
 
 def test_ranks_that_a_launcher_started_meet_in_one_session(

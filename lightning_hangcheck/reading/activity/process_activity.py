@@ -46,6 +46,9 @@ SHORTEST_FLOW_S = 1.0
 STORAGE_ANSWERS = 20
 """Times a second that a thread which waits for storage is woken above which it gets on. A call that
 hangs is woken never, or once in many seconds to try again."""
+STARVED_SHARE = 0.5
+"""Of its time, which a thread that computes on a crowded machine spends in the queue for a
+processor; one that storage wakes is in it for moments."""
 BUSY_PERCENT = 5
 """A GPU without work shows 0, one that draws somebody's screen up to 3."""
 NEARLY_FULL = 0.95
@@ -62,6 +65,7 @@ class Step(Struct, frozen=True, kw_only=True):
         seconds: Between the samples.
         cpu_share: Processor time of all its threads, in cores.
         main_share: The same of its main thread; of the process where threads are not known.
+        starved: Its main thread was ready for most of the time, and got no processor.
         awaited_share: The same of the threads that could end the main thread's wait, itself
             included: of the process where any of its threads could.
         bytes: Read, written, and carried by connections; 0 where not permitted to know.
@@ -72,6 +76,7 @@ class Step(Struct, frozen=True, kw_only=True):
     seconds: float
     cpu_share: float
     main_share: float
+    starved: bool
     awaited_share: float
     bytes: int
     carried: bool
@@ -89,17 +94,18 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
     main_share = threads.get(after.pid, cpu_share)
     awaited = awaited_threads(later)
     awaited_share = cpu_share if awaited is None else sum(threads.get(tid, 0.0) for tid in awaited)
-    flowed = _flowed(before, after)
+    flowed, starved = _flowed(before, after), _starved(before, after, seconds)
     carried = (
         flowed > MANY_BYTES
         or _transfers(after, flowed, seconds)
         or _connection_carries(earlier, later)
-        or _storage_answers(before, after, seconds, main_share)
+        or _storage_answers(before, after, seconds, computes=starved or main_share >= IDLE_SHARE)
     )
     return Step(
         seconds=seconds,
         cpu_share=cpu_share,
         main_share=main_share,
+        starved=starved,
         awaited_share=awaited_share,
         bytes=flowed,
         carried=carried,
@@ -183,7 +189,7 @@ def _connections(sample: Sample) -> dict[int, Connections]:
 
 
 def _storage_answers(
-    before: ProcessState, after: ProcessState, seconds: float, share: float
+    before: ProcessState, after: ProcessState, seconds: float, *, computes: bool
 ) -> bool:
     """Whether the main thread makes many short waits for storage: deleting files moves no bytes.
 
@@ -194,11 +200,19 @@ def _storage_answers(
         return False
     first, second = before.threads[0], after.threads[0]
     states = {first.state, second.state}
-    if not (states <= {"D", "R"} and ("D" in states or share < IDLE_SHARE)):
+    if not (states <= {"D", "R"} and ("D" in states or not computes)):
         return False
     if first.turns is None or second.turns is None:
         return False
     return second.turns - first.turns > STORAGE_ANSWERS * seconds
+
+
+def _starved(before: ProcessState, after: ProcessState, seconds: float) -> bool:
+    """Whether the main thread had work to do, but others had the processor."""
+    first, second = before.threads[:1], after.threads[:1]
+    if not first or not second or first[0].queued_s is None or second[0].queued_s is None:
+        return False
+    return second[0].queued_s - first[0].queued_s > STARVED_SHARE * seconds
 
 
 def _main_moved(earlier: Sample, later: Sample, share: float) -> bool:

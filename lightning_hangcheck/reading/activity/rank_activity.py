@@ -262,4 +262,5 @@ def _by_steps(steps: Sequence[Step], role: str) -> Activity:
     seconds = sum(step.seconds for step in steps)
     share = sum(step.awaited_share * step.seconds for step in steps) / seconds
     main_share = sum(step.main_share * step.seconds for step in steps) / seconds
-    return "idle" if main_share < IDLE_SHARE and share < BUSY_SHARE else "busy"
+    works = main_share >= IDLE_SHARE or any(step.starved for step in steps)
+    return "busy" if works or share >= BUSY_SHARE else "idle"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.model.beat import Ending, OpenSection
     from lightning_hangcheck.model.slugs import Phase
 
@@ -122,6 +123,10 @@ class PageWriter:
         self._phase_index = PHASE_INDEX[phase]
         self.phase = phase
         self._write_phase()
+
+    def introduce(self, me: Identity) -> None:
+        """Say who this process is, as far as it knows."""
+        self.identify(me.rank, me.world_size, me.local_rank, me.round, me.store_port)
 
     def identify(
         self,

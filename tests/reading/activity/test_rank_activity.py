@@ -245,29 +245,41 @@ def test_ranks_without_a_process_are_gone_or_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns_s", "states", "cpu", "activity"),
+    ("turns_s", "states", "cpu", "queued", "activity"),
     [
-        (500, "DD", 0.0, "moving"),
-        (500, "RD", 0.1, "moving"),
-        (500, "RR", 0.01, "moving"),
-        (500, "RR", 1.0, "busy"),
-        (500, "SS", 0.0, "idle"),
-        (500, "RS", 0.0, "idle"),
-        (1, "DD", 0.0, "idle"),
-        (None, "DD", 0.0, "idle"),
+        (500, "DD", 0.0, 0.0, "moving"),
+        (500, "RD", 0.1, 0.0, "moving"),
+        (500, "RR", 0.01, 0.1, "moving"),
+        (500, "RR", 1.0, 0.0, "busy"),
+        (500, "RR", 0.01, 0.9, "busy"),
+        (500, "SS", 0.0, 0.0, "idle"),
+        (500, "RS", 0.0, 0.0, "idle"),
+        (1, "DD", 0.0, 0.0, "idle"),
+        (None, "DD", 0.0, 0.0, "idle"),
     ],
 )
 def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
-    turns_s: int | None, states: str, cpu: float, activity: str
+    turns_s: int | None, states: str, cpu: float, queued: float, activity: str
 ) -> None:
-    assert _of_process(_with_turns(turns_s, states, cpu)) == activity
+    assert _of_process(_with_turns(turns_s, states, cpu, queued)) == activity
 
 
-def _with_turns(turns_s: int | None, states: str, cpu: float) -> ProcessLook:
-    """A rank in one line, seen twice, in these states, so many turns of a processor a second."""
+def _with_turns(turns_s: int | None, states: str, cpu: float, queued: float) -> ProcessLook:
+    """A rank in one line, seen twice, in these states, so many turns of a processor a second.
+
+    Args:
+        turns_s: None where the kernel does not count.
+        states: Letter by letter.
+        cpu: Its share of a processor.
+        queued: Share of its time in which it waits for one.
+    """
     seen = [
         look(
-            IN_LOAD, state=state, cpu=cpu, turns=None if turns_s is None else number * 2 * turns_s
+            IN_LOAD,
+            state=state,
+            cpu=cpu,
+            turns=None if turns_s is None else number * 2 * turns_s,
+            queued_s=number * 1.1 * queued,
         ).samples[number + 1]
         for number, state in enumerate(states)
     ]
