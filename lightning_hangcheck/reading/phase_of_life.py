@@ -28,8 +28,8 @@ Basis = Literal["calls", "page", "names", "life"]
 LEAST_REDUCTIONS = 2
 """Of one shape, before they are taken for those of steps: a start has each at most once."""
 LEAST_REPEATED = 10
-"""The same of gathers and other operations without a root: a start may gather some things that its
-ranks must agree on in a small loop. With a root it hands out each of a model's parameters."""
+"""The same of gathers, other operations without a root, and messages between two ranks: a start may
+exchange in a small loop what its ranks must agree on. With a root it hands out each parameter."""
 AROUND_LOADING = ("trainer_init",)
 """Calls around so much that a file read within them tells more."""
 
@@ -186,7 +186,10 @@ def _reduced(flight: FlightRecord | None) -> bool:
     """
     if flight is None:
         return False
-    if flight.reduced >= LEAST_REDUCTIONS or flight.repeated >= LEAST_REPEATED:
+    counts = flight.messages
+    posted = (*counts.sent.values(), *counts.received.values()) if counts is not None else ()
+    repeated = max((flight.repeated, *posted))
+    if flight.reduced >= LEAST_REDUCTIONS or repeated >= LEAST_REPEATED:
         return True
     seen = Counter(
         (group.group, entry.op, entry.sizes) for group in flight.groups for entry in group.entries

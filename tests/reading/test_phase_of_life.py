@@ -11,7 +11,12 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.model.flight import (
+    CollectiveEntry,
+    CollectiveRecord,
+    FlightRecord,
+    MessageCounts,
+)
 from lightning_hangcheck.reading.phase_of_life import phase_of_life
 
 
@@ -31,6 +36,11 @@ def reductions(*ops: str) -> FlightRecord:
         ({"flight": reductions(*["all_gather"] * 9)}, "startup"),
         ({"flight": reductions(*["all_gather"] * 10)}, "training_step"),
         ({"flight": reductions(*["broadcast"] * 40)}, "startup"),
+        ({"flight": FlightRecord(taken_ns=1, messages=MessageCounts(sent={1: 9}))}, "startup"),
+        (
+            {"flight": FlightRecord(taken_ns=1, messages=MessageCounts(sent={1: 10}))},
+            "training_step",
+        ),
         ({"beat": Beat(pid=1, phase="startup", step=3)}, "training_step"),
         ({"beat": Beat(pid=1, phase="startup", step=3, ending="finished")}, "teardown"),
         ({"beat": Beat(pid=1, beats=4)}, "training_step"),
