@@ -6,10 +6,13 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hangbench.bench import Truth, any_of
 from hangbench.generator.composition import FAMILIES, PHASES
 from hangbench.generator.drawing import draw_programs, lay_out
+from hangbench.generator.running import SCORE_FILE, run_programs
+from hangbench.scoring import Score
 from msgspec import toml
 
 from lightning_hangcheck.model.phase_words import phase_of_name
@@ -45,6 +48,15 @@ def test_every_mechanism_and_framework_comes_up() -> None:
     told = " ".join(one.composed for one in [*DRAWN, *draw_programs(13, 600, "hanging")])
     assert [m.name for family in FAMILIES.values() for m in family if m.name not in told] == []
     assert [framework for framework in PHASES if f"{framework}," not in told] == []
+
+
+def test_a_draw_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+    program = DRAWN[0]
+    (folder := tmp_path / program.name).mkdir()
+    known = Score(name=program.name, healthy=False, told=["hang"], named_after_s=2.5)
+    (folder / SCORE_FILE).write_bytes(msgspec.json.encode(known))
+    assert run_programs([program], tmp_path, 1) == [known]
+    assert [file.name for file in folder.iterdir()] == [SCORE_FILE]
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import msgspec
 from hangbench.bench import run_script
 from hangbench.generator.drawing import lay_out
 from hangbench.scoring import Score, score
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from hangbench.generator.writing import Program
 
+SCORE_FILE = "score.json"
 LONGEST_RUN_S = 600.0
 """A start on a busy machine, which took 220 s once, and 300 s of patience or 240 of silence."""
 
@@ -30,6 +32,8 @@ def run_programs(
 ) -> list[Score]:
     """Run and score programs, a number at a time, in folders named as they are.
 
+    One that has its score there already is not run again: a draw takes hours, and may be cut.
+
     Args:
         programs: Which.
         folder: Of their folders.
@@ -39,7 +43,12 @@ def run_programs(
     """
 
     def run(one: Program) -> Score:
-        return run_program(one, folder / one.name, time_limit_s, patience or {})
+        scored = folder / one.name / SCORE_FILE
+        if scored.exists():
+            return msgspec.json.decode(scored.read_bytes(), type=Score)
+        result = run_program(one, folder / one.name, time_limit_s, patience or {})
+        scored.write_bytes(msgspec.json.encode(result))
+        return result
 
     with ThreadPoolExecutor(jobs) as at_work:
         return list(at_work.map(run, programs))
