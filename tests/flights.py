@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cases import MAIN, NOW_NS, SITE, rank, torch, user
 from msgspec.structs import replace
 
+from lightning_hangcheck.model.case import CodeNote, RankView
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import (
     CallSite,
@@ -19,7 +20,6 @@ from lightning_hangcheck.model.flight import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.case import RankView
 
 TRAIN = "/home/ada/demo/train.py"
 AT_ITEM = (MAIN, user("log_loss", 30))
@@ -120,3 +120,8 @@ def on_device(view: RankView, *ops: str, first: int = 1, on_device: bool = True)
 def spinning(number: int, *stacks: tuple[object, ...]) -> RankView:
     """A rank that burns a core."""
     return rank(number, *(stacks or (AT_ITEM,)), cpu=1.0)
+
+
+def noted(line: int, **fields: object) -> CodeNote:
+    """What was read of the source around a line of the training script."""
+    return CodeNote(file=TRAIN, line=line, **fields)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Where ranks' ways part, who diverged, and why: from flight records, frames and source."""
+"""Where ranks' ways part, who diverged, and why: from flight records and frames."""
 
 from __future__ import annotations
 
@@ -20,23 +20,18 @@ from cases import (
 )
 from flights import (
     AFTER_LOOP,
-    EPOCH_END,
-    EVALUATION,
-    FIT,
     IN_HOOK,
     IN_LOOP,
     IN_NEW_GROUP,
     PARKED,
-    RANK_ZERO_ONLY,
     STEP,
-    TRAIN,
     flying,
+    noted,
 )
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CallSite, FlightRecord
 
@@ -133,156 +128,6 @@ def test_one_against_a_majority_diverged() -> None:
     assert "most ranks do otherwise" in " ".join(item.text for item in verdict.evidence)
 
 
-def _note(line: int, **fields: object) -> CodeNote:
-    return CodeNote(file=TRAIN, line=line, **fields)  # type: ignore[arg-type]
-
-
-def test_code_under_a_test_of_the_rank_diverged() -> None:
-    note = _note(44, condition="self.trainer.is_global_zero", condition_line=43)
-    case = job(
-        flying(rank(0, IN_HOOK), "barrier"), flying(rank(1, PARKED), "broadcast 1"), code=(note,)
-    )
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
-    assert "under if self.trainer.is_global_zero" in verdict.summary
-    assert ("code", 0) in [(item.kind, item.rank) for item in verdict.evidence]
-
-
-def test_a_test_of_the_rank_tells_before_the_sequence() -> None:
-    """An evaluation on rank 0 broadcasts buffers as each step does; it is rank 0 that diverged."""
-    steps = ("broadcast 8", "all_reduce 28") * 4
-    note = _note(44, condition="rank == 0", condition_line=43)
-    case = job(
-        flying(rank(0, IN_HOOK), *steps, "broadcast 8"),
-        flying(rank(1, AFTER_LOOP), *steps, "barrier"),
-        code=(note,),
-    )
-    assert judge(case).culprits == (0,)
-
-
-@pytest.mark.parametrize(("steps", "culprits"), [(4, (1,)), (0, (0,))])
-def test_a_test_that_all_ranks_but_one_pass_leads_nobody_from_the_sequence(
-    steps: int, culprits: tuple[int, ...]
-) -> None:
-    """``if not (rank == 1 and bad): loss.backward()``: rank 0 does what every step did."""
-    before = ("broadcast 8", "all_reduce 28") * steps + ("broadcast 8",)
-    note = _note(91, condition="self.is_good(index)", condition_line=90, condition_of_most=True)
-    case = job(
-        flying(rank(0, IN_BACKWARD), *before, "all_reduce 28"),
-        flying(rank(1, PARKED), *before, "broadcast 8"),
-        code=(note,),
-    )
-    assert judge(case).culprits == culprits
-
-
-def test_both_branches_of_one_test_tell_nothing() -> None:
-    notes = [_note(line, condition="rank == 0", condition_line=80) for line in (88, 90)]
-    case = job(
-        flying(rank(0, IN_BARRIER), "barrier"),
-        flying(rank(1, IN_ALL_REDUCE), "all_reduce 4"),
-        code=tuple(notes),
-    )
-    assert judge(case).culprits == (0, 1)
-
-
-def test_what_runs_under_rank_zero_only_diverged() -> None:
-    hook = (*FIT, RANK_ZERO_ONLY, user("Model.on_train_epoch_end", 44), torch("barrier"))
-    verdict = judge(job(flying(rank(0, hook), "barrier"), flying(rank(1, PARKED), "broadcast 1")))
-    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
-    assert "@rank_zero_only" in verdict.summary
-
-
-def test_a_rank_behind_the_loop_that_others_are_in_ran_out_of_work() -> None:
-    notes = (_note(20, loops=((18, 22),)), _note(30))
-    case = job(
-        flying(rank(0, IN_LOOP), "all_reduce 4", "all_reduce 4", "all_reduce 4"),
-        flying(rank(1, AFTER_LOOP), "all_reduce 4", "all_reduce 4", "barrier"),
-        code=notes,
-    )
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((1,), "uneven_work")
-
-
-@pytest.mark.parametrize("most", ["ran out", "go on"])
-def test_whether_most_ran_out_of_work_or_one_did_the_cause_is_the_same(most: str) -> None:
-    notes = (_note(20, loops=((18, 22),)), _note(30))
-    more, fewer = (3, 1) if most == "go on" else (1, 3)
-    steps = ("all_reduce 4", "all_reduce 4")
-    ways = [(IN_LOOP, "all_reduce 4")] * more + [(AFTER_LOOP, "barrier")] * fewer
-    ranks = (flying(rank(n, way), *steps, op) for n, (way, op) in enumerate(ways))
-    verdict = judge(job(*ranks, code=notes))
-    assert (verdict.culprits, verdict.cause) == ((3,) if most == "go on" else (0,), "uneven_work")
-
-
-IN_EVALUATION = (MAIN, user("train", 25), user("evaluate", 50), torch("all_reduce"))
-EVALUATES = _note(50, loops=((48, 52),))
-
-
-@pytest.mark.parametrize(
-    ("notes", "cause"),
-    [
-        ((_note(25), EVALUATES), "uneven_work"),
-        ((_note(25, branches=((25, 25),)), EVALUATES), "rank_diverged"),
-        (
-            (_note(25), _note(50, loops=((48, 52),), branches=((46, 53),))),
-            "rank_diverged",
-        ),  # evaluate() has returned early
-    ],
-)
-def test_a_rank_that_a_test_led_past_a_loop_has_not_run_out_of_work(
-    notes: tuple[CodeNote, ...], cause: str
-) -> None:
-    case = job(
-        flying(rank(0, IN_EVALUATION), "all_reduce 4", "all_reduce 4"),
-        flying(rank(1, AFTER_LOOP), "all_reduce 4", "barrier"),
-        code=(*notes, _note(30)),
-    )
-    assert judge(case).cause == cause
-
-
-def test_the_rank_that_a_test_leads_away_diverged_not_those_that_stay() -> None:
-    """``if rank == 0: continue`` before the all-reduce: rank 0 comes to the end of the loop."""
-    notes = (_note(20, loops=((18, 22),), skipped_under="rank == 0"), _note(30))
-    case = job(
-        flying(rank(0, AFTER_LOOP), "all_reduce 4", "barrier"),
-        flying(rank(1, IN_LOOP), "all_reduce 4", "all_reduce 4"),
-        code=notes,
-    )
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
-
-
-def test_a_test_under_which_all_stand_leads_nobody_away() -> None:
-    notes = (
-        _note(140, condition="args.local_rank != -1", condition_line=139),
-        _note(20, loops=((18, 22),)),
-        _note(30),
-    )
-    case = job(
-        flying(rank(0, IN_LOOP), "all_reduce 4", "all_reduce 4"),
-        flying(rank(1, AFTER_LOOP), "all_reduce 4", "barrier"),
-        code=notes,
-    )
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((1,), "uneven_work")
-
-
-@pytest.mark.parametrize(
-    ("way", "cause"),
-    [
-        ((*FIT, Frame("_EvaluationLoop.run", EVALUATION, 140), torch("barrier")), "uneven_work"),
-        (EPOCH_END, "rank_diverged"),  # a value that only this rank logs leads here too
-    ],
-)
-def test_a_rank_in_another_loop_of_lightning_ran_out_of_work(way: Frames, cause: str) -> None:
-    steps = ("broadcast 1", "all_reduce 10") * 3
-    case = job(
-        flying(rank(0, PARKED), *steps, "broadcast 1"), flying(rank(1, way), *steps, "barrier")
-    )
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((1,), cause)
-
-
 @pytest.mark.parametrize(
     ("ops", "cause"),
     [(("recv",) * 3, "collective_mismatch"), (("send", "recv", "recv"), None)],
@@ -342,7 +187,7 @@ def shifted(*, steps: int = 6, extra_at: int = 3) -> list[RankView]:
 
 
 def test_an_extra_operation_that_looks_as_all_others_is_told_by_where_it_was_called() -> None:
-    verdict = judge(job(*shifted(), code=(_note(20), _note(30))))
+    verdict = judge(job(*shifted(), code=(noted(20), noted(30))))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0,), "rank_diverged")
     assert "last agreed #3" in verdict.summary
     assert "did all_reduce [4] Float in Log.write (demo/train.py:55)" in verdict.summary
@@ -403,7 +248,7 @@ def test_a_root_that_only_one_rank_noted_is_no_mismatch() -> None:
 
 
 def test_a_rank_in_a_store_barrier_that_is_not_recorded_has_parted() -> None:
-    note = _note(12, condition="rank == 0", condition_line=11)
+    note = noted(12, condition="rank == 0", condition_line=11)
     case = job(
         flying(rank(0, IN_NEW_GROUP), "all_reduce 1", open_ops=0),
         flying(rank(1, IN_BARRIER), "all_reduce 1", "barrier"),
