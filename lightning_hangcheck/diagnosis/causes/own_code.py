@@ -91,17 +91,19 @@ def spinning(situation: Situation) -> Finding | None:
 
 
 SPINNING = Rule(cause="spinning", needs=("stacks",), find=spinning)
+NO_CAUSE_BY_ITSELF = frozenset({"socket", "futex", "time", "other"})
+"""Waits that the creation of a logger explains; a file, pipe or child tells more than a name."""
 
 
 def logger_init(situation: Situation) -> Finding | None:
-    """Blame suspects whose calls show, or whose open section says, that they create the logger.
+    """Blame suspects whose calls show, or whose sections or functions say, that they create it.
 
-    The names of the user's own functions are no such sign: there, the place says more.
+    A function's name is enough where nothing more is known than a connection that does not answer.
     """
     creating = [
         reading
         for reading in situation.suspects_that_are("idle", "busy", "unseen")
-        if reading.shows("logger_init")
+        if reading.shows("logger_init") or _creates_by_name(reading)
     ]
     if not creating:
         return None
@@ -117,6 +119,13 @@ def logger_init(situation: Situation) -> Finding | None:
 
 
 LOGGER_INIT = Rule(cause="logger_init", needs=(), find=logger_init)
+
+
+def _creates_by_name(reading: RankReading) -> bool:
+    """Whether an idle rank is in a function that says that it creates a logger."""
+    if reading.phase != "logger_init" or reading.activity != "idle":
+        return False
+    return all(target.kind in NO_CAUSE_BY_ITSELF for target in reading.targets)
 
 
 def model_load(situation: Situation) -> Finding | None:

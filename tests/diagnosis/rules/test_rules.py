@@ -157,9 +157,27 @@ def test_a_cause_needs_the_deed_and_a_name_tells_less_than_a_call(
     assert (verdict.cause, verdict.confidence) == (cause, confidence)
 
 
-def test_a_name_of_the_users_function_is_no_cause() -> None:
+def test_a_name_of_the_users_function_is_no_cause_of_its_own() -> None:
     verdict = judge(job(WAITS, rank(1, (MAIN, user("load_weights", 7)))))
     assert (verdict.cause, verdict.phase) == ("rank_stalled", "model_load")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "cause"),
+    [
+        ("create_logger", None, "logger_init"),
+        ("create_logger", "socket", "logger_init"),
+        ("create_logger", "lock", "file_lock"),
+        ("create_logger", "file", "filesystem_wait"),
+        ("flush_logger", "socket", "network_wait"),
+        ("flush_logger", None, "rank_stalled"),
+    ],
+)
+def test_a_function_that_creates_the_logger_explains_a_silent_connection(
+    function: str, kind: str | None, cause: str
+) -> None:
+    waits = waiting_for(kind, "recvfrom", "10.0.0.7:443", 4711) if kind else {}
+    assert _told(job(WAITS, rank(1, (MAIN, user(function, 7)), **waits)))[3] == cause
 
 
 @pytest.mark.parametrize(
