@@ -30,6 +30,8 @@ LEAST_REDUCTIONS = 2
 LEAST_REPEATED = 10
 """The same of gathers, other operations without a root, and messages between two ranks: a start may
 exchange in a small loop what its ranks must agree on. With a root it hands out each parameter."""
+SAID_UNTIL_THE_NEXT = ("dataloading", "training_step", "trainer_init")
+"""Phases that hooks say and never take back."""
 AROUND_LOADING = ("trainer_init",)
 """Calls around so much that a file read within them tells more."""
 
@@ -50,12 +52,12 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     """Tell where in its life a rank is.
 
     An open section or hook of the rank counts, then its calls, then whole words in the names of the
-    user's functions, the innermost first, then what it has done so far. Three of the rank's words
+    user's functions, the innermost first, then what it has done so far. Four of the rank's words
     are no open hook: ``training_step``, which callbacks say once a step and never take back,
-    ``startup``, with which every page begins, and ``dataloading``, which the callbacks say
-    whatever else is done until the next batch. They give way to calls and names. Creating the
-    logger overrides all: it is the more specific, and often runs inside a phase of the training
-    loop.
+    ``startup``, with which every page begins, and ``dataloading`` and ``trainer_init``, which the
+    callbacks say whatever else is done until the next batch. They give way to calls and names: a
+    loader is made while the trainer starts. Creating the logger overrides all: it is the more
+    specific, and often runs inside a phase of the training loop.
 
     Args:
         view: The rank.
@@ -71,7 +73,7 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     if overriding == "logger_init":
         return PhaseOfLife("logger_init", "calls")
     said = _said(view.beat)
-    if said not in (None, "startup", "dataloading", "training_step"):
+    if said not in (None, "startup", *SAID_UNTIL_THE_NEXT):
         return PhaseOfLife(said, "page")
     told = overriding or called
     of_file = _of_a_file(view, frames, told)
@@ -108,7 +110,7 @@ def _by_names_or_life(
     named = _phase_of_names(frames)
     if named is not None:
         return PhaseOfLife(named, "names")
-    if said in ("dataloading", "training_step"):
+    if said in SAID_UNTIL_THE_NEXT:
         return PhaseOfLife(said, "page")
     alive, deeds = view.pid is not None and view.process_exit is None, _by_deeds(view)
     known = alive or said or deeds == "training_step"

@@ -226,6 +226,15 @@ def test_what_a_rank_does_between_two_steps_is_told_by_its_frames() -> None:
     assert phase_of([], Beat(pid=1, phase="dataloading")) == "dataloading"
 
 
+def test_a_loader_that_is_made_while_the_trainer_starts_is_dataloading() -> None:
+    starts = (MAIN, Frame("Trainer._run", f"{PL}/trainer/trainer.py", 980))
+    makes = Frame("_FitLoop.setup_data", f"{PL}/loops/fit_loop.py", 260)
+    beat = Beat(pid=1, phase="trainer_init")
+    assert phase_of((*starts, makes, user("DataModule.train_dataloader", 9)), beat) == "dataloading"
+    assert phase_of((*starts, user("Model.configure_model", 9)), beat) == "trainer_init"
+    assert phase_of([], beat) == "trainer_init"
+
+
 @pytest.mark.parametrize(
     ("frames", "sections"),
     [(IN_WANDB, ()), (IN_LOAD, (OpenSection("WandbLogger constructor", 0),))],
