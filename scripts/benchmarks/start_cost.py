@@ -66,7 +66,7 @@ def _measure(name: str, code: str, watched: dict[str, str], repeats: int) -> Fig
 
 
 def _processor_ms(code: str, environment: dict[str, str]) -> float:
-    # without its compiled files, a checkout would be compiled at each start; an installed one is not
+    # without compiled files a checkout would be compiled at each start; an installed one is not
     ours = ("HANGCHECK_", "RANK", "LOCAL_", "WORLD_SIZE", "SLURM_", "PYTHONDONTWRITEBYTECODE")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     command = [sys.executable, "-W", "ignore", "-c", code]
