@@ -13,6 +13,7 @@ from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users, owner_of
 from lightning_hangcheck.probes.source_code.rank_tests import RankTests
+from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS, LOOPS, called_name
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -34,7 +35,6 @@ AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
 """In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def code_notes(
@@ -160,7 +160,7 @@ class _Surroundings:
         if isinstance(inner, (*FUNCTIONS, ast.ClassDef)):
             self._forget()
             self._decorated(inner)
-        elif isinstance(inner, (ast.For, ast.AsyncFor, ast.While)):
+        elif isinstance(inner, LOOPS):
             self.loops.append(inner)
         self._after_exits(scope, inner)
         if isinstance(inner, (ast.If, ast.IfExp, ast.While)):
@@ -251,9 +251,7 @@ def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 
 
 def _called(call: ast.Call) -> str:
-    function = call.func
-    name = getattr(function, "attr", None) or getattr(function, "id", "")
-    return str(name).lstrip("_")
+    return called_name(call).lstrip("_")
 
 
 def _shown(test: ast.expr) -> str:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
 
-from lightning_hangcheck.probes.source_code.path_text import called_name
+from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS, LOOPS, called_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Loop: TypeAlias = "ast.For | ast.AsyncFor | ast.While"
-LOOPS = (ast.For, ast.AsyncFor, ast.While)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 OF_PATH_MODULE = frozenset({"exists", "lexists", "isfile", "isdir", "islink"})
 """``os.path``'s questions whether something is there, which take a path."""
 OF_PATH_OBJECT = frozenset({"exists", "is_file", "is_dir", "is_symlink"})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.probes.source_code.syntax import called_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,12 +23,6 @@ def path_text(path: ast.expr, values: Mapping[str, str], function: ast.AST) -> s
         Empty where it cannot be told.
     """
     return _Paths(values, function).text(path, 0)
-
-
-def called_name(node: ast.AST) -> str:
-    """Return the name of what a call calls, without its owner; empty of all else."""
-    function = node.func if isinstance(node, ast.Call) else None
-    return str(getattr(function, "attr", None) or getattr(function, "id", ""))
 
 
 DEEPEST = 6
