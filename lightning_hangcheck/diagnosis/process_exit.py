@@ -20,6 +20,11 @@ FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 TOLD_TO_END = ("SIGTERMException", "SignalException", "KeyboardInterrupt")
 """What is raised in a rank that somebody ends by a signal: by Lightning 2.6
 (utilities/exceptions.py), torch's launcher, and Python."""
+LOSSES = ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError")
+"""What torch raises where a peer or the ranks' store does not answer (torch.distributed, 2.13)."""
+GLOO_TRANSPORT = "/gloo/transport/"
+"""gloo raises RuntimeError for everything, and begins its message with the file that it comes from:
+only of this folder it is a lost connection, or one that a peer left without an answer."""
 WAY_OUT_NS = NANOSECONDS
 """Signs of progress that a program still gives while its exception leaves the last sections."""
 OUR_SERVER = (
@@ -66,6 +71,44 @@ def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
     if all(raised(one.view) for one in own):
         return min(own, key=_raised_ns, default=None)
     return min(own, key=_order, default=None)
+
+
+def left_before(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
+    """Return the ranks that left without a fault before this one failed."""
+    return tuple(one for one in readings if _left(one.view) and _ended_before(one, first))
+
+
+def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
+    """Return the ranks for want of which one failed; none where it failed by itself.
+
+    It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
+    middle: a rank that had destroyed its process groups was needed less than one that had not.
+    """
+    words = last_words(first.view)
+    if not words.startswith(LOSSES) and GLOO_TRANSPORT not in words:
+        return ()
+    left = left_before(first, readings)
+    return tuple(one for one in left if _in_group(one.view)) or left
+
+
+def _left(view: RankView) -> bool:
+    """One that says that it has finished may be ended by its launcher on its way out."""
+    if view.beat is not None and view.beat.ending == "finished" and ended_from_outside(view):
+        return True
+    return view.process_exit is not None and not failed(view)
+
+
+def _in_group(view: RankView) -> bool:
+    return view.beat is not None and view.beat.membership == "member"
+
+
+def _ended_before(one: RankReading, first: RankReading) -> bool:
+    """By their own word where both say it: the process of one may take long to its end."""
+    own = one.view.beat
+    if own is not None and own.ending == "finished" and raised(first.view):
+        return own.ended_ns < _raised_ns(first)
+    seen, failure = one.view.process_exit, first.view.process_exit
+    return seen is not None and failure is not None and seen.order < failure.order
 
 
 def last_words(view: RankView) -> str:

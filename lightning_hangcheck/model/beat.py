@@ -9,6 +9,8 @@ from msgspec import Struct
 from lightning_hangcheck.model.slugs import Phase
 
 Ending = Literal["running", "finished", "raised"]
+Membership = Literal["none", "member", "left"]
+"""Of process groups: ``left`` once a rank that was in some has destroyed the last of them."""
 STARTING_SERVER = "start of torch's worker server"
 """The section of ours in which torch's code starts threads: one that is refused aborts the rank."""
 
@@ -76,6 +78,7 @@ class Beat(Struct, frozen=True, kw_only=True):
             once the interpreter began to exit without one.
         ended_ns: Monotonic time of that; 0 while it runs.
         last_words: Type, message and place of that exception, redacted, in one line.
+        membership: Whether it is in a process group, as far as it was told by torch.
     """
 
     pid: int
@@ -98,6 +101,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     ending: Ending = "running"
     ended_ns: int = 0
     last_words: str = ""
+    membership: Membership = "none"
 
     @property
     def main_sections(self) -> tuple[OpenSection, ...]:

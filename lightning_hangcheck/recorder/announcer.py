@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from lightning_hangcheck.model.beat import Membership
     from lightning_hangcheck.recorder.journal_writer import JournalWriter
 
 LONGEST_NAME = 200
@@ -194,6 +195,11 @@ class Announcer:
             local_rank=local_rank,
             versions=versions(),
         )
+
+    @harmless
+    def show_membership(self, membership: Membership) -> None:
+        """Say whether this rank is in a process group."""
+        self.page.show_membership(membership)
 
     @harmless
     def leave_startup(self) -> None:

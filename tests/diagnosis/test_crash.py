@@ -79,11 +79,73 @@ def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
     assert judge(job(failure, caught, ended=True, exit_code=1)).culprits == (0,)
 
 
+def _member(view: RankView, ending: str = "running", at_ns: int = 0) -> RankView:
+    return _beaten(view, Beat(pid=1, membership="member", ending=ending, ended_ns=at_ns))
+
+
+LOST_STORE = "DistNetworkError: Connection reset by peer"
+LOST_PEER = "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed"
+
+
 def test_a_rank_that_left_before_the_first_failed_is_told() -> None:
-    failure = gone(0, 1, order=1, words="RuntimeError: Connection closed by peer")
-    verdict = judge(job(failure, gone(1, 0, order=0), ended=True, exit_code=1))
+    """Its failure is its own: nobody is blamed for having finished."""
+    failure = gone(0, 1, order=1, words="ValueError: bad sample")
+    verdict = judge(job(failure, _member(gone(1, 0, order=0)), ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
+    assert verdict.summary.endswith("bad sample; rank 1 had left before it with exit code 0")
+
+
+def test_a_name_that_only_looks_like_a_lost_connection_is_an_own_failure() -> None:
+    failure = gone(0, 1, order=1, words="ConnectionResetError: by peer (the data server)")
+    verdict = judge(job(failure, _member(gone(1, 0, order=0)), ended=True, exit_code=1))
     assert verdict.culprits == (0,)
-    assert verdict.summary.endswith("closed by peer; rank 1 had left before it with exit code 0")
+
+
+@pytest.mark.parametrize("words", [LOST_STORE, LOST_PEER])
+def test_who_left_while_others_needed_it_is_blamed_for_what_they_died_of(words: str) -> None:
+    """Rank 1 fails for want of rank 0, and rank 2 of both."""
+    ranks = _member(gone(0, 0)), gone(1, 1, order=1, words=words), gone(2, -15, order=2)
+    verdict = judge(job(*ranks, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (0,), (1, 2))
+    assert verdict.cause == "process_dead"
+    assert verdict.summary.startswith(
+        "rank 0 left with exit code 0 while others still needed it: rank 1 failed then, as it "
+        f"exited with code 1: {words}"
+    )
+
+
+def test_a_rank_that_had_left_its_groups_is_not_blamed_beside_one_that_had_not() -> None:
+    """Rank 2 had done its part long before; ranks 0 and 1 went on in a group of their own."""
+    parted = _beaten(gone(2, 0), Beat(pid=1, membership="left", ending="finished", ended_ns=1))
+    left = _member(gone(1, 0, order=1))
+    failure = gone(0, 1, order=2, words=LOST_PEER)
+    assert judge(job(failure, left, parted, ended=True, exit_code=1)).culprits == (1,)
+
+
+def test_a_rank_that_took_the_store_with_it_is_blamed_though_it_had_left_its_groups() -> None:
+    parted = _beaten(gone(0, 0), Beat(pid=1, membership="left"))
+    failure = gone(1, 1, order=1, words=LOST_STORE)
+    assert judge(job(parted, failure, ended=True, exit_code=1)).culprits == (0,)
+
+
+def test_who_says_that_it_has_finished_left_first_however_long_its_process_took() -> None:
+    """The others lose the store while rank 0's interpreter ends, and the launcher ends that."""
+    leaving = _member(gone(0, -15, order=1), "finished", 100)
+    failure = _raising(gone(1, 1, order=0, words=LOST_STORE), 200)
+    assert judge(job(leaving, failure, ended=True, exit_code=1)).culprits == (0,)
+
+
+def test_a_rank_that_left_after_the_loss_is_not_blamed_for_it() -> None:
+    later = _member(gone(0, 0, order=1), "finished", 300)
+    failure = _raising(gone(1, 1, order=0, words=LOST_STORE), 200)
+    assert judge(job(later, failure, ended=True, exit_code=1)).culprits == (1,)
+
+
+def test_who_failed_for_want_of_one_that_left_is_no_culprit_while_others_still_wait() -> None:
+    """Rank 2 still stands in the collective that rank 0 left, and in which rank 1 failed."""
+    ranks = _member(gone(0, 0)), gone(1, 1, order=1, words=LOST_PEER), rank(2, IN_ALL_REDUCE)
+    verdict = judge(job(*ranks))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("dead", (0,), "process_dead")
 
 
 def test_a_rank_that_left_after_it_is_not() -> None:

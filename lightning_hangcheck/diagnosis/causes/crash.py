@@ -10,8 +10,10 @@ from lightning_hangcheck.diagnosis.asked_end import asked_end
 from lightning_hangcheck.diagnosis.process_exit import (
     aspect_of,
     failed,
+    failed_for,
     first_to_fail,
     how_it_ended,
+    left_before,
     left_well,
 )
 from lightning_hangcheck.diagnosis.rules.blame import blame
@@ -34,8 +36,9 @@ def is_over(job: JobReading) -> bool:
 def find_crash(job: JobReading) -> Finding | None:
     """Blame the first rank that failed by itself; None if the job ended well.
 
-    Ranks that end because another failed (killed by the launcher) are no culprits. Where every rank
-    was ended from outside, none is; and what fails after the end was asked for is no crash.
+    Ranks that end because another failed (killed by the launcher) are no culprits, nor is one that
+    failed because another had left: that one is. Where every rank was ended from outside, none is;
+    and what fails after the end was asked for is no crash.
     """
     ranks = tuple(job.ranks.values())
     first = first_to_fail(ranks)
@@ -43,30 +46,8 @@ def find_crash(job: JobReading) -> Finding | None:
     if asked is not None and not _failed_before(asked, first):
         return None
     if first is not None and not _forgiven(job, first):
-        others = [one.rank for one in ranks if one is not first and failed(one.view)]
-        sentence = join(
-            f"rank {first.rank} failed first:",
-            f"it {how_it_ended(first.view)}",
-            f"(in phase {first.phase})" if first.phase is not None else "",
-            within(first.place),
-        )
-        left = _left_before(first, ranks)
-        if left:
-            sentence += f"; {name_ranks(left)} had left before it with exit code 0"
-        if others:
-            sentence += f"; {name_ranks(others)} ended after it"
-        return replace(
-            blame(
-                [first],
-                cause="process_dead",
-                ended_by="nobody",
-                confidence=0.9,
-                sentence=sentence,
-                waited_for=bool(others),
-            ),
-            silence_s=0.0,
-            aspect=aspect_of(first.view),
-        )
+        needed = failed_for(first, ranks)
+        return _left_too_soon(needed, first, ranks) if needed else _failed_first(first, ranks)
     return _ended_otherwise(job)
 
 
@@ -74,17 +55,55 @@ def _failed_before(asked: AskedEnd, first: RankReading | None) -> bool:
     return first is not None and first.rank in asked.failed_before
 
 
-def _left_before(first: RankReading, ranks: Sequence[RankReading]) -> list[int]:
-    """Return the ranks that ended well before the first failed: it may have needed them."""
-    failure = first.view.process_exit
-    return [
-        one.rank
-        for one in ranks
-        if failure is not None
-        and one.view.process_exit is not None
-        and one.view.process_exit.exit_code == 0
-        and one.view.process_exit.order < failure.order
-    ]
+def _failed_first(first: RankReading, ranks: Sequence[RankReading]) -> Finding:
+    sentence = join(f"rank {first.rank} failed first:", _end_of(first), within(first.place))
+    left = left_before(first, ranks)
+    if left:
+        sentence += f"; {_names(left)} had left before it with exit code 0"
+    return _crashed([first], _others_told(sentence, [first], ranks), ranks)
+
+
+def _left_too_soon(
+    needed: Sequence[RankReading], first: RankReading, ranks: Sequence[RankReading]
+) -> Finding:
+    """Blame ranks that left without a fault, and for want of which the first that failed did so."""
+    sentence = join(
+        f"{_names(needed)} left with exit code 0",
+        within(needed[0].place),
+        "while others still needed it:" if len(needed) == 1 else "while others still needed them:",
+        f"rank {first.rank} failed then, as",
+        _end_of(first),
+        within(first.place),
+    )
+    return _crashed(needed, _others_told(sentence, [*needed, first], ranks), ranks)
+
+
+def _end_of(reading: RankReading) -> str:
+    phase = f"(in phase {reading.phase})" if reading.phase is not None else ""
+    return join(f"it {how_it_ended(reading.view)}", phase)
+
+
+def _others_told(sentence: str, told: Sequence[RankReading], ranks: Sequence[RankReading]) -> str:
+    others = [one for one in ranks if one not in told and failed(one.view)]
+    return f"{sentence}; {_names(others)} ended after it" if others else sentence
+
+
+def _crashed(
+    culprits: Sequence[RankReading], sentence: str, ranks: Sequence[RankReading]
+) -> Finding:
+    finding = blame(
+        culprits,
+        cause="process_dead",
+        ended_by="nobody",
+        confidence=0.9,
+        sentence=sentence,
+        waited_for=any(failed(one.view) for one in ranks if one not in culprits),
+    )
+    return replace(finding, silence_s=0.0, aspect=aspect_of(culprits[0].view))
+
+
+def _names(readings: Sequence[RankReading]) -> str:
+    return name_ranks([one.rank for one in readings])
 
 
 def _ended_otherwise(job: JobReading) -> Finding | None:

@@ -16,6 +16,7 @@ from lightning_hangcheck.diagnosis.process_exit import (
     aspect_of,
     ended_from_outside,
     failed,
+    failed_for,
     first_to_fail,
     how_it_ended,
 )
@@ -46,10 +47,11 @@ memory needs none."""
 def process_dead(situation: Situation) -> Finding | None:
     """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
 
-    A rank that a launcher ended because another had failed is no culprit.
+    A rank that a launcher ended because another had failed is no culprit, nor one that lost those
+    that had left.
     """
     gone = situation.suspects_that_are("gone") if situation.waited_for else _failed(situation)
-    culprits = [one for one in gone if not ended_from_outside(one.view)] or list(gone)
+    culprits = [one for one in gone if not _ended_for_others(one, gone)] or list(gone)
     if not culprits or not situation.job.alive:
         return None
     first = first_to_fail(culprits) or culprits[0]
@@ -71,6 +73,11 @@ def process_dead(situation: Situation) -> Finding | None:
     )
     left = situation.suspects if situation.standstill else ()
     return replace(finding, left_standing=tuple(one.rank for one in left))
+
+
+def _ended_for_others(reading: RankReading, gone: Sequence[RankReading]) -> bool:
+    """Whether a launcher ended it since another failed, or it failed since another had left."""
+    return ended_from_outside(reading.view) or bool(failed_for(reading, gone))
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)

@@ -49,6 +49,7 @@ def instrument_joining(module: ModuleType) -> None:
             yield
         current().leave_startup()
         _learn(Announced(module.get_rank(), module.get_world_size(), told.store_port))
+        current().show_membership("member")
         watch_ranks()
         os.environ[JOINED] = str(os.getpid())
 
@@ -102,6 +103,9 @@ def instrument_groups(module: ModuleType) -> None:
 
 
 def _leave(module: ModuleType) -> None:
-    """What this process starts from now on may be ranks again."""
-    if not module.is_initialized() and os.environ.get(JOINED) == str(os.getpid()):
+    """Once no group is left: what this process starts from now on may be ranks again."""
+    if module.is_initialized():
+        return
+    current().show_membership("left")
+    if os.environ.get(JOINED) == str(os.getpid()):
         del os.environ[JOINED]

@@ -13,11 +13,11 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, get_args
 
-from lightning_hangcheck.model.beat import Ending
+from lightning_hangcheck.model.beat import Ending, Membership
 from lightning_hangcheck.model.slugs import PHASES, Phase
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 4
+LAYOUT_VERSION: Final = 5
 PAGE_SIZE: Final = 4096
 UNKNOWN: Final = -1
 SECTION_SLOTS: Final = 8
@@ -25,6 +25,7 @@ SECTION_NAME_BYTES: Final = 88
 CHECKPOINT_NAME_BYTES: Final = 160
 LAST_WORDS_BYTES: Final = 1208  # 300 characters of up to 4 bytes each
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
+MEMBERSHIPS: Final[tuple[Membership, ...]] = get_args(Membership)
 
 PHASE_INDEX: Final[dict[Phase | None, int]] = {None: UNKNOWN} | {
     phase: index for index, phase in enumerate(PHASES)
@@ -66,6 +67,8 @@ SECTIONS: Final = Record(576, "@Qqq" + f"qqqq{SECTION_NAME_BYTES}s" * SECTION_SL
 ENDING: Final = Record(1600, f"@Qqq{LAST_WORDS_BYTES}sQ")
 # how many saves of a checkpoint ended well; of the last, nanoseconds since 1970, step
 SAVE: Final = Record(2880, "@QqqqQ")
+# whether the rank is in a process group
+MEMBERSHIP: Final = Record(2944, "@QqQ")
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lightning_hangcheck.files.owned_file import open_owned
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, Ending, OpenSection, SaveMark
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
 from lightning_hangcheck.recorder.page import layout as layout
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ATTEMPTS = 8
+Name = TypeVar("Name", bound=str)
 
 
 class Memory(Protocol):
@@ -94,6 +95,7 @@ def read_page(memory: Memory) -> Beat:
     sections_ns, count, *slots = _read_record(memory, layout.SECTIONS)[1:]
     ending, ended_ns, last_words = _read_record(memory, layout.ENDING)[1:]
     saves, saved_ns, saved_step = _read_record(memory, layout.SAVE)[1:]
+    (membership,) = _read_record(memory, layout.MEMBERSHIP)[1:]
     (pulse_ns,) = layout.PULSE.form.unpack(memory[layout.PULSE.start : layout.PULSE.stop])
     return Beat(
         pid=pid,
@@ -114,9 +116,10 @@ def read_page(memory: Memory) -> Beat:
         sections=_sections(count, slots),
         save=SaveMark(saves, _clock(saved_ns), _known(saved_step)) if saves else None,
         pulse_ns=pulse_ns,
-        ending=_ending(ending),
+        ending=_named(layout.ENDINGS, ending, "ending"),
         ended_ns=ended_ns,
         last_words=read_text(last_words),
+        membership=_named(layout.MEMBERSHIPS, membership, "membership"),
     )
 
 
@@ -149,10 +152,10 @@ def _known(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _ending(index: int) -> Ending:
-    if not 0 <= index < len(layout.ENDINGS):
-        raise PageUnreadable(f"its ending has number {index}, which no version writes")
-    return layout.ENDINGS[index]
+def _named(names: tuple[Name, ...], index: int, what: str) -> Name:
+    if not 0 <= index < len(names):
+        raise PageUnreadable(f"its {what} has number {index}, which no version writes")
+    return names[index]
 
 
 def _checkpoint(number: int, at_ns: int, name: bytes) -> CheckpointMark | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.identity import Identity
-    from lightning_hangcheck.model.beat import Ending, OpenSection
+    from lightning_hangcheck.model.beat import Ending, Membership, OpenSection
     from lightning_hangcheck.model.slugs import Phase
 
 _pack_phase = layout.PHASE.form.pack_into
@@ -46,7 +46,8 @@ class PageWriter:
         self._entries = 0
         self._saves = 0
         self._phase_stamp = 0
-        self._stamps = dict.fromkeys(("identity", "checkpoint", "sections", "ending", "save"), 0)
+        changing = ("identity", "checkpoint", "sections", "ending", "save", "membership")
+        self._stamps = dict.fromkeys(changing, 0)
         self._write_first()
 
     @classmethod
@@ -171,6 +172,11 @@ class PageWriter:
         self._write("save", layout.SAVE, self._saves, at_ns, self._step)
         return self.step
 
+    def show_membership(self, membership: Membership) -> None:
+        """Show whether the rank is in a process group."""
+        index = layout.MEMBERSHIPS.index(membership)
+        self._write("membership", layout.MEMBERSHIP, index)
+
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
         self.ending = ending
@@ -186,6 +192,7 @@ class PageWriter:
         self._write("checkpoint", layout.CHECKPOINT, 0, UNKNOWN, 0, b"")
         self.show_sections(())
         self._write("save", layout.SAVE, 0, 0, UNKNOWN)
+        self.show_membership("none")
         self.end("running")
 
     def _write_phase(self) -> None:
