@@ -140,6 +140,13 @@ def how_it_ended(view: RankView) -> str:
     return f"exited with code {code}{said or ' and no last words'}"
 
 
+def how_it_left(view: RankView) -> str:
+    """Say how a rank left that did not fail, as far as that was seen."""
+    if view.beat is not None and view.beat.ending == "finished":
+        return "had finished"
+    return how_it_ended(view) if left_well(view) else "left, with what exit code nobody saw,"
+
+
 def _was_starting_server(view: RankView) -> bool:
     sections = view.beat.sections if view.beat is not None else ()
     return any(section.name == STARTING_SERVER for section in sections)

@@ -92,7 +92,7 @@ def test_a_rank_that_left_before_the_first_failed_is_told() -> None:
     failure = gone(0, 1, order=1, words="ValueError: bad sample")
     verdict = judge(job(failure, _member(gone(1, 0, order=0)), ended=True, exit_code=1))
     assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
-    assert verdict.summary.endswith("bad sample; rank 1 had left before it with exit code 0")
+    assert verdict.summary.endswith("bad sample; rank 1 had left before it without a fault")
 
 
 def test_a_name_that_only_looks_like_a_lost_connection_is_an_own_failure() -> None:
@@ -133,6 +133,13 @@ def test_who_says_that_it_has_finished_left_first_however_long_its_process_took(
     leaving = _member(gone(0, -15, order=1), "finished", 100)
     failure = _raising(gone(1, 1, order=0, words=LOST_STORE), 200)
     assert judge(job(leaving, failure, ended=True, exit_code=1)).culprits == (0,)
+
+
+def test_of_a_rank_that_left_unseen_no_exit_code_is_claimed() -> None:
+    failure = gone(1, 1, order=1, words=LOST_STORE)
+    verdict = judge(job(_member(gone(0, None)), failure, ended=True, exit_code=1))
+    assert verdict.culprits == (0,)
+    assert verdict.summary.startswith("rank 0 left, with what exit code nobody saw, while others")
 
 
 def test_a_rank_that_left_after_the_loss_is_not_blamed_for_it() -> None:

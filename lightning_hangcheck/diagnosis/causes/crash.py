@@ -13,6 +13,7 @@ from lightning_hangcheck.diagnosis.process_exit import (
     failed_for,
     first_to_fail,
     how_it_ended,
+    how_it_left,
     left_before,
     left_well,
 )
@@ -57,9 +58,9 @@ def _failed_before(asked: AskedEnd, first: RankReading | None) -> bool:
 
 def _failed_first(first: RankReading, ranks: Sequence[RankReading]) -> Finding:
     sentence = join(f"rank {first.rank} failed first:", _end_of(first), within(first.place))
-    left = left_before(first, ranks)
+    left = [one for one in left_before(first, ranks) if left_well(one.view)]
     if left:
-        sentence += f"; {_names(left)} had left before it with exit code 0"
+        sentence += f"; {_names(left)} had left before it without a fault"
     return _crashed([first], _others_told(sentence, [first], ranks), ranks)
 
 
@@ -68,9 +69,10 @@ def _left_too_soon(
 ) -> Finding:
     """Blame ranks that left without a fault, and for want of which the first that failed did so."""
     sentence = join(
-        f"{_names(needed)} left with exit code 0",
+        _names(needed),
+        how_it_left(needed[0].view),
         within(needed[0].place),
-        "while others still needed it:" if len(needed) == 1 else "while others still needed them:",
+        f"while others still needed {'it' if len(needed) == 1 else 'them'}:",
         f"rank {first.rank} failed then, as",
         _end_of(first),
         within(first.place),

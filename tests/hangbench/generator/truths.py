@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hangbench.bench import Truth
+from hangbench.bench import Truth, any_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,9 +41,9 @@ def truth_of_composition(one: Composition, names: Mapping[str, str]) -> Truth:
     if functions and one.thread != "main":
         functions.append(names["through"])
         reasons.append("the line of the thread and the one where the main thread waits for it")
-    elif len(functions) > 1 and one.mechanism.because not in reasons:
-        reasons.append(one.mechanism.because)
     verdict = _verdict(one)
+    if (len(functions) > 1 and one.thread == "main") or len(any_of(verdict)) > 1:
+        reasons.append(one.mechanism.because)
     return Truth(
         verdict=verdict,
         culprits=culprits,
