@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         (["attach", "--pid", "x"], "'x' is not a valid integer", "see: hangcheck attach --help"),
         (["attach", "--pid", "0"], "0 is not in the range", "see: hangcheck attach --help"),
         (["merge"], "merge needs the run folders", "hangcheck merge node0-run"),
-        (["report", "a", "b"], "unexpected extra argument (b)", "see: hangcheck report --help"),
+        (["report", "a", "b"], "report takes one run folder", "hangcheck report RUN_DIR"),
     ],
 )
 def test_bad_usage_is_one_line(
