@@ -37,6 +37,7 @@ def test_every_option_has_a_variable() -> None:
         "disable": "1",
         "logger_on_failure": "offline",
         "locals": "1",
+        "steps": "1",
     }
     environment = {PREFIX + name.upper(): examples.get(name, "7.5") for name in NAMES}
     settings = from_environment(environment)
@@ -47,6 +48,7 @@ def test_every_option_has_a_variable() -> None:
         disable=True,
         logger_on_failure="offline",
         locals=True,
+        steps=True,
         **{name: 7.5 for name in NAMES if name not in examples},
     )
 

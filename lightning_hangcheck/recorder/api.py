@@ -41,8 +41,8 @@ def section(name: str) -> Section:
     return Section(current(), name)
 
 
-def step(name: str) -> Step:
-    """Begin a named step of a loop: shown, timed and beaten, without a line for each.
+def step(name: str, /, *, say: bool = False, **values: object) -> Step:
+    """Begin a named step of a loop: shown, timed and beaten; a line for each only if asked for.
 
     ``with step("get observation"):`` ends with its block. A plain ``step("get observation")`` ends
     where the next step begins, or with the item of the tracked loop around it. Nests; a few
@@ -50,12 +50,21 @@ def step(name: str) -> Step:
 
     Args:
         name: The same one each time; durations are kept by name.
+        say: Print one line when it ends, with its number, values and time. ``HANGCHECK_STEPS=1``
+            does so for every step and every item of a tracked loop.
+        values: Of this step, for that line: ``step("tool", tool="check_storage", say=True)``. Those
+            known only later: ``with step("generate", say=True) as one: one.add(tokens=128)``.
     """
-    return Step(current(), str(name))
+    return Step(current(), str(name), values, say=say)
 
 
 def track(
-    iterable: Iterable[Item], name: str = "loop", *, total: int | None = None, bar: Bar = "rich"
+    iterable: Iterable[Item],
+    name: str = "loop",
+    *,
+    total: int | None = None,
+    bar: Bar = "rich",
+    say: bool = False,
 ) -> Track[Item]:
     """Go through any iterable with a beat, a time and a place for each item.
 
@@ -67,8 +76,9 @@ def track(
         name: Of the loop.
         total: Number of items, where the iterable does not tell.
         bar: ``rich``, ``tqdm`` or ``off``; drawn by rank 0, and only on a terminal.
+        say: Print one line for each item, with its time and that of its steps.
     """
-    return Track(current(), iterable, str(name), total, bar)
+    return Track(current(), iterable, str(name), total, bar, say=say)
 
 
 beat = process_recorder.beat

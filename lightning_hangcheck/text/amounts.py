@@ -14,6 +14,16 @@ def bytes_in_words(size: float) -> str:
     return f"{size:.1f} {_UNITS[-1]}"
 
 
+def seconds_in_words(seconds: float) -> str:
+    """Write a duration as people read one: ``<1 ms``, ``0.31 s``, ``41.2 s``, ``2 min 5 s``."""
+    if seconds < 0.001:
+        return "<1 ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
 def several(count: int, noun: str) -> str:
     """Write a count with its noun: ``1 prompt``, ``2 prompts``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

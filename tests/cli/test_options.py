@@ -69,11 +69,11 @@ def test_commands_are_frozen() -> None:
 
 def test_options_of_run_are_frozen() -> None:
     listed = list(RUN_OPTIONS)
-    assert _options("run") == [*listed[:4], FLAG, *listed[4:]]
+    assert _options("run") == [*listed[:4], "--steps", FLAG, *listed[4:]]
 
 
 def test_options_of_report_are_frozen() -> None:
-    assert _options("report") == ["--json"]
+    assert _options("report") == ["--json", "--log"]
 
 
 def test_options_of_attach_and_merge_are_frozen() -> None:
@@ -103,6 +103,7 @@ def test_the_flag_is_off_until_an_option_or_the_environment_sets_it(
 ) -> None:
     assert _settings().locals is False
     assert _settings(FLAG).locals is True
+    assert _settings("--steps").steps is True
     monkeypatch.setenv("HANGCHECK_LOCALS", "1")
     assert _settings().locals is True
 

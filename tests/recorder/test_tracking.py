@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import termios
 from typing import TYPE_CHECKING
@@ -65,6 +66,56 @@ with again:
     pass
 assert list(zip(hc.track("ab", "a"), hc.track("cd", "b"))) == [("a", "c"), ("b", "d")]
 """
+
+
+SAID = """
+import lightning_hangcheck as hc
+
+class Unsayable:
+    def __str__(self):
+        raise ValueError("not that one")
+
+for number in hc.track("abc", "agent", say=number_is_said):
+    with hc.step("tool", say=True, tool="check_storage", key="AKIAIOSFODNN7EXAMPLE") as tool:
+        with hc.step("parse", say=True, text=Unsayable()):
+            pass
+        tool.add(free="3 GB\\nof 4")
+    hc.step("quiet")
+hc.step("alone", say=True)
+hc.step("last", say=True)
+"""
+
+
+def _said(program: Program) -> list[str]:
+    """What was said, without its times."""
+    lines = [entry["text"] for entry in program.journal() if entry["kind"] == "said"]
+    return [re.sub(r"<1 ms|[\d.]+ s\b", "N s", line) for line in lines]
+
+
+def test_steps_that_are_asked_for_say_number_values_and_time(run: Callable[..., Program]) -> None:
+    program = run(SAID.replace("number_is_said", "False"))
+    said = _said(program)
+    assert said[:2] == [
+        "step 1: parse, text=(cannot be shown), N s",
+        "step 1: tool, tool=check_storage, key=[redacted], free=3 GB of 4, N s",
+    ]
+    assert [line for line in said if "tool" in line and "step 3" in line]
+    assert not [line for line in said if line.startswith(("agent 1", "step 1: quiet"))]
+    assert said[-1] == "step 1: alone, N s"  # the last one is still open
+
+
+def test_items_that_are_asked_for_say_what_took_their_time(run: Callable[..., Program]) -> None:
+    said = _said(run(SAID.replace("number_is_said", "True")))
+    items = [line for line in said if line.startswith("agent ")]
+    assert len(items) == 3
+    assert all({"tool", "parse", "quiet"} <= set(line.replace(";", "").split()) for line in items)
+    assert [line for line in said if line.startswith("agent: 3 items") and "tool 3x" in line]
+
+
+def test_by_the_environment_every_step_and_item_is_said(run: Callable[..., Program]) -> None:
+    said = _said(run(SAID.replace("number_is_said", "False"), HANGCHECK_STEPS="1"))
+    assert [line for line in said if line.startswith("agent 3: ")]
+    assert "step 2: quiet, N s" in said
 
 
 def test_loops_and_steps_are_counted_and_leave_nothing_open(run: Callable[..., Program]) -> None:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.recorder.sections import OpenedSection
+from lightning_hangcheck.text.amounts import seconds_in_words
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 
@@ -43,7 +46,10 @@ class Times(Struct):
         self.longest_s = max(self.longest_s, other.longest_s)
 
     def __str__(self) -> str:
-        return f"{self.count}x, {self.total_s:.3g} s in all, longest {self.longest_s:.3g} s"
+        total = seconds_in_words(self.total_s)
+        if self.count == 1:
+            return total
+        return f"{self.count}x, {total} in all, longest {seconds_in_words(self.longest_s)}"
 
 
 class StepTimes:
@@ -77,14 +83,20 @@ class Scope:
 
     Attributes:
         times: Where the durations go.
+        number: Of a step in here: that of the loop's item or of the step around. The thread itself
+            counts its steps.
         plain: The step begun in here without ``with``, which the next one ends.
     """
 
-    __slots__ = ("plain", "times")
+    __slots__ = ("number", "plain", "times")
 
-    def __init__(self, times: StepTimes) -> None:
+    def __init__(self, times: StepTimes, number: int = 0) -> None:
         self.times = times
+        self.number = number
         self.plain: Step | None = None
+
+    def count_step(self) -> None:
+        """Take notice of one more step: within a loop or step it has the number of that."""
 
     def end_plain(self) -> None:
         """End the step that nobody else ends."""
@@ -93,11 +105,18 @@ class Scope:
             self.plain = None
 
 
+class _Thread(Scope):
+    """The outermost scope: steps in no loop."""
+
+    def count_step(self) -> None:
+        self.number += 1
+
+
 class _Scopes(threading.local):
     """The scopes of each thread, outermost first."""
 
     def __init__(self) -> None:
-        self.stack = [Scope(StepTimes())]
+        self.stack: list[Scope] = [_Thread(StepTimes())]
 
 
 _scopes = _Scopes()
@@ -114,12 +133,14 @@ class _Stay(Struct, eq=False):
     Attributes:
         scope: What it lies in.
         opened: Its place on the page, None if nobody records.
+        number: As it is said.
         inner: The scope that it is to steps within it, once it is entered by ``with``.
     """
 
     scope: Scope
     opened: OpenedSection | None
     began: float
+    number: int
     inner: Scope | None = None
 
 
@@ -128,26 +149,41 @@ class Step:
 
     As a context manager it ends with its block. Without ``with`` it ends where the next step
     begins, or with the item of the loop around it.
+
+    Args:
+        recorder: Of this process.
+        name: The same one each time.
+        values: What is said of it, beside its name.
+        say: Whether to print a line when it ends; the option ``steps`` says so for all.
     """
 
-    __slots__ = ("_name", "_recorder", "_stack", "_stays")
+    __slots__ = ("_name", "_recorder", "_says", "_stack", "_stays", "_values")
 
-    def __init__(self, recorder: Recorder, name: str) -> None:
+    def __init__(
+        self, recorder: Recorder, name: str, values: Mapping[str, object], *, say: bool
+    ) -> None:
         self._recorder = recorder
         self._name = name
+        self._values = dict(values)
+        self._says = say or recorder.settings.steps
         self._stack = scopes()
         self._stays: list[_Stay] = []
         self._begin()
         self._stack[-1].plain = self
 
-    def __enter__(self) -> None:
+    def add(self, **values: object) -> None:
+        """Say these, too, when it ends: what is known only later."""
+        self._values.update(values)
+
+    def __enter__(self) -> Step:
         last = self._stays[-1] if self._stays else None
         if last is not None and last.scope.plain is self:
             last.scope.plain = None
         else:  # entered once more: a step that is over begins anew, one that goes on nests
             last = self._begin()
-        last.inner = Scope(last.scope.times)
+        last.inner = Scope(last.scope.times, last.number)
         self._stack.append(last.inner)
+        return self
 
     def __exit__(self, *_: object) -> None:
         inner = self._stays[-1].inner if self._stays else None
@@ -165,12 +201,26 @@ class Step:
         if stay.opened is not None:
             self._recorder.close_section(stay.opened, None)
         self._recorder.beat()
-        stay.scope.times.of(self._name).add(perf_counter() - stay.began)
+        seconds = perf_counter() - stay.began
+        stay.scope.times.of(self._name).add(seconds)
+        if self._says:
+            values = "".join(f", {name}={_shown(value)}" for name, value in self._values.items())
+            self._recorder.say(
+                f"step {stay.number}: {self._name}{values}, {seconds_in_words(seconds)}"
+            )
 
     def _begin(self) -> _Stay:
         scope = self._stack[-1]
         scope.end_plain()
         self._recorder.beat()
         opened = self._recorder.open_section(self._name, spoken=False)
-        self._stays.append(_Stay(scope, opened, perf_counter()))
+        scope.count_step()
+        self._stays.append(_Stay(scope, opened, perf_counter(), scope.number))
         return self._stays[-1]
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; the step is said all the same
+        return "(cannot be shown)"
