@@ -151,8 +151,9 @@ class _Loop(Scope):
     def _say(self, seconds: float) -> None:
         ended = "" if self.whole else " (left early)"
         slowest = f", longest {seconds_in_words(self._items.longest_s)}" if self.number else ""
+        took = seconds_in_words(seconds)
         self._recorder.say(
-            f"{self._name}: {self.number} items in {seconds_in_words(seconds)}{ended}{slowest}{self._all}"
+            f"{self._name}: {self.number} items in {took}{ended}{slowest}{self._all}"
         )
         self._recorder.note(
             "track",
