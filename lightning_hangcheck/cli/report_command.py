@@ -14,7 +14,7 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import terminal, unjudged
-from lightning_hangcheck.report.logs.log_report import log_report
+from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
 
