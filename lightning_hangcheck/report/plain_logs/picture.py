@@ -1,7 +1,7 @@
 """What the ends of all ranks mean together. Pure.
 
-A log tells what was said, not what is: a rank that is silent may work. So nothing here is a verdict;
-it says who said less than the others, and what to look at.
+A log tells what was said, not what is: a rank that is silent may work. So nothing here is a
+verdict; it says who said less than the others, and what to look at.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 ALL_IN_ONE: dict[Phase, str] = {
     "logger_init": (
         "every rank is at the logger: each creates one of its own, or its server does not answer. "
-        "Let rank 0 alone create it (`hc.guarded_wandb_logger`), or set WANDB_MODE=disabled for rank != 0"
+        "Let rank 0 alone create it (`hc.guarded_wandb_logger`), or set WANDB_MODE=disabled for "
+        "rank != 0"
     ),
     "trainer_init": (
-        'every rank is at the Trainer: they may wait for each other. Name the strategy (`strategy="ddp"` '
-        'in place of `"auto"`), and set NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME where GPUs are used'
+        "every rank is at the Trainer: they may wait for each other. Name the strategy "
+        '(`strategy="ddp"` in place of `"auto"`), and set NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME '
+        "where GPUs are used"
     ),
     "rendezvous": "every rank waits for the process group: count the ranks that were to come",
     "model_load": "every rank loads the model: a slow or locked cache, or no network",
@@ -54,15 +56,19 @@ def _raised(ranks: Sequence[RankEnd]) -> Iterator[str]:
     failed = [end for end in ranks if end.raised]
     if failed:
         first = min(failed, key=lambda end: end.last.clock)
-        yield f"{_who(first)} raised {first.raised}: the others wait for it, or were ended because of it"
+        yield (
+            f"{_who(first)} raised {first.raised}: the others wait for it, or were ended because of "
+            "it"
+        )
 
 
 def _missing(ranks: Sequence[RankEnd], world_size: int | None) -> Iterator[str]:
     missing = sorted(set(range(world_size or 0)) - {end.rank for end in ranks})
     if missing and ranks:
         yield (
-            f"{name_ranks(missing)} of {world_size} wrote no line: not started, its log is not among these "
-            "files, or it was told to be quiet (above 16 ranks only rank 0 and ranks in trouble speak)"
+            f"{name_ranks(missing)} of {world_size} wrote no line: not started, its log is not "
+            "among these files, or it was told to be quiet (above 16 ranks only rank 0 and ranks in "
+            "trouble speak)"
         )
 
 
@@ -85,7 +91,8 @@ def _queues(ends: Ends) -> Iterator[str]:
     elif at is not None:
         silent = sorted(set(range(ends.world_size or 0)) - set(ends.queues))
         who = f"; {name_ranks(silent)} reported none, and may not have come" if silent else ""
-        yield f"NCCL gave up waiting in {operation} number {at}, on {name_ranks(sorted(ends.queues))}{who}"
+        waited = name_ranks(sorted(ends.queues))
+        yield f"NCCL gave up waiting in {operation} number {at}, on {waited}{who}"
 
 
 def _behind(ranks: Sequence[RankEnd]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from lightning_hangcheck.report.plain_logs.lines import (
+    ConsoleLine,
     Queue,
     checkpoint_in,
     console_line,
@@ -18,8 +19,6 @@ from lightning_hangcheck.report.plain_logs.lines import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from lightning_hangcheck.report.plain_logs.lines import ConsoleLine
 
 TRAINING_FINISHED = 12
 """The last of the contract's checkpoints."""

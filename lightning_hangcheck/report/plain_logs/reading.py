@@ -11,13 +11,11 @@ from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.report.plain_logs.rank_ends import ends_of
+from lightning_hangcheck.report.plain_logs.rank_ends import Ends, ends_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from lightning_hangcheck.report.plain_logs.rank_ends import Ends
 
 MOST_BYTES = 64_000_000
 """Of one file: 15,000 of the longest console lines, read in about a second."""
@@ -58,7 +56,8 @@ def read_logs(files: Sequence[Path]) -> Logs:
     if not (logs.ends.ranks or logs.ends.queues or logs.ends.sentences):
         raise UnreadableRun(
             "no line of a rank is in these logs",
-            "name the file that holds the ranks' stderr; such lines look like [10:23:45.123][+2.456s][R0/2]...",
+            "name the file that holds the ranks' stderr, with lines such as "
+            "[10:23:45.123][+2.456s][R0/2]...",
         )
     return logs
 
