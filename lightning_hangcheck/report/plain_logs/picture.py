@@ -57,8 +57,8 @@ def _raised(ranks: Sequence[RankEnd]) -> Iterator[str]:
     if failed:
         first = min(failed, key=lambda end: end.last.clock)
         yield (
-            f"{_who(first)} raised {first.raised}: the others wait for it, or were ended because of "
-            "it"
+            f"{_who(first)} raised {first.raised}: the others wait for it, or were ended "
+            "because of it"
         )
 
 
@@ -67,8 +67,8 @@ def _missing(ranks: Sequence[RankEnd], world_size: int | None) -> Iterator[str]:
     if missing and ranks:
         yield (
             f"{name_ranks(missing)} of {world_size} wrote no line: not started, its log is not "
-            "among these files, or it was told to be quiet (above 16 ranks only rank 0 and ranks in "
-            "trouble speak)"
+            "among these files, or it was told to be quiet (above 16 ranks only rank 0 and ranks "
+            "in trouble speak)"
         )
 
 
