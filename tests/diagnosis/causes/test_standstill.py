@@ -63,6 +63,21 @@ def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
     assert verdict.culprits == (() if kind == "healthy" else (0, 1))
 
 
+def test_ranks_that_poll_alike_are_named_together_though_one_is_awake_just_then() -> None:
+    asleep, awake = (rank(number, IN_POLL, silent=11.0, **SLEEPS) for number in range(2))
+    assert told(job(asleep, _found_awake(awake))) == ("suspect", (0, 1), "rank_stalled")
+
+
+def _found_awake(view: RankView) -> RankView:
+    """The rank, ready to run in the newest sample."""
+    own = view.processes[0]
+    newest = own.samples[-1]
+    assert newest.kernel is not None
+    main = replace(newest.kernel.threads[0], state="R", waits_for=())
+    newest = replace(newest, kernel=replace(newest.kernel, state="R", threads=(main,)))
+    return replace(view, processes=(replace(own, samples=(*own.samples[:-1], newest)),))
+
+
 @pytest.mark.parametrize(
     ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
 )
