@@ -4,7 +4,8 @@ A look costs each rank a few milliseconds, so none is taken while ranks tell tha
 suspicion is cheap and looks often; what turned out to be only slow is looked at less and less. What
 looks themselves saw does not begin a silence anew: a rank that never tells anything and computes
 for an hour would be looked at all the time. Looks come when the contract's table may have something
-to say: as soon as a silence has passed one of its figures, what is told must rest on a fresh look.
+to say: as a silence passes one of its figures, what is told must rest on a fresh look. So that one
+begins earlier by the time that looks take, and is judged again when the figure has been passed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ BETWEEN_FIRST_LOOKS_S = 1.0
 WHILE_SUSPECT_S = 2.5
 ALL_NAMED_S = 10.0
 """Silence at which whatever can be suspected is: up to it, the looks come as for a suspicion."""
+LEAST_BETWEEN_S = 0.8
+"""What two samples must be apart to show that a rank is idle; see `diagnosis.rules.patience`."""
+USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
+"""How much before a figure its look begins, until one has shown how long it takes, and at most."""
+FRESH_NS = 2 * NANOSECONDS
+"""Age up to which a look may be judged again: the longest lead, and as much for what is late."""
 LONGEST_S = 30.0
 MOST_OF_A_CORE = 0.01
 """What looks at ranks that are only slow may cost together: the target of the performance page."""
@@ -53,7 +60,8 @@ class Schedule:
     def __init__(self, look_after_s: float, figures: Sequence[float] = ()) -> None:
         self._look_after_s = look_after_s
         self._figures = figures
-        self._passed = 0
+        self._passed = self._judged = 0
+        self._lead_s = USUAL_LEAD_S
         self._looks = 0
         self._last_ns = 0
         self._silent_s = 0.0
@@ -79,8 +87,17 @@ class Schedule:
             pace.longest_pause_s if pace is not None and pace.known else 0.0,
             min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
             now_ns,
-            self._passed_by(alive, now_ns),
+            self._passed_by(alive, now_ns + int(self._lead_s * NANOSECONDS)),
         )
+
+    def judged(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
+        """Note that the ranks were judged at this moment."""
+        self._judged = self._passed_by(alive, now_ns)
+
+    def says_more(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
+        """Whether a silence passed a figure since the ranks were judged, and the look is fresh."""
+        fresh = self._looks > 0 and now_ns - self._last_ns <= FRESH_NS
+        return fresh and bool(alive) and self._passed_by(alive, now_ns) > self._judged
 
     def _passed_by(self, alive: Sequence[WatchedRank], now_ns: int) -> int:
         """Count the figures that silences have passed, the longest of them and the shortest."""
@@ -104,10 +121,14 @@ class Schedule:
             longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
             idle_s: How long all ranks have been idle.
             now_ns: Present time.
-            passed: How many figures of the table the ranks' silences have passed.
+            passed: How many figures of the table the ranks' silences have passed, or will have when
+                a look has ended.
         """
         self._silent_s = silent_s
-        before, self._passed = self._passed, passed
+        since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
+        passes = passed > self._passed
+        if not passes or since_look >= LEAST_BETWEEN_S:
+            self._passed = passed
         surprise = min(PAUSES_BEFORE_SURPRISE * longest_pause_s, LONGEST_PATIENCE_S)
         threshold = max(self._look_after_s, surprise)
         if idle_s >= self._look_after_s and silent_s < threshold and self._may_be_early(now_ns):
@@ -115,11 +136,11 @@ class Schedule:
         if silent_s < threshold:
             self.calm()
             return False
-        since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
         turned_idle = self._look_after_s <= idle_s < since_look
         if turned_idle:
             self._looks, self._interval_s = 0, BETWEEN_FIRST_LOOKS_S
-        return turned_idle or passed > before or since_look >= self._interval_s
+        soon = passes and since_look >= LEAST_BETWEEN_S
+        return turned_idle or soon or since_look >= self._interval_s
 
     def _may_be_early(self, now_ns: int) -> bool:
         if not self._early and now_ns >= self._early_again_ns:
@@ -134,6 +155,7 @@ class Schedule:
         suspicious: bool,
         stood_still: bool = False,
         cost_s: float = 0.0,
+        lasted_s: float = 0.0,
     ) -> None:
         """Note when a look was begun, and what it led to.
 
@@ -142,7 +164,9 @@ class Schedule:
             suspicious: Somebody is suspected.
             stood_still: It saw a rank that did not move through its code.
             cost_s: Processor time that it took of us and of what we started for it.
+            lasted_s: From its beginning until it was judged.
         """
+        self._lead_s = min(LONGEST_LEAD_S, max(lasted_s, self._lead_s / 2))
         self._cost_s = max(cost_s, self._cost_s / 2)
         seldom = self._interval_s > WHILE_SUSPECT_S and begun_ns >= self._afresh_ns
         if stood_still and not self._stood_still and seldom:
