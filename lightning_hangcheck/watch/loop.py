@@ -242,9 +242,8 @@ class Watcher:
         standing = self.alarm.standing
         culprits = standing.culprits if standing is not None else ()
         blamed = [rank for rank in self.roster.alive if rank.found.rank in culprits]
-        if not blamed or not all(
-            rank.progress.last_progress_ns > self._raised_ns for rank in blamed
-        ):
+        advanced = [one.progress.last_progress_ns > self._raised_ns for one in blamed]
+        if not advanced or not all(advanced):
             self._recovering_ns = 0
             return
         self._recovering_ns = self._recovering_ns or now_ns
