@@ -89,7 +89,9 @@ def _telling(look: ProcessLook) -> list[Sample]:
 
 def _awake(sample: Sample) -> bool:
     """Whether a thread in which the main thread's wait ends was ready to run just then."""
-    return any(state.state == "R" for state in _at_end(sample))
+    states = sample.kernel.threads if sample.kernel is not None else ()
+    ready = any(state.state == "R" for state in states)  # mostly none is: following waits costs
+    return ready and any(state.state == "R" for state in _at_end(sample))
 
 
 def _at_end(sample: Sample) -> list[ThreadState]:
