@@ -5,12 +5,14 @@ suspicion is cheap and looks often; what turned out to be only slow is looked at
 looks themselves saw does not begin a silence anew: a rank that never tells anything and computes
 for an hour would be looked at all the time. Looks come when the contract's table may have something
 to say: as a silence passes one of its figures, what is told must rest on a fresh look. So that one
-begins earlier by the time that looks take, and is judged again when the figure has been passed.
+begins earlier by the time that looks take, and is judged again when the figure has been passed:
+but only for a suspicion, or where nobody but a person could end the wait. What else is to be called
+a hang must be seen after its time.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -43,10 +45,28 @@ rank is idle is looked at as any other, as often as that costs no more than `MOS
 that pause together look like ranks that wait for each other, which are to be named within 3 s."""
 
 
-def figures_of(limits: Limits) -> tuple[float, ...]:
-    """Return the seconds of silence at which the table says something new, whatever the pace."""
-    factors = ("busy_factor",)
-    return tuple(getattr(limits, one) for one in limits.__struct_fields__ if one not in factors)
+class Figures(NamedTuple):
+    """Seconds of silence at which the table says something new, whatever the pace.
+
+    Attributes:
+        foreseen: Those for which a look may begin before.
+        others: Those for which it must begin after.
+    """
+
+    foreseen: tuple[float, ...] = ()
+    others: tuple[float, ...] = ()
+
+
+def figures_of(limits: Limits) -> Figures:
+    """Return the figures of the table."""
+    names = [one for one in limits.__struct_fields__ if one != "busy_factor"]
+    foreseen = {"proven_after", "person_after"} | {
+        one for one in names if one.startswith("suspect_")
+    }
+    return Figures(
+        foreseen=tuple(getattr(limits, one) for one in names if one in foreseen),
+        others=tuple(getattr(limits, one) for one in names if one not in foreseen),
+    )
 
 
 class Schedule:
@@ -54,12 +74,12 @@ class Schedule:
 
     Args:
         look_after_s: Silence from which a job is looked at.
-        figures: Of the table, seconds of silence.
+        figures: Of the table.
     """
 
-    def __init__(self, look_after_s: float, figures: Sequence[float] = ()) -> None:
+    def __init__(self, look_after_s: float, figures: Figures | None = None) -> None:
         self._look_after_s = look_after_s
-        self._figures = figures
+        self._figures = figures or Figures()
         self._passed = self._judged = 0
         self._lead_s = USUAL_LEAD_S
         self._looks = 0
@@ -87,24 +107,19 @@ class Schedule:
             pace.longest_pause_s if pace is not None and pace.known else 0.0,
             min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
             now_ns,
-            self._passed_by(alive, now_ns + int(self._lead_s * NANOSECONDS)),
+            _passed_by(alive, now_ns + int(self._lead_s * NANOSECONDS), self._figures.foreseen)
+            + _passed_by(alive, now_ns, self._figures.others),
         )
 
     def judged(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
         """Note that the ranks were judged at this moment."""
-        self._judged = self._passed_by(alive, now_ns)
+        self._judged = _passed_by(alive, now_ns, self._figures.foreseen)
 
     def says_more(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
-        """Whether a silence passed a figure since the ranks were judged, and the look is fresh."""
-        fresh = self._looks > 0 and now_ns - self._last_ns <= FRESH_NS
-        return fresh and bool(alive) and self._passed_by(alive, now_ns) > self._judged
-
-    def _passed_by(self, alive: Sequence[WatchedRank], now_ns: int) -> int:
-        """Count the figures that silences have passed, the longest of them and the shortest."""
-        silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]
-        idle = [rank.progress.idle_ns(now_ns) / NANOSECONDS for rank in alive]
-        ends = (min(silent), max(silent), min(idle), max(idle))
-        return sum(silence_s >= figure for silence_s in ends for figure in self._figures)
+        """Whether a foreseen figure was passed since the ranks were judged; the look is fresh."""
+        if not alive or not self._looks or now_ns - self._last_ns > FRESH_NS:
+            return False
+        return _passed_by(alive, now_ns, self._figures.foreseen) > self._judged
 
     def due(
         self,
@@ -191,3 +206,13 @@ class Schedule:
         self._looks = self._still_ns = 0
         self._early = False
         self._interval_s = BETWEEN_FIRST_LOOKS_S
+
+
+def _passed_by(alive: Sequence[WatchedRank], now_ns: int, figures: Sequence[float]) -> int:
+    """Count the figures that silences have passed, the longest of them and the shortest."""
+    if not alive:
+        return 0
+    silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]
+    idle = [rank.progress.idle_ns(now_ns) / NANOSECONDS for rank in alive]
+    ends = (min(silent), max(silent), min(idle), max(idle))
+    return sum(silence_s >= figure for silence_s in ends for figure in figures)

@@ -177,9 +177,9 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
         return ()
     ends = [one for one in circling or idle if one.rank not in graph.waiters]
     lone = minority_of_one(ends) if not circling else None
-    firm = {one.frames for one in ends if not asks_again(one)}
-    alike = [one for one in ends if one.frames in firm]
-    return (lone,) if lone is not None else tuple(alike or ends)
+    places = {one.frames for one in ends if one.frames and not asks_again(one)}
+    firm = [one for one in ends if one.frames in places or not asks_again(one)]
+    return (lone,) if lone is not None else tuple(firm or ends)
 
 
 def _by_itself(reading: RankReading) -> bool:
