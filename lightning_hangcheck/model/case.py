@@ -183,7 +183,7 @@ class RankView(Struct, frozen=True, kw_only=True):
         nothing_new_for_s: Seconds since it last did anything new: beat, moved bytes, or was in a
             function where it had not been seen. It may move through its code all the while.
         goes_round: Since then, as far as it was looked at, its main thread was seen at several
-            lines, or to run Python at one.
+            lines, or to run Python or to nap at one.
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
             the kernel's scheduler; None where nobody asked, or it does not tell.
         processes: Its own process first (role ``rank``), then its children.

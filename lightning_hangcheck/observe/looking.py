@@ -56,6 +56,11 @@ class Look(Struct, frozen=True):
     flights: dict[int, FlightRecord] = {}
     code: tuple[CodeNote, ...] = ()
 
+    @property
+    def closer(self) -> bool:
+        """Whether it brought native calls of any process."""
+        return any(sample.native_calls for _, sample in self.samples)
+
 
 class Looker:
     """Takes one look at a time in a thread of its own.

@@ -51,6 +51,8 @@ class Alarm:
             same = severity == known and _same(verdict, standing)
             if severity < known or (same and not closer):
                 return None
+            if severity == known and not self.proven and _names_fewer(verdict, standing):
+                return None
             if same:
                 return "silent"
         self._standing = verdict
@@ -84,3 +86,13 @@ def _same(verdict: Verdict, standing: Verdict) -> bool:
         standing.culprits,
         standing.cause,
     )
+
+
+def _names_fewer(verdict: Verdict, standing: Verdict) -> bool:
+    """Whether a look only missed some of the ranks that are stuck: nobody waits for the others yet.
+
+    Of ranks that poll alike some are awake at each look, or hardly get a processor.
+    """
+    missed = set(standing.culprits) - set(verdict.culprits)
+    fewer = bool(missed) and set(verdict.culprits) <= set(standing.culprits)
+    return fewer and verdict.cause == standing.cause and missed.isdisjoint(verdict.victims)

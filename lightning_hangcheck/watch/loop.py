@@ -100,7 +100,9 @@ class Watcher:
             self._say_still_there(now_ns)
         else:
             if look is not None:
-                self._judge(now_ns, closer=_is_closer(look))
+                self._judge_look(look, now_ns)
+            elif not self._looker.looking and self._schedule.says_more(self.roster.alive, now_ns):
+                self._judge(now_ns)
             self._notice_recovery(now_ns)
             self._look_if_due(now_ns)
         self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
@@ -207,20 +209,25 @@ class Watcher:
         case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
         self._publisher.publish(case, judge(case), "aftermath")
 
-    def _judge(self, now_ns: int, *, closer: bool) -> None:
-        """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
-        from lightning_hangcheck.diagnosis import judge
-
+    def _judge_look(self, look: Look, now_ns: int) -> None:
         still = [rank.note_activity(now_ns) for rank in self.roster.alive]
-        case = self._case(self.roster.round, now_ns)
-        verdict = judge(case)
-        telling = self.alarm.take(verdict, closer=closer)
+        self._judge(now_ns, closer=look.closer)
         self._schedule.looked(
             self._look_begun_ns,
             suspicious=self.alarm.standing is not None,
             stood_still=any(still),
             cost_s=self._looker.cost_s,
+            lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
+
+    def _judge(self, now_ns: int, *, closer: bool = False) -> None:
+        """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
+        from lightning_hangcheck.diagnosis import judge
+
+        case = self._case(self.roster.round, now_ns)
+        verdict = judge(case)
+        self._schedule.judged(self.roster.alive, now_ns)
+        telling = self.alarm.take(verdict, closer=closer)
         if telling is None:
             return
         self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
@@ -235,9 +242,8 @@ class Watcher:
         standing = self.alarm.standing
         culprits = standing.culprits if standing is not None else ()
         blamed = [rank for rank in self.roster.alive if rank.found.rank in culprits]
-        if not blamed or not all(
-            rank.progress.last_progress_ns > self._raised_ns for rank in blamed
-        ):
+        advanced = [one.progress.last_progress_ns > self._raised_ns for one in blamed]
+        if not advanced or not all(advanced):
             self._recovering_ns = 0
             return
         self._recovering_ns = self._recovering_ns or now_ns
@@ -292,7 +298,3 @@ class Watcher:
             taken_ns=now_ns,
             ended=ended,
         )
-
-
-def _is_closer(look: Look) -> bool:
-    return any(sample.native_calls for _, sample in look.samples)

@@ -4,12 +4,15 @@ A look costs each rank a few milliseconds, so none is taken while ranks tell tha
 suspicion is cheap and looks often; what turned out to be only slow is looked at less and less. What
 looks themselves saw does not begin a silence anew: a rank that never tells anything and computes
 for an hour would be looked at all the time. Looks come when the contract's table may have something
-to say: as soon as a silence has passed one of its figures, what is told must rest on a fresh look.
+to say: as a silence passes one of its figures, what is told must rest on a fresh look. So that one
+begins earlier by the time that looks take, and is judged again when the figure has been passed:
+but only for a suspicion, or where nobody but a person could end the wait. What else is to be called
+a hang must be seen after its time.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -24,6 +27,12 @@ BETWEEN_FIRST_LOOKS_S = 1.0
 WHILE_SUSPECT_S = 2.5
 ALL_NAMED_S = 10.0
 """Silence at which whatever can be suspected is: up to it, the looks come as for a suspicion."""
+LEAST_BETWEEN_S = 0.8
+"""What two samples must be apart to show that a rank is idle; see `diagnosis.rules.patience`."""
+USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
+"""How much before a figure its look begins, until one has shown how long it takes, and at most."""
+FRESH_NS = 2 * NANOSECONDS
+"""Age up to which a look may be judged again: the longest lead, and as much for what is late."""
 LONGEST_S = 30.0
 MOST_OF_A_CORE = 0.01
 """What looks at ranks that are only slow may cost together: the target of the performance page."""
@@ -36,10 +45,28 @@ rank is idle is looked at as any other, as often as that costs no more than `MOS
 that pause together look like ranks that wait for each other, which are to be named within 3 s."""
 
 
-def figures_of(limits: Limits) -> tuple[float, ...]:
-    """Return the seconds of silence at which the table says something new, whatever the pace."""
-    factors = ("busy_factor",)
-    return tuple(getattr(limits, one) for one in limits.__struct_fields__ if one not in factors)
+class Figures(NamedTuple):
+    """Seconds of silence at which the table says something new, whatever the pace.
+
+    Attributes:
+        foreseen: Those for which a look may begin before.
+        others: Those for which it must begin after.
+    """
+
+    foreseen: tuple[float, ...] = ()
+    others: tuple[float, ...] = ()
+
+
+def figures_of(limits: Limits) -> Figures:
+    """Return the figures of the table."""
+    names = [one for one in limits.__struct_fields__ if one != "busy_factor"]
+    foreseen = {"proven_after", "person_after"} | {
+        one for one in names if one.startswith("suspect_")
+    }
+    return Figures(
+        foreseen=tuple(getattr(limits, one) for one in names if one in foreseen),
+        others=tuple(getattr(limits, one) for one in names if one not in foreseen),
+    )
 
 
 class Schedule:
@@ -47,13 +74,14 @@ class Schedule:
 
     Args:
         look_after_s: Silence from which a job is looked at.
-        figures: Of the table, seconds of silence.
+        figures: Of the table.
     """
 
-    def __init__(self, look_after_s: float, figures: Sequence[float] = ()) -> None:
+    def __init__(self, look_after_s: float, figures: Figures | None = None) -> None:
         self._look_after_s = look_after_s
-        self._figures = figures
-        self._passed = 0
+        self._figures = figures or Figures()
+        self._passed = self._judged = 0
+        self._lead_s = USUAL_LEAD_S
         self._looks = 0
         self._last_ns = 0
         self._silent_s = 0.0
@@ -79,15 +107,19 @@ class Schedule:
             pace.longest_pause_s if pace is not None and pace.known else 0.0,
             min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
             now_ns,
-            self._passed_by(alive, now_ns),
+            _passed_by(alive, now_ns + int(self._lead_s * NANOSECONDS), self._figures.foreseen)
+            + _passed_by(alive, now_ns, self._figures.others),
         )
 
-    def _passed_by(self, alive: Sequence[WatchedRank], now_ns: int) -> int:
-        """Count the figures that silences have passed, the longest of them and the shortest."""
-        silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]
-        idle = [rank.progress.idle_ns(now_ns) / NANOSECONDS for rank in alive]
-        ends = (min(silent), max(silent), min(idle), max(idle))
-        return sum(silence_s >= figure for silence_s in ends for figure in self._figures)
+    def judged(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
+        """Note that the ranks were judged at this moment."""
+        self._judged = _passed_by(alive, now_ns, self._figures.foreseen)
+
+    def says_more(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
+        """Whether a foreseen figure was passed since the ranks were judged; the look is fresh."""
+        if not alive or not self._looks or now_ns - self._last_ns > FRESH_NS:
+            return False
+        return _passed_by(alive, now_ns, self._figures.foreseen) > self._judged
 
     def due(
         self,
@@ -104,10 +136,14 @@ class Schedule:
             longest_pause_s: That rank's longest known pause in its present place, 0 if unknown.
             idle_s: How long all ranks have been idle.
             now_ns: Present time.
-            passed: How many figures of the table the ranks' silences have passed.
+            passed: How many figures of the table the ranks' silences have passed, or will have when
+                a look has ended.
         """
         self._silent_s = silent_s
-        before, self._passed = self._passed, passed
+        since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
+        passes = passed > self._passed
+        if not passes or since_look >= LEAST_BETWEEN_S:
+            self._passed = passed
         surprise = min(PAUSES_BEFORE_SURPRISE * longest_pause_s, LONGEST_PATIENCE_S)
         threshold = max(self._look_after_s, surprise)
         if idle_s >= self._look_after_s and silent_s < threshold and self._may_be_early(now_ns):
@@ -115,11 +151,11 @@ class Schedule:
         if silent_s < threshold:
             self.calm()
             return False
-        since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
         turned_idle = self._look_after_s <= idle_s < since_look
         if turned_idle:
             self._looks, self._interval_s = 0, BETWEEN_FIRST_LOOKS_S
-        return turned_idle or passed > before or since_look >= self._interval_s
+        soon = passes and since_look >= LEAST_BETWEEN_S
+        return turned_idle or soon or since_look >= self._interval_s
 
     def _may_be_early(self, now_ns: int) -> bool:
         if not self._early and now_ns >= self._early_again_ns:
@@ -134,6 +170,7 @@ class Schedule:
         suspicious: bool,
         stood_still: bool = False,
         cost_s: float = 0.0,
+        lasted_s: float = 0.0,
     ) -> None:
         """Note when a look was begun, and what it led to.
 
@@ -142,7 +179,9 @@ class Schedule:
             suspicious: Somebody is suspected.
             stood_still: It saw a rank that did not move through its code.
             cost_s: Processor time that it took of us and of what we started for it.
+            lasted_s: From its beginning until it was judged.
         """
+        self._lead_s = min(LONGEST_LEAD_S, max(lasted_s, self._lead_s / 2))
         self._cost_s = max(cost_s, self._cost_s / 2)
         seldom = self._interval_s > WHILE_SUSPECT_S and begun_ns >= self._afresh_ns
         if stood_still and not self._stood_still and seldom:
@@ -167,3 +206,13 @@ class Schedule:
         self._looks = self._still_ns = 0
         self._early = False
         self._interval_s = BETWEEN_FIRST_LOOKS_S
+
+
+def _passed_by(alive: Sequence[WatchedRank], now_ns: int, figures: Sequence[float]) -> int:
+    """Count the figures that silences have passed, the longest of them and the shortest."""
+    if not alive:
+        return 0
+    silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]
+    idle = [rank.progress.idle_ns(now_ns) / NANOSECONDS for rank in alive]
+    ends = (min(silent), max(silent), min(idle), max(idle))
+    return sum(silence_s >= figure for silence_s in ends for figure in figures)

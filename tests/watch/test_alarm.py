@@ -10,7 +10,9 @@ from lightning_hangcheck.watch.alarm import Alarm
 NOW = "2026-01-01T00:00:10.000Z"
 
 
-def verdict(kind: str, *culprits: int, cause: str = "rank_stalled") -> Verdict:
+def verdict(
+    kind: str, *culprits: int, cause: str = "rank_stalled", victims: tuple[int, ...] = ()
+) -> Verdict:
     return Verdict(
         verdict=kind,  # type: ignore[arg-type]
         run_id="run",
@@ -19,6 +21,7 @@ def verdict(kind: str, *culprits: int, cause: str = "rank_stalled") -> Verdict:
         detected_at=NOW,
         world_size=2,
         culprits=culprits,
+        victims=victims,
         cause=cause,  # type: ignore[arg-type]
     )
 
@@ -27,6 +30,20 @@ def test_suspicion_is_a_line_and_a_hang_a_report_each_once() -> None:
     alarm = Alarm()
     told = [alarm.take(verdict(kind, 1)) for kind in ("suspect", "suspect", "hang", "hang")]
     assert told == ["line", None, "report", None]
+
+
+def test_ranks_that_are_suspected_already_are_no_second_suspicion() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("suspect", 0, 1, 2))
+    assert alarm.take(verdict("suspect", 2)) is None
+    assert alarm.take(verdict("suspect", 0, 1, 2)) is None
+    assert alarm.take(verdict("suspect", 2, cause="network_wait")) == "line"
+
+
+def test_a_suspicion_of_those_that_the_others_now_wait_for_is_another_one() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("suspect", 0, 1, 2))
+    assert alarm.take(verdict("suspect", 2, victims=(0, 1))) == "line"
 
 
 def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:

@@ -29,6 +29,20 @@ def test_ranks_that_all_spin_are_looked_at_and_called(tmp_path: Path) -> None:
     assert _kinds(tmp_path)[:2] == ["suspect", "hang"]
 
 
+def test_ranks_that_all_yield_in_a_loop_are_suspected_after_ten_seconds(tmp_path: Path) -> None:
+    program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "yielding", "0"]
+    ended = run(tmp_path, program, "--stall-timeout", "30", "--on-hang", "abort")
+    assert ended.returncode == 75, ended.stderr
+    suspected, called = _verdicts(tmp_path)[:2]
+    assert (suspected.verdict, suspected.cause, suspected.culprits) == (
+        "suspect",
+        "spinning",
+        (0, 1),
+    )
+    assert called.verdict == "hang"
+    assert 10.0 <= suspected.stalled_for_s < 20.0, "one of two looks is enough to see it asleep"
+
+
 def test_a_lone_process_that_computes_is_not_even_suspected(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "computing.py"), "changing", "25"]
     ended = run(tmp_path, program)
@@ -50,6 +64,10 @@ def test_a_rank_that_computes_for_a_minute_is_not_even_suspected(tmp_path: Path)
 
 
 def _kinds(folder: Path) -> list[str]:
+    return [one.verdict for one in _verdicts(folder)]
+
+
+def _verdicts(folder: Path) -> list[Verdict]:
     """All verdicts of the run, in their order."""
     files = sorted((folder / "run" / "verdicts").iterdir(), key=lambda one: int(one.stem))
-    return [msgspec.json.decode(one.read_bytes(), type=Verdict).verdict for one in files]
+    return [msgspec.json.decode(one.read_bytes(), type=Verdict) for one in files]

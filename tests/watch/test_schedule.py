@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 from lightning_hangcheck.model.case import Limits
-from lightning_hangcheck.watch.schedule import Schedule, figures_of
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
+from lightning_hangcheck.watch.schedule import Figures, Schedule, figures_of
 
 SECOND = 1_000_000_000
 
@@ -40,15 +43,54 @@ def test_looks_come_when_the_table_may_say_something_new() -> None:
 def test_a_silence_that_passes_a_figure_of_the_table_is_looked_at_at_once() -> None:
     schedule = Schedule(2.0)
     looks_of_a_silence(schedule, 29.0, suspicious=True)
-    schedule.due(29.25, 0.0, 0.0, int(29.25 * SECOND), passed=3)
-    schedule.looked(int(29.5 * SECOND), suspicious=True)
-    assert not schedule.due(29.75, 0.0, 0.0, int(29.75 * SECOND), passed=3)
+    schedule.looked(29 * SECOND, suspicious=True)
+    assert not schedule.due(29.5, 0.0, 0.0, int(29.5 * SECOND), passed=3)
+    assert not schedule.due(29.75, 0.0, 0.0, int(29.75 * SECOND), passed=4), "not twice in 0.8 s"
     assert schedule.due(30.0, 0.0, 0.0, 30 * SECOND, passed=4)
 
 
+def test_the_look_for_a_figure_begins_early_enough_to_be_judged_as_it_is_passed() -> None:
+    """A rank is silent for 10 s: the look takes half a second, and a reading comes each quarter."""
+    schedule, rank = Schedule(2.0, Figures(foreseen=(10.0,))), silent_rank()
+    assert not schedule.due_for([rank], 2 * SECOND - 1)
+    assert schedule.due_for([rank], 2 * SECOND)
+    for begun_s in (2.0, 4.0, 6.0, 8.0):
+        schedule.looked(int(begun_s * SECOND), suspicious=True, lasted_s=0.5)
+    schedule.judged([rank], int(8.5 * SECOND))
+    assert not schedule.due_for([rank], int(9.25 * SECOND))
+    assert schedule.due_for([rank], int(9.5 * SECOND))
+    schedule.looked(int(9.5 * SECOND), suspicious=True, lasted_s=0.5)
+    assert not schedule.says_more([rank], 10 * SECOND - 1)
+    assert schedule.says_more([rank], 10 * SECOND)
+    schedule.judged([rank], 10 * SECOND)
+    assert not schedule.says_more([rank], int(10.25 * SECOND))
+
+
+def test_a_look_that_is_old_is_not_judged_again() -> None:
+    schedule, rank = Schedule(2.0, Figures(foreseen=(10.0,))), silent_rank()
+    schedule.looked(int(7.9 * SECOND), suspicious=True)
+    schedule.judged([rank], 8 * SECOND)
+    assert not schedule.says_more([rank], 10 * SECOND)
+
+
+def silent_rank() -> WatchedRank:
+    """A rank that has told nothing since the clock began."""
+    return WatchedRank(FoundRank(rank=0, pid=os.getpid(), started_ticks=1), 0)
+
+
 def test_the_figures_are_those_of_the_table() -> None:
-    assert {3.0, 5.0, 10.0, 30.0, 300.0} <= set(figures_of(Limits()))
-    assert 20.0 not in figures_of(Limits())
+    foreseen, others = figures_of(Limits())
+    assert set(foreseen) == {3.0, 5.0, 10.0}
+    assert set(others) == {15.0, 30.0, 60.0, 300.0}
+
+
+def test_what_only_time_makes_a_hang_is_looked_at_after_it() -> None:
+    schedule, rank = Schedule(2.0, Figures(others=(30.0,))), silent_rank()
+    for begun_s in (2, 12, 22, 28):
+        schedule.looked(begun_s * SECOND, suspicious=True, lasted_s=0.5)
+    assert not schedule.due_for([rank], int(29.75 * SECOND))
+    assert schedule.due_for([rank], 30 * SECOND)
+    assert not schedule.says_more([rank], 30 * SECOND)
 
 
 def test_what_is_only_slow_is_looked_at_less_and_less() -> None:

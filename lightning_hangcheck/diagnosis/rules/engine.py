@@ -164,7 +164,9 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     Stuck is one that is idle or goes round and round; its children may have been given the same to
     do again and again, but for a DataLoader's. Where any goes round, an idle one may wait for what
     that does not make. Those that only ask again and again, for whatever it is, may wait
-    for what the others do not make. Both are victims where there is any other.
+    for what the others do not make. Both are victims where there is any other, but for those that
+    stand where one of those others stands: a progress bar that ticks in a thread beside it makes a
+    deadlock no question.
 
     Returns:
         None where a rank does anything else, or may on a node that is not seen.
@@ -175,7 +177,8 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
         return ()
     ends = [one for one in circling or idle if one.rank not in graph.waiters]
     lone = minority_of_one(ends) if not circling else None
-    firm = [one for one in ends if not asks_again(one)]
+    places = {one.frames for one in ends if one.frames and not asks_again(one)}
+    firm = [one for one in ends if one.frames in places or not asks_again(one)]
     return (lone,) if lone is not None else tuple(firm or ends)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.code_owner import is_ours
+from lightning_hangcheck.reading.activity.napping import naps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample, ThreadStack
+    from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
 
 Function = tuple[str, str]
 LARGEST_LOOP = 10
@@ -26,14 +27,15 @@ class FunctionsMet:
     others later. All processes and threads of a rank count together.
 
     Attributes:
-        goes_round: Since anything new was met, the rank's main thread was seen at several lines, or
-            to run Python at one. Of a call of microseconds one look in seven sees that, where the
-            interpreter lock is given up in it (torch 2.13, py-spy 0.4.3, ``isfinite`` in a loop).
+        goes_round: Since anything new was met, the rank's main thread was seen at several lines, to
+            run Python at one, or to nap at one. Of a call of microseconds one look in seven sees it
+            run Python, where the interpreter lock is given up in that call (torch 2.13, py-spy
+            0.4.3, ``isfinite`` in a loop); of one that sleeps no look in a hundred does.
     """
 
     def __init__(self) -> None:
         self.goes_round = False
-        self._main: tuple[Frame, ...] = ()
+        self._since: Sample | None = None
         self._known: set[Function] = set()
         self._always: set[Function] | None = None
         self._of_rank: set[Function] = set()
@@ -63,17 +65,21 @@ class FunctionsMet:
             new = new or len(self._of_rank - self._always) > LARGEST_LOOP
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
-            self._main, self.goes_round = (), False
+            self._since, self.goes_round = None, False
         if not of_child:
             self._watch_main(sample)
         return new
 
     def _watch_main(self, sample: Sample) -> None:
+        """Compare with the first sample since anything new was met."""
         main = _thread(sample, None)
-        if main is not None:
-            elsewhere = bool(self._main) and main.frames != self._main
-            self.goes_round = self.goes_round or main.owns_gil or elsewhere
-            self._main = self._main or main.frames
+        if main is None or not main.frames:
+            return
+        first, self._since = self._since, self._since or sample
+        before = _thread(first, None) if first is not None else None
+        elsewhere = before is not None and main.frames != before.frames
+        napping = first is not None and naps(first, sample)
+        self.goes_round = self.goes_round or main.owns_gil or elsewhere or napping
 
 
 def in_one_call(look: ProcessLook, tid: int | None = None) -> ThreadStack | None:

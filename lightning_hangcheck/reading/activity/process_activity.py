@@ -65,7 +65,8 @@ class Step(Struct, frozen=True, kw_only=True):
         seconds: Between the samples.
         cpu_share: Processor time of all its threads, in cores.
         main_share: The same of its main thread; of the process where threads are not known.
-        starved: Its main thread was ready for most of the time, and got no processor.
+        starved: Its main thread was ready for most of the time, and got no processor, or another
+            thread that could end its wait computes, and gets little.
         awaited_share: The same of the threads that could end the main thread's wait, itself
             included: of the process where any of its threads could.
         bytes: Read, written, and carried by connections; 0 where not permitted to know.
@@ -105,7 +106,7 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
         seconds=seconds,
         cpu_share=cpu_share,
         main_share=main_share,
-        starved=starved,
+        starved=starved or _ready(before, after, threads, awaited),
         awaited_share=awaited_share,
         bytes=flowed,
         carried=carried,
@@ -213,6 +214,25 @@ def _starved(before: ProcessState, after: ProcessState, seconds: float) -> bool:
     if not first or not second or first[0].queued_s is None or second[0].queued_s is None:
         return False
     return second[0].queued_s - first[0].queued_s > STARVED_SHARE * seconds
+
+
+def _ready(
+    before: ProcessState,
+    after: ProcessState,
+    shares: dict[int, float],
+    awaited: frozenset[int] | None,
+) -> bool:
+    """Whether a thread that could end the wait was ready at both looks, and computes.
+
+    On a crowded machine it gets a small share of a processor. One that waits, and only wakes now
+    and then, is not found ready twice.
+    """
+    ready = {one.tid for one in before.threads[1:] if one.state == "R"}
+    return any(
+        one.state == "R" and one.tid in ready and shares.get(one.tid, 0.0) >= IDLE_SHARE
+        for one in after.threads[1:]
+        if awaited is None or one.tid in awaited
+    )
 
 
 def _main_moved(earlier: Sample, later: Sample, share: float) -> bool:

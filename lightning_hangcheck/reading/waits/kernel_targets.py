@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ProcessLook,
         Sample,
         TargetKind,
+        ThreadState,
         WaitTarget,
     )
 
@@ -70,25 +71,35 @@ def in_own_memory(look: ProcessLook) -> bool:
 
 def _shows(look: ProcessLook, kind: TargetKind) -> bool:
     newest = next(reversed(_telling(look)), None)
-    if newest is None or newest.kernel is None:
+    if newest is None:
         return False
-    chain, states = wait_chain(newest), newest.kernel.threads
-    ends = {end.tid for end in chain.ends} if chain is not None else set()
-    return any(
-        target.kind == kind
-        for number, state in enumerate(states)
-        if (state.tid in ends if ends else number == 0)
-        for target in state.waits_for
-    )
+    return any(target.kind == kind for state in _at_end(newest) for target in state.waits_for)
 
 
 def _telling(look: ProcessLook) -> list[Sample]:
     """Samples that tell what it waits for: of a Python process those with its stacks, if any.
 
     Without them the main thread's own call is all there is, which may be a wait for other threads.
+    Found awake, as whoever asks again and again is now and then, it tells nothing either.
     """
     seen = [one for one in look.samples if one.kernel is not None]
-    return [one for one in seen if one.stack is not None] or seen
+    seen = [one for one in seen if one.stack is not None] or seen
+    return [one for one in seen if not _awake(one)] or seen
+
+
+def _awake(sample: Sample) -> bool:
+    """Whether a thread in which the main thread's wait ends was ready to run just then."""
+    states = sample.kernel.threads if sample.kernel is not None else ()
+    ready = any(state.state == "R" for state in states)  # mostly none is: following waits costs
+    return ready and any(state.state == "R" for state in _at_end(sample))
+
+
+def _at_end(sample: Sample) -> list[ThreadState]:
+    """Return the kernel's view of the threads in which the main thread's wait ends."""
+    states = sample.kernel.threads if sample.kernel is not None else ()
+    chain = wait_chain(sample)
+    ends = {end.tid for end in chain.ends} if chain is not None else set()
+    return [one for one in states if one.tid in ends] if ends else list(states[:1])
 
 
 def works(look: ProcessLook, holder: Holder) -> bool:

@@ -11,6 +11,7 @@ from cases import (
     IN_LOAD,
     LOCKED,
     MAIN,
+    SITE,
     gone,
     job,
     look,
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Pace
-from lightning_hangcheck.model.evidence import WaitTarget
+from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
@@ -61,6 +62,21 @@ def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
     verdict = judge(both(silent))
     assert verdict.verdict == kind
     assert verdict.culprits == (() if kind == "healthy" else (0, 1))
+
+
+def test_ranks_that_poll_alike_are_named_together_though_one_is_awake_just_then() -> None:
+    asleep, awake = (rank(number, IN_POLL, silent=11.0, **SLEEPS) for number in range(2))
+    assert told(job(asleep, _found_awake(awake))) == ("suspect", (0, 1), "rank_stalled")
+
+
+def _found_awake(view: RankView) -> RankView:
+    """The rank, ready to run in the newest sample."""
+    own = view.processes[0]
+    newest = own.samples[-1]
+    assert newest.kernel is not None
+    main = replace(newest.kernel.threads[0], state="R", waits_for=())
+    newest = replace(newest, kernel=replace(newest.kernel, state="R", threads=(main,)))
+    return replace(view, processes=(replace(own, samples=(*own.samples[:-1], newest)),))
 
 
 @pytest.mark.parametrize(
@@ -245,3 +261,25 @@ def test_ranks_whose_threads_lock_each_other_alike_are_named_together() -> None:
     assert (verdict.verdict, verdict.cause) == ("hang", "thread_deadlock")
     assert verdict.culprits == (0, 1, 2)
     assert verdict.summary.startswith("ranks 0-2 have waited 6 s each with 2 threads for")
+
+
+def test_a_rank_with_a_thread_that_ticks_beside_the_deadlock_stands_like_the_others() -> None:
+    locked = [with_threads(rank(number, IN_LOAD, silent=6.0), LOCKED) for number in range(3)]
+    verdict = judge(job(_with_ticking_thread(locked[0]), *locked[1:]))
+    assert (verdict.verdict, verdict.cause) == ("hang", "thread_deadlock")
+    assert verdict.culprits == (0, 1, 2)
+
+
+def _with_ticking_thread(view: RankView) -> RankView:
+    """The rank with a thread that draws its progress bar anew each second."""
+    own = view.processes[0]
+    bar = ThreadStack(tid=300, name="refresh", frames=(Frame("run", f"{SITE}/rich/live.py", 37),))
+    state = ThreadState(tid=300, state="S", cpu_s=0.0, **SLEEPS)
+    samples = []
+    for one in own.samples:
+        assert one.kernel is not None
+        assert one.stack is not None
+        kernel = replace(one.kernel, threads=(*one.kernel.threads, state))
+        stack = replace(one.stack, threads=(*one.stack.threads, bar))
+        samples.append(replace(one, kernel=kernel, stack=stack))
+    return replace(view, processes=(replace(own, samples=tuple(samples)),))

@@ -126,22 +126,22 @@ def test_movement_before_the_last_three_samples_is_forgotten() -> None:
     assert _of_process(look(ELSEWHERE, IN_LOAD, IN_LOAD, IN_LOAD)) == "idle"
 
 
-def _with_helper(*stacks: tuple[Frame, ...], cpu: float) -> ProcessLook:
+def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
     """A rank whose main thread is idle, with one more thread that uses the processor."""
     plain = look(IN_LOAD, samples=len(stacks))
     return msgspec.structs.replace(
         plain,
         samples=tuple(
-            _add_helper(one, stack, cpu * 1.1 * number)
+            _add_helper(one, stack, cpu * 1.1 * number, state)
             for number, (one, stack) in enumerate(zip(plain.samples, stacks, strict=True))
         ),
     )
 
 
-def _add_helper(one: Sample, frames: tuple[Frame, ...], cpu_s: float) -> Sample:
+def _add_helper(one: Sample, frames: tuple[Frame, ...], cpu_s: float, state: str) -> Sample:
     assert one.kernel is not None
     assert one.stack is not None
-    threads = (*one.kernel.threads, ThreadState(tid=9, state="R", cpu_s=cpu_s))
+    threads = (*one.kernel.threads, ThreadState(tid=9, state=state, cpu_s=cpu_s))
     stacks = (*one.stack.threads, ThreadStack(tid=9, frames=frames))
     return msgspec.structs.replace(
         one,
@@ -155,6 +155,15 @@ def test_a_helper_thread_that_works_moves_the_rank() -> None:
         read_process_activity(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)).activity
         == "moving"
     )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "state", "activity"), [(0.12, "S", "idle"), (0.12, "R", "busy"), (0.01, "R", "idle")]
+)
+def test_a_helper_thread_that_is_ready_at_each_look_computes_on_a_crowded_machine(
+    cpu: float, state: str, activity: str
+) -> None:
+    assert _of_process(_with_helper(*[IN_LOAD] * 3, cpu=cpu, state=state)) == activity
 
 
 def test_a_helper_thread_that_hardly_works_leaves_the_rank_idle() -> None:
