@@ -2,6 +2,7 @@
 """Train a small causal language model as a careful user of lightning-hangcheck would.
 
     torchrun --nproc_per_node=2 scripts/train_reference.py --max_steps 30
+    python -m torch.distributed.launch --nproc_per_node=2 scripts/train_reference.py
     python scripts/train_reference.py --devices 2 --max_steps 30
     hangcheck run -- torchrun --nproc_per_node=2 scripts/train_reference.py --inject rank_stalled@1
 
@@ -30,7 +31,7 @@ def main() -> None:
     report_environment()
     arguments = parse_arguments(sys.argv[1:], os.environ)
     hc.checkpoint("Args parsed", number=2)
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    hc.make_directory(arguments.output_dir)
     hc.checkpoint("Logs directory ready", number=3)
     train(arguments)
     hc.checkpoint("Training finished", number=12)
@@ -63,7 +64,7 @@ def train(arguments: Arguments) -> None:
     hc.checkpoint("LLMModule ready", number=6)
     data = CorpusDataModule(tokenizer, arguments, injection)
     hc.checkpoint("DataModule ready", number=7)
-    hardware = choose_hardware(arguments.devices)
+    hardware = choose_hardware(arguments.devices, arguments.strategy)
     hc.checkpoint("Accelerator configured", number=8)
     logger = create_logger(arguments.output_dir, injection)
     hc.checkpoint("WandbLogger ready (prime suspect)", number=9)

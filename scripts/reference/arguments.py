@@ -20,6 +20,7 @@ class Arguments:
 
     Attributes:
         devices: Ranks on this node.
+        strategy: Lightning's name of one; None for the one that suits the number of ranks.
         save_every: Steps between two checkpoints.
     """
 
@@ -28,6 +29,7 @@ class Arguments:
     fast_dev_run: int
     num_workers: int
     devices: int
+    strategy: str | None
     save_every: int
     output_dir: Path
     inject: tuple[Fault, ...]
@@ -54,6 +56,7 @@ def parse_arguments(words: Sequence[str], environment: Mapping[str, str]) -> Arg
     parser = _build_parser(int(environment.get("LOCAL_WORLD_SIZE", "1")))
     values = vars(parser.parse_args(words))
     try:
+        del values["local_rank"]
         faults = tuple(parse_fault(text) for text in values.pop("inject"))
         arguments = Arguments(**values, inject=faults)
         _check_ranks(arguments, environment)
@@ -79,6 +82,9 @@ def _build_parser(local_world_size: int) -> argparse.ArgumentParser:
         default=local_world_size,
         help="ranks on this node (as many as the launcher started, or 1)",
     )
+    parser.add_argument("--strategy", help="of the Trainer (ddp; auto for a single rank)")
+    # torch.distributed.launch hands it to every rank, beside the variable LOCAL_RANK that counts
+    parser.add_argument("--local-rank", "--local_rank", type=number, help=argparse.SUPPRESS)
     parser.add_argument("--save_every", type=number, default=500, help="steps (500)")
     parser.add_argument("--output_dir", type=Path, default=Path("logs"), help="folder (logs/)")
     parser.add_argument(

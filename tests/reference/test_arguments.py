@@ -28,6 +28,19 @@ def test_devices_follow_the_launcher() -> None:
     assert _parse("", **TWO_RANKS).devices == 2
 
 
+@pytest.mark.parametrize("words", ["--local-rank=1", "--local_rank 1"])
+def test_the_local_rank_of_torch_distributed_launch_is_accepted(words: str) -> None:
+    """It says no more than the variable of that name, which the launcher sets as well."""
+    assert _parse(words, **TWO_RANKS) == _parse("", **TWO_RANKS)
+
+
+def test_a_strategy_is_taken_as_it_is() -> None:
+    assert _parse("").strategy is None
+    assert _parse("--strategy ddp_find_unused_parameters_true").strategy == (
+        "ddp_find_unused_parameters_true"
+    )
+
+
 def test_faults_add_up() -> None:
     arguments = _parse("--inject straggler@1 --inject slow_save@0:7", **TWO_RANKS)
     assert [fault.cause for fault in arguments.inject] == ["straggler", "slow_save"]

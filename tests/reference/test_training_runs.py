@@ -69,6 +69,17 @@ def test_torchrun_passes_twelve_checkpoints_on_both_ranks(tmp_path: Path) -> Non
 
 
 @pytest.mark.real
+def test_torch_distributed_launch_and_a_strategy_of_ones_own(tmp_path: Path) -> None:
+    """The older launcher adds --local-rank to the words of each rank."""
+    launcher = ["-m", "torch.distributed.launch", "--nproc_per_node=2", "--standalone"]
+    words = ["--fast_dev_run", "1", "--strategy", "ddp_find_unused_parameters_true"]
+    run = _train(tmp_path, *words, launcher=launcher)
+    assert run.returncode == 0, run.stderr
+    assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
+    assert run.stderr.count(f"called with strategy={words[-1]}") == 2
+
+
+@pytest.mark.real
 def test_lightning_launches_the_second_rank_itself(tmp_path: Path) -> None:
     """`python train.py` with two devices: the second rank starts inside ``fit``."""
     run = _train(tmp_path, "--max_steps", "2", "--devices", "2", "--num_workers", "1")
