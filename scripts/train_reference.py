@@ -26,9 +26,8 @@ def main() -> None:
     hc.checkpoint("Script started", number=1)
     # imported behind the checkpoint, so that a slow or hanging import is seen
     from reference.arguments import parse_arguments
-    from reference.environment_report import report_environment
 
-    report_environment()
+    hc.report_state("at the start")
     arguments = parse_arguments(sys.argv[1:], os.environ)
     hc.checkpoint("Args parsed", number=2)
     hc.make_directory(arguments.output_dir)
@@ -51,13 +50,11 @@ def train(arguments: Arguments) -> None:
         tokenizer = load_tokenizer(arguments.output_dir / "tokenizer")
     hc.checkpoint("Tokenizer loaded", number=4)
 
-    from reference.environment_report import report_processes
     from reference.language_model import LLMModule, create_model
     from reference.memory_logging import MemoryLoggingCallback
     from reference.text_data import CorpusDataModule
     from reference.training import choose_hardware, create_logger, create_trainer
 
-    report_processes("at the start")
     model = create_model(tokenizer, END_OF_TEXT)
     hc.checkpoint("Model created", number=5)
     module = LLMModule(model, injection)
@@ -70,9 +67,9 @@ def train(arguments: Arguments) -> None:
     hc.checkpoint("WandbLogger ready (prime suspect)", number=9)
     memory_logging = MemoryLoggingCallback()
     hc.checkpoint("MemoryLoggingCallback ready", number=10)
-    report_processes("before the Trainer")
+    hc.report_state("before the Trainer")
     trainer = create_trainer(arguments, hardware, logger, memory_logging, injection)
-    report_processes("after the Trainer")
+    hc.report_state("after the Trainer")
     hc.checkpoint("Trainer ready (prime suspect)", number=11)
     injection.before_rendezvous()
     trainer.fit(module, data)
