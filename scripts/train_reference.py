@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import lightning_hangcheck as hc
+from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
     from reference.arguments import Arguments
@@ -25,10 +26,12 @@ def main() -> None:
     """Read the command line, then train."""
     hc.checkpoint("Script started", number=1)
     # imported behind the checkpoint, so that a slow or hanging import is seen
-    from reference.arguments import parse_arguments
+    from reference.arguments import parse_arguments, stays_alone
 
     hc.report_state("at the start")
     arguments = parse_arguments(sys.argv[1:], os.environ)
+    if stays_alone(arguments, os.environ):
+        current().learn_identity(0, 1, 0)
     hc.checkpoint("Args parsed", number=2)
     hc.make_directory(arguments.output_dir)
     hc.checkpoint("Logs directory ready", number=3)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from lightning_hangcheck.identity import identify
 from reference.faults import KINDS, BadFault, Fault, parse_fault
 
 if TYPE_CHECKING:
@@ -33,6 +34,18 @@ class Arguments:
     save_every: int
     output_dir: Path
     inject: tuple[Fault, ...]
+
+
+def stays_alone(arguments: Arguments, environment: Mapping[str, str]) -> bool:
+    """Whether this process is all there will be: nobody started ranks, and the Trainer will not.
+
+    Args:
+        arguments: Of the command line.
+        environment: Of this process.
+    """
+    launched = identify(environment).launcher != "none" or "WORLD_SIZE" in environment
+    asked = arguments.devices > 1 or arguments.strategy is not None
+    return not launched and not asked and environment.get("SLURM_NNODES", "1") == "1"
 
 
 class _OneSentenceParser(argparse.ArgumentParser):

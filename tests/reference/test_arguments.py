@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from reference.arguments import parse_arguments
+from reference.arguments import parse_arguments, stays_alone
 
 if TYPE_CHECKING:
     from reference.arguments import Arguments
@@ -39,6 +39,24 @@ def test_a_strategy_is_taken_as_it_is() -> None:
     assert _parse("--strategy ddp_find_unused_parameters_true").strategy == (
         "ddp_find_unused_parameters_true"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "alone"),
+    [
+        ("", {}, True),
+        ("--devices 2", {}, False),
+        ("--strategy ddp_spawn", {}, False),
+        ("", TWO_RANKS, False),
+        ("", {"LOCAL_RANK": "0"}, False),
+        ("", {"WORLD_SIZE": "2"}, False),
+        ("", {"SLURM_NNODES": "2"}, False),
+    ],
+)
+def test_only_a_process_that_nobody_joins_stays_alone(
+    words: str, environment: dict[str, str], alone: bool
+) -> None:
+    assert stays_alone(_parse(words, **environment), environment) == alone
 
 
 def test_faults_add_up() -> None:

@@ -87,6 +87,7 @@ def test_lightning_launches_the_second_rank_itself(tmp_path: Path) -> None:
     run = _train(tmp_path, "--max_steps", "2", "--devices", "2", "--num_workers", "1")
     assert run.returncode == 0, run.stderr
     assert "distributed_backend=gloo" in run.stderr
+    assert "/1]" not in run.stderr, "the first process never claims to be the only one"
     assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
 
 
@@ -95,6 +96,7 @@ def test_single_process_reports_its_surroundings_without_secrets(tmp_path: Path)
     run = _train(tmp_path, "--fast_dev_run", "1")
     assert run.returncode == 0, run.stderr
     assert _checkpoints(run) == [ALL_TWELVE]
+    assert re.search(r"\[R0/1\]\[LR0\]\[PID:\d+\] CHECKPOINT 2: Args parsed", run.stderr)
     assert "environment: WANDB_API_KEY=" in run.stderr
     assert "environment: WORLD_SIZE is not set" in run.stderr
     assert SECRET not in run.stdout + run.stderr
