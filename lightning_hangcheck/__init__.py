@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.hooks.guards.locked import locked
     from lightning_hangcheck.hooks.guards.make_directory import make_directory
     from lightning_hangcheck.hooks.guards.rank_zero_first import rank_zero_first
+    from lightning_hangcheck.hooks.state_report import report_state
     from lightning_hangcheck.hooks.wandb.guard import guarded_wandb_logger
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "locked",
     "make_directory",
     "rank_zero_first",
+    "report_state",
     "section",
     "step",
     "track",
@@ -52,6 +54,7 @@ _LOADED_WHEN_NAMED = {
     "locked": "lightning_hangcheck.hooks.guards.locked",
     "make_directory": "lightning_hangcheck.hooks.guards.make_directory",
     "rank_zero_first": "lightning_hangcheck.hooks.guards.rank_zero_first",
+    "report_state": "lightning_hangcheck.hooks.state_report",
 }
 # not in __all__: a star import must not hide the real transformers
 _SUBMODULES_LOADED_WHEN_NAMED = ("transformers",)

@@ -2,6 +2,7 @@
 """Train a small causal language model as a careful user of lightning-hangcheck would.
 
     torchrun --nproc_per_node=2 scripts/train_reference.py --max_steps 30
+    python -m torch.distributed.launch --nproc_per_node=2 scripts/train_reference.py
     python scripts/train_reference.py --devices 2 --max_steps 30
     hangcheck run -- torchrun --nproc_per_node=2 scripts/train_reference.py --inject rank_stalled@1
 
@@ -15,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import lightning_hangcheck as hc
+from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
     from reference.arguments import Arguments
@@ -24,13 +26,14 @@ def main() -> None:
     """Read the command line, then train."""
     hc.checkpoint("Script started", number=1)
     # imported behind the checkpoint, so that a slow or hanging import is seen
-    from reference.arguments import parse_arguments
-    from reference.environment_report import report_environment
+    from reference.arguments import parse_arguments, stays_alone
 
-    report_environment()
+    hc.report_state("at the start")
     arguments = parse_arguments(sys.argv[1:], os.environ)
+    if stays_alone(arguments, os.environ):
+        current().learn_identity(0, 1, 0)
     hc.checkpoint("Args parsed", number=2)
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    hc.make_directory(arguments.output_dir)
     hc.checkpoint("Logs directory ready", number=3)
     train(arguments)
     hc.checkpoint("Training finished", number=12)
@@ -50,28 +53,26 @@ def train(arguments: Arguments) -> None:
         tokenizer = load_tokenizer(arguments.output_dir / "tokenizer")
     hc.checkpoint("Tokenizer loaded", number=4)
 
-    from reference.environment_report import report_processes
     from reference.language_model import LLMModule, create_model
     from reference.memory_logging import MemoryLoggingCallback
     from reference.text_data import CorpusDataModule
     from reference.training import choose_hardware, create_logger, create_trainer
 
-    report_processes("at the start")
     model = create_model(tokenizer, END_OF_TEXT)
     hc.checkpoint("Model created", number=5)
     module = LLMModule(model, injection)
     hc.checkpoint("LLMModule ready", number=6)
     data = CorpusDataModule(tokenizer, arguments, injection)
     hc.checkpoint("DataModule ready", number=7)
-    hardware = choose_hardware(arguments.devices)
+    hardware = choose_hardware(arguments.devices, arguments.strategy)
     hc.checkpoint("Accelerator configured", number=8)
     logger = create_logger(arguments.output_dir, injection)
     hc.checkpoint("WandbLogger ready (prime suspect)", number=9)
     memory_logging = MemoryLoggingCallback()
     hc.checkpoint("MemoryLoggingCallback ready", number=10)
-    report_processes("before the Trainer")
+    hc.report_state("before the Trainer")
     trainer = create_trainer(arguments, hardware, logger, memory_logging, injection)
-    report_processes("after the Trainer")
+    hc.report_state("after the Trainer")
     hc.checkpoint("Trainer ready (prime suspect)", number=11)
     injection.before_rendezvous()
     trainer.fit(module, data)

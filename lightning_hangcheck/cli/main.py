@@ -15,6 +15,7 @@ from lightning_hangcheck.cli.plan_command import plan
 from lightning_hangcheck.cli.report_command import report
 from lightning_hangcheck.cli.run_command import run
 from lightning_hangcheck.cli.showing import say
+from lightning_hangcheck.cli.smoke_command import smoke
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 
@@ -43,6 +44,7 @@ hangcheck.add_command(merge)
 hangcheck.add_command(report)
 hangcheck.add_command(explain)
 hangcheck.add_command(plan)
+hangcheck.add_command(smoke)
 
 
 def main() -> None:

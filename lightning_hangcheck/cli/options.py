@@ -88,14 +88,14 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Command], Command]:
         name,
         field.name,
         type=click.Choice(get_args(field.type)) if get_origin(field.type) is Literal else str,
-        callback=_positive if field.type is float else None,
+        callback=positive if field.type is float else None,
         metavar=words.unit,
         default=None,
         help=f"{words.help}{default} ({variable})",
     )
 
 
-def _positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
     """Read a finite number above 0, or say what to write instead."""
     if text is None:
         return None

@@ -35,6 +35,7 @@ PARTS = frozenset(
         "report",
         "rundir",
         "session",
+        "smoke",
         "text",
         "watch",
         "__init__.py",

@@ -66,14 +66,22 @@ def render_docs() -> str:
     return "\n".join([INTRODUCTION, *(_section(*item) for item in causes().items())])
 
 
-def explanation(cause: Cause, world_size: int) -> str:
-    """Return one sentence on a cause in a job of so many ranks, empty where none is known."""
+def explanation(cause: Cause, world_size: int, stuck: int) -> str:
+    """Return one sentence on a cause, empty where none is known.
+
+    Args:
+        cause: Of the verdict.
+        world_size: Ranks of the job.
+        stuck: How many of them it names as culprits.
+    """
     from lightning_hangcheck.reading.knowledge.loading import causes_file
 
     known = causes_file().cause.get(cause)
     if known is None:
         return ""
-    return known.alone if world_size <= 1 and known.alone else known.explanation
+    if world_size <= 1:
+        return known.alone or known.explanation
+    return known.together if stuck >= world_size and known.together else known.explanation
 
 
 def causes() -> Mapping[Cause, CauseKnowledge]:

@@ -67,7 +67,8 @@ def render_again(verdict: Verdict, run_folder: str) -> str:
 def _why(verdict: Verdict) -> list[str]:
     if verdict.cause is None or verdict.verdict == "crashed":
         return []  # of a crash, the first line says it all: who failed, how, and its last words
-    parts = (explanation(verdict.cause, verdict.world_size).rstrip("."), _waiting(verdict))
+    said = explanation(verdict.cause, verdict.world_size, len(verdict.culprits))
+    parts = (said.rstrip("."), _waiting(verdict))
     reasons = "; ".join(filter(None, parts)) or "no more is known"
     text = f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"
     return labelled("why", text, MOST_WHY)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from lightning_hangcheck.identity import identify
 from reference.faults import KINDS, BadFault, Fault, parse_fault
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Arguments:
 
     Attributes:
         devices: Ranks on this node.
+        strategy: Lightning's name of one; None for the one that suits the number of ranks.
         save_every: Steps between two checkpoints.
     """
 
@@ -28,9 +30,22 @@ class Arguments:
     fast_dev_run: int
     num_workers: int
     devices: int
+    strategy: str | None
     save_every: int
     output_dir: Path
     inject: tuple[Fault, ...]
+
+
+def stays_alone(arguments: Arguments, environment: Mapping[str, str]) -> bool:
+    """Whether this process is all there will be: nobody started ranks, and the Trainer will not.
+
+    Args:
+        arguments: Of the command line.
+        environment: Of this process.
+    """
+    launched = identify(environment).launcher != "none" or "WORLD_SIZE" in environment
+    asked = arguments.devices > 1 or arguments.strategy is not None
+    return not launched and not asked and environment.get("SLURM_NNODES", "1") == "1"
 
 
 class _OneSentenceParser(argparse.ArgumentParser):
@@ -54,6 +69,7 @@ def parse_arguments(words: Sequence[str], environment: Mapping[str, str]) -> Arg
     parser = _build_parser(int(environment.get("LOCAL_WORLD_SIZE", "1")))
     values = vars(parser.parse_args(words))
     try:
+        del values["local_rank"]
         faults = tuple(parse_fault(text) for text in values.pop("inject"))
         arguments = Arguments(**values, inject=faults)
         _check_ranks(arguments, environment)
@@ -79,6 +95,9 @@ def _build_parser(local_world_size: int) -> argparse.ArgumentParser:
         default=local_world_size,
         help="ranks on this node (as many as the launcher started, or 1)",
     )
+    parser.add_argument("--strategy", help="of the Trainer (ddp; auto for a single rank)")
+    # torch.distributed.launch hands it to every rank, beside the variable LOCAL_RANK that counts
+    parser.add_argument("--local-rank", "--local_rank", type=number, help=argparse.SUPPRESS)
     parser.add_argument("--save_every", type=number, default=500, help="steps (500)")
     parser.add_argument("--output_dir", type=Path, default=Path("logs"), help="folder (logs/)")
     parser.add_argument(

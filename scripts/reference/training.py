@@ -11,6 +11,7 @@ from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 import lightning_hangcheck as hc
+from lightning_hangcheck.recorder.lifecycle import current
 from reference.slow_disk import SlowDiskIO
 
 if TYPE_CHECKING:
@@ -29,21 +30,24 @@ class Hardware:
     accelerator: str
     devices: int
     num_nodes: int
-
-    @property
-    def strategy(self) -> str:
-        """DDP as soon as there are two ranks."""
-        return "ddp" if self.devices * self.num_nodes > 1 else "auto"
+    strategy: str
 
 
-def choose_hardware(devices: int) -> Hardware:
-    """Use GPUs where there is one for each rank of this node, else the CPU."""
+def choose_hardware(devices: int, strategy: str | None) -> Hardware:
+    """Use GPUs where there is one for each rank of this node, else the CPU.
+
+    Args:
+        devices: Ranks on this node.
+        strategy: The one that was asked for; None for DDP as soon as there are two ranks.
+    """
     accelerator = "gpu" if torch.cuda.device_count() >= devices else "cpu"
-    nodes = os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("SLURM_NNODES") or "1"
+    told = os.environ.get("GROUP_WORLD_SIZE") or os.environ.get("SLURM_NNODES") or "1"
+    nodes = int(told)
     if accelerator == "cpu" and devices > 1:
         # ranks that share a machine would otherwise each start a thread for every core
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // devices))
-    return Hardware(accelerator, devices, int(nodes))
+    fitting = "ddp" if devices * nodes > 1 else "auto"
+    return Hardware(accelerator, devices, nodes, strategy or fitting)
 
 
 def create_logger(output_dir: Path, injection: Injection) -> Logger:
@@ -65,6 +69,7 @@ def create_trainer(
     """Create the Trainer, as a critical section."""
     saving = ModelCheckpoint(every_n_train_steps=arguments.save_every)
     callbacks = [hc.HangCheck(), memory_logging]
+    current().say(f"Trainer constructor is called with strategy={hardware.strategy}")
     with hc.section("Trainer constructor"):
         return Trainer(
             accelerator=hardware.accelerator,

@@ -64,7 +64,15 @@ def _settings(*arguments: str) -> Settings:
 
 def test_commands_are_frozen() -> None:
     """Commands of the contract that don't exist yet are not listed."""
-    assert sorted(hangcheck.commands) == ["attach", "explain", "merge", "plan", "report", "run"]
+    assert sorted(hangcheck.commands) == [
+        "attach",
+        "explain",
+        "merge",
+        "plan",
+        "report",
+        "run",
+        "smoke",
+    ]
 
 
 def test_options_of_run_are_frozen() -> None:

@@ -75,6 +75,7 @@ def test_a_training_is_seen_from_its_start_to_its_end_and_is_not_changed(tmp_pat
     said = said_of(ended.stderr, 0)
     prefix = "CHECKPOINT "
     assert [one.removeprefix(prefix) for one in said if prefix in one] == CHECKPOINTS
+    assert re.search(r"\[R0/1\]\[LR0\]\[PID:\d+\] CHECKPOINT 11: Trainer ready", ended.stderr)
     begun = re.findall(r"About to call (.+)\.\.\.", "\n".join(said))
     assert list(dict.fromkeys(begun)) == SECTIONS
     for section in begun:
@@ -84,6 +85,7 @@ def test_a_training_is_seen_from_its_start_to_its_end_and_is_not_changed(tmp_pat
 def test_each_rank_of_lightnings_own_launcher_is_seen(tmp_path: Path) -> None:
     ended = run(tmp_path, script("pytorch_lightning"), TWO_RANKS="1", **OFFLINE)
     assert (ended.returncode, ended.stdout.count("steps 4 vocabulary 1\n")) == (3, 2)
+    assert "/1]" not in ended.stderr, "the first process never claims to be the only one"
     for rank in (0, 1):
         said = said_of(ended.stderr, rank)
         numbers = re.findall(r"CHECKPOINT (\d+)", "\n".join(said))

@@ -22,6 +22,7 @@ from lightning_hangcheck.probes.gpu.use import (
     HIDDEN,
     LOST,
     SEE_KERNEL_LOG,
+    gpus_here,
     gpus_of,
     shared_out,
 )
@@ -121,3 +122,14 @@ def test_a_gpu_whose_users_are_hidden_counts_only_where_it_is_the_only_one() -> 
 
 def test_somebody_elses_gpu_is_not_ours() -> None:
     assert shared_out([Device(BUSY, {4711: Share(GIB, 90)})], [7]) == ({}, ())
+
+
+def test_all_gpus_of_the_machine_are_named(driver: Callable[[str], Path]) -> None:
+    states, gaps = gpus_here(20.0, driver("answers"))
+    assert gaps == ()
+    assert states is not None
+    assert {"Stand-in H200"} == {state.name for state in states}
+
+
+def test_without_a_driver_there_are_no_gpus_and_nothing_is_missed(tmp_path: Path) -> None:
+    assert gpus_here(20.0, tmp_path / "none") == ((), ())

@@ -51,6 +51,7 @@ def test_the_public_names_are_those_of_the_contract() -> None:
         "locked",
         "make_directory",
         "rank_zero_first",
+        "report_state",
         "section",
         "step",
         "track",

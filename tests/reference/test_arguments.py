@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from reference.arguments import parse_arguments
+from reference.arguments import parse_arguments, stays_alone
 
 if TYPE_CHECKING:
     from reference.arguments import Arguments
@@ -26,6 +26,37 @@ def test_defaults() -> None:
 
 def test_devices_follow_the_launcher() -> None:
     assert _parse("", **TWO_RANKS).devices == 2
+
+
+@pytest.mark.parametrize("words", ["--local-rank=1", "--local_rank 1"])
+def test_the_local_rank_of_torch_distributed_launch_is_accepted(words: str) -> None:
+    """It says no more than the variable of that name, which the launcher sets as well."""
+    assert _parse(words, **TWO_RANKS) == _parse("", **TWO_RANKS)
+
+
+def test_a_strategy_is_taken_as_it_is() -> None:
+    assert _parse("").strategy is None
+    assert _parse("--strategy ddp_find_unused_parameters_true").strategy == (
+        "ddp_find_unused_parameters_true"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "alone"),
+    [
+        ("", {}, True),
+        ("--devices 2", {}, False),
+        ("--strategy ddp_spawn", {}, False),
+        ("", TWO_RANKS, False),
+        ("", {"LOCAL_RANK": "0"}, False),
+        ("", {"WORLD_SIZE": "2"}, False),
+        ("", {"SLURM_NNODES": "2"}, False),
+    ],
+)
+def test_only_a_process_that_nobody_joins_stays_alone(
+    words: str, environment: dict[str, str], alone: bool
+) -> None:
+    assert stays_alone(_parse(words, **environment), environment) == alone
 
 
 def test_faults_add_up() -> None:

@@ -61,11 +61,24 @@ def test_torchrun_passes_twelve_checkpoints_on_both_ranks(tmp_path: Path) -> Non
     run = _train(tmp_path, "--max_steps", "4", "--save_every", "2", launcher=TORCHRUN)
     assert run.returncode == 0, run.stderr
     assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
-    assert all(f"[rank {rank}]" in run.stderr for rank in (0, 1))
+    for rank in (0, 1):
+        said = rf"\[R{rank}/2\]\[LR{rank}\]\[PID:\d+\] state after the Trainer: backends: .*gloo"
+        assert re.search(said, run.stderr)
     assert list((tmp_path / "logs").rglob("*step=4.ckpt"))
     for constructor in ("WandbLogger", "Trainer"):
         assert run.stderr.count(f"About to call {constructor} constructor...") >= 2
         assert run.stderr.count(f"{constructor} constructor returned (") >= 2
+
+
+@pytest.mark.real
+def test_torch_distributed_launch_and_a_strategy_of_ones_own(tmp_path: Path) -> None:
+    """The older launcher adds --local-rank to the words of each rank."""
+    launcher = ["-m", "torch.distributed.launch", "--nproc_per_node=2", "--standalone"]
+    words = ["--fast_dev_run", "1", "--strategy", "ddp_find_unused_parameters_true"]
+    run = _train(tmp_path, *words, launcher=launcher)
+    assert run.returncode == 0, run.stderr
+    assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
+    assert run.stderr.count(f"called with strategy={words[-1]}") == 2
 
 
 @pytest.mark.real
@@ -74,6 +87,7 @@ def test_lightning_launches_the_second_rank_itself(tmp_path: Path) -> None:
     run = _train(tmp_path, "--max_steps", "2", "--devices", "2", "--num_workers", "1")
     assert run.returncode == 0, run.stderr
     assert "distributed_backend=gloo" in run.stderr
+    assert "/1]" not in run.stderr, "the first process never claims to be the only one"
     assert _checkpoints(run) == [ALL_TWELVE, ALL_TWELVE]
 
 
@@ -82,6 +96,7 @@ def test_single_process_reports_its_surroundings_without_secrets(tmp_path: Path)
     run = _train(tmp_path, "--fast_dev_run", "1")
     assert run.returncode == 0, run.stderr
     assert _checkpoints(run) == [ALL_TWELVE]
+    assert re.search(r"\[R0/1\]\[LR0\]\[PID:\d+\] CHECKPOINT 2: Args parsed", run.stderr)
     assert "environment: WANDB_API_KEY=" in run.stderr
     assert "environment: WORLD_SIZE is not set" in run.stderr
     assert SECRET not in run.stdout + run.stderr

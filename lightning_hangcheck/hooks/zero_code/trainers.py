@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
 from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
@@ -15,6 +15,7 @@ from lightning_hangcheck.hooks.zero_code.files import watch_saves
 from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
 from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.process_facts import is_multiprocessing_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +47,22 @@ def _made(call: Call) -> None:
     if not any(isinstance(one, HangCheck) for one in callbacks):
         # in front: Lightning keeps callbacks that save checkpoints at the end
         callbacks.insert(0, HangCheck())
+    if _stays_alone(call.instance):
+        current().learn_identity(0, 1, 0)
     passed(11)
+
+
+def _stays_alone(trainer: Any) -> bool:  # noqa: ANN401 - a guest's, of either package
+    """Whether no launcher started this process, and the Trainer has nobody to start either.
+
+    A strategy without a launcher of its own runs in this very process (Lightning 2.0 to 2.6); one
+    with a launcher says how many ranks there are only once it has started them.
+    """
+    identity = current().identity
+    told = identity.launcher != "none" or identity.world_size is not None
+    if told or is_multiprocessing_child():
+        return False
+    return trainer.strategy.launcher is None and trainer.num_devices * trainer.num_nodes == 1
 
 
 def _stage(name: str, function: Callable[..., object]) -> Around:

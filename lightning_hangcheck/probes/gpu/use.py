@@ -58,16 +58,41 @@ def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -
     return guarded("gpu", WHAT, None, lambda: _look(pids, time_limit_s))
 
 
+def gpus_here(time_limit_s: float, driver: Path = DRIVER) -> Looked[tuple[GpuState, ...]]:
+    """Read all GPUs of this machine, as `gpus_of` does; none where there is no driver.
+
+    Args:
+        time_limit_s: Seconds until the child is killed.
+        driver: Folder of the driver's kernel module.
+    """
+    if not driver.exists():
+        return (), ()
+    if folder_of("pynvml") is None:
+        return (), (ABSENT,)
+    return guarded("gpu", WHAT, None, lambda: _states(time_limit_s))
+
+
+def _states(time_limit_s: float) -> Looked[tuple[GpuState, ...]]:
+    devices, gaps = _devices(time_limit_s)
+    return tuple(device.state for device in devices or ()), gaps
+
+
 def _look(pids: Collection[int], time_limit_s: float) -> Looked[Gpus]:
+    devices, gaps = _devices(time_limit_s)
+    return ({}, gaps) if devices is None else shared_out(devices, pids)
+
+
+def _devices(time_limit_s: float) -> Looked[tuple[Device, ...]]:
+    """All devices, None where the driver does not tell."""
     try:
         answer = _ask(time_limit_s)
     except ChildLate as error:
-        return {}, (_unread(f"the driver gave {error}"),)
+        return None, (_unread(f"the driver gave {error}"),)
     except (OSError, msgspec.MsgspecError) as error:
-        return {}, (_unread(f"they cannot be read ({error})"),)
+        return None, (_unread(f"they cannot be read ({error})"),)
     if answer.failure:
-        return {}, (_unread(f"NVML: {answer.failure}"),)
-    return shared_out(answer.devices, pids)
+        return None, (_unread(f"NVML: {answer.failure}"),)
+    return answer.devices, ()
 
 
 def _unread(why: str) -> Gap:

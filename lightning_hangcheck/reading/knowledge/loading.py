@@ -74,12 +74,15 @@ class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         alone: The explanation for a job of one process; empty where the other says nothing of
             further ranks.
+        together: The explanation where all ranks are stuck in it; empty where the other does not
+            speak of one.
         recognised: What must be seen before a verdict names it, for the cause's page.
     """
 
     title: str
     explanation: str
     alone: str = ""
+    together: str = ""
     recognised: str = ""
     remedies: tuple[RemedyKnowledge, ...]
 

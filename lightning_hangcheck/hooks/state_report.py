@@ -1,0 +1,135 @@
+"""What a rank says of its surroundings when asked: `report_state`.
+
+Nothing is imported and no device is woken for it: what torch tells is told once the script has
+imported torch, and the driver is asked by a process of its own, with a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck.probes.gpu.use import gpus_here
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.process_facts import versions
+from lightning_hangcheck.text.amounts import bytes_in_words, several
+from lightning_hangcheck.text.published import published_environment
+from lightning_hangcheck.text.redaction import redact_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+DRIVER_LIMIT_S = 2.0
+"""The driver answers within 0.1 s, within a second where it has to wake 8 GPUs first."""
+EXPECTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES")
+"""Variables whose absence says as much as a value."""
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
+_told: dict[str, str] = {}
+
+
+def report_state(label: str = "") -> None:
+    """Say what decides how this rank behaves: environment, versions, CUDA, backends, process group.
+
+    One line each, on the console of every rank that speaks and in its journal. Of the environment
+    (secrets are hidden) the first call tells all that training reads, a later one what has changed
+    since. Never raises; takes milliseconds, and at most two seconds where a driver does not answer.
+
+    Example:
+        >>> report_state("before the Trainer")
+
+    Args:
+        label: Which moment it is, for the lines' beginning.
+    """
+    recorder = current()
+    if recorder.settings.disable:
+        return
+    heading = f"state {label}: " if label else "state: "
+    for line in _environment(os.environ):
+        recorder.say(f"{heading}environment: {line}")
+    for subject, tell in _SUBJECTS.items():
+        recorder.say(f"{heading}{subject}: {_safely(tell)}")
+
+
+def _safely(tell: Callable[[], str]) -> str:
+    try:
+        return tell()
+    except Exception as error:  # noqa: BLE001 - a torch of another version may refuse in any way
+        return f"unknown ({error!r})"
+
+
+def _environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """What is new since the last call, one line a variable."""
+    shown = redact_values(published_environment(environment))
+    now = {name: f"{name}={value}" for name, value in shown.items()}
+    now |= {name: f"{name} is not set" for name in (*EXPECTED, *_told) if name not in now}
+    for name, line in now.items():
+        if _told.get(name) != line:
+            _told[name] = line
+            yield line
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def _cuda() -> str:
+    """What torch has of CUDA; asking more of one that is not initialized would make a context."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return "not known yet, torch is not imported"
+    if not torch.cuda.is_available():
+        return "not available"
+    devices = several(torch.cuda.device_count(), "device")
+    if not torch.cuda.is_initialized():
+        return f"{devices}, not initialized"
+    allocated = bytes_in_words(torch.cuda.memory_allocated())
+    reserved = bytes_in_words(torch.cuda.memory_reserved())
+    index = torch.cuda.current_device()
+    return f"{devices}, current device {index}, {allocated} allocated, {reserved} reserved"
+
+
+def _gpus() -> str:
+    states, gaps = gpus_here(DRIVER_LIMIT_S)
+    named = [
+        f"{state.index} {state.name}, "
+        f"{bytes_in_words(state.memory_used_bytes or 0)} of "
+        f"{bytes_in_words(state.memory_bytes or 0)} used"
+        for state in states or ()
+    ]
+    return "; ".join(named + [gap.why for gap in gaps]) or "none that NVIDIA's driver knows"
+
+
+def _distributed() -> Any | None:  # noqa: ANN401 - a guest, which is not imported here
+    found = sys.modules.get("torch.distributed")
+    return found if found is not None and found.is_available() else None
+
+
+def _backends() -> str:
+    distributed = _distributed()
+    if distributed is None:
+        return "not known yet, torch.distributed is not there"
+    there = [name for name in BACKENDS if _has(distributed, name)]
+    return ", ".join(there) or "none"
+
+
+def _has(distributed: Any, name: str) -> bool:  # noqa: ANN401 - as above
+    available = getattr(distributed, f"is_{name}_available", None)
+    return available is not None and bool(available())
+
+
+def _process_group() -> str:
+    distributed = _distributed()
+    if distributed is None or not distributed.is_initialized():
+        return "not initialized"
+    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    return f"{distributed.get_backend()}, rank {rank} of {world_size}"
+
+
+_SUBJECTS: dict[str, Callable[[], str]] = {
+    "versions": _versions,
+    "CUDA": _cuda,
+    "GPUs": _gpus,
+    "backends": _backends,
+    "process group": _process_group,
+}

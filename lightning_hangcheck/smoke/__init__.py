@@ -1,0 +1,7 @@
+"""`hangcheck smoke`: the same job as minimal runs in turn; the first that hangs says where to look.
+
+`trial` chooses the runs, `sequence` makes them, `pictures` and `meaning` say what came of them in
+words, `table` and `junit` write it down.
+"""
+
+__all__ = ["junit", "reference_script", "sequence", "table", "trial"]

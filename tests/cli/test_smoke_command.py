@@ -1,0 +1,106 @@
+"""`hangcheck smoke` on real programs that hang, or do not, by ranks and workers."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as Xml
+
+import pytest
+from processes import PROGRAMS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUICK = {"HANGCHECK_PERSON_AFTER": "4", "HANGCHECK_ABORT_GRACE": "1"}
+
+
+def _smoke(
+    folder: Path, when: str, what: str = "stop", *options: str
+) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, str(PROGRAMS / "smoking.py"), "{devices}", "{workers}", when, what]
+    return _hangcheck(folder, *options, "--", *program)
+
+
+def _hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", "smoke", *words],
+        cwd=folder,
+        env={**os.environ, **QUICK},
+        capture_output=True,
+        text=True,
+        timeout=115,
+        check=False,
+    )
+
+
+@pytest.mark.real
+def test_all_pass(tmp_path: Path) -> None:
+    ran = _smoke(tmp_path, "never", "stop", "--run-dir", "smoke", "--junit", "smoke.xml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.startswith("SMOKE  3 runs passed\n")
+    slugs = ("2-ranks-0-workers", "2-ranks-1-worker", "1-process")
+    assert all((tmp_path / f"smoke-{slug}" / "verdict.json").is_file() for slug in slugs)
+    printed = tmp_path / "smoke-2-ranks-1-worker.log"
+    assert printed.read_text().count("CHECKPOINT 1: Script started") == 2
+    assert stat.S_IMODE(printed.stat().st_mode) == 0o600
+    assert Xml.fromstring((tmp_path / "smoke.xml").read_bytes())[0].get("failures") == "0"  # noqa: S314 - ours
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("when", "results", "first", "means"),
+    [
+        ("workers", ["passed", "HANG", "passed"], "2 ranks, 1 worker: hangs", "only with workers"),
+        ("ranks", ["HANG", "HANG", "passed"], "2 ranks, 0 workers: hangs", "only with 2 ranks"),
+    ],
+)
+def test_the_first_that_hangs_is_named(
+    when: str, results: list[str], first: str, means: str, tmp_path: Path
+) -> None:
+    ran = _smoke(tmp_path, when)
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0].startswith(f"SMOKE  {first}")
+    assert [
+        next(word for word in ("HANG", "passed") if word in line) for line in lines[2:5]
+    ] == results
+    assert "process_stopped" in ran.stdout
+    assert "      where    rank 1 " in ran.stdout
+    assert f"      means    {means}" in ran.stdout
+
+
+@pytest.mark.real
+def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
+    program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "wait"]
+    ran = _hangcheck(tmp_path, "--limit", "6", "--", *program)
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    assert ran.stdout.startswith("SMOKE  as given: did not end in its time; 0 of 1 run passed")
+    assert "still ran after 6 s" in ran.stdout
+
+
+@pytest.mark.real
+def test_a_run_that_fails_is_no_hang(tmp_path: Path) -> None:
+    program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "fail"]
+    ran = _hangcheck(tmp_path, "--", *program)
+    assert ran.returncode == 3
+    assert ran.stdout.startswith("SMOKE  as given: failed;")
+    assert "ValueError: no such split" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--limit", "soon"], "'soon' is no positive number"),
+        (["--junit", "nowhere/smoke.xml", "--", "true"], "its folder is not there"),
+        (["--run-dir", "/proc/smoke", "--", "true"], "cannot be made"),
+    ],
+)
+def test_bad_usage_is_one_line(words: list[str], says: str, tmp_path: Path) -> None:
+    ran = _hangcheck(tmp_path, *words)
+    assert ran.returncode == 2
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
