@@ -1,0 +1,10 @@
+"""The groups of checks by name: what `hangcheck doctor --only` selects."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.doctor.launching.questions import LAUNCH
+from lightning_hangcheck.doctor.seeing.questions import SEEING
+from lightning_hangcheck.doctor.surroundings.questions import ENVIRONMENT
+
+QUESTIONS = (*SEEING, *LAUNCH, *ENVIRONMENT)
+GROUPS = tuple(dict.fromkeys(question.group for question in QUESTIONS))

@@ -1,0 +1,12 @@
+"""Runs before they start, for tests of what is checked then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightning_hangcheck.doctor.subject import Subject
+
+
+def subject(command: str = "", run_dir: Path = Path("runs"), **environment: str) -> Subject:
+    """A run by its command line and the variables that matter."""
+    return Subject(command=tuple(command.split()), environment=environment, run_dir=run_dir)
