@@ -20,6 +20,7 @@ Examples:
   hangcheck doctor
   hangcheck doctor --only seeing --only environment
   hangcheck doctor -- torchrun --nproc_per_node=2 train.py
+  hangcheck doctor --only ranks -- torchrun --nproc_per_node=2
   hangcheck doctor --json -- srun --ntasks=8 python train.py
 """
 
@@ -45,8 +46,9 @@ def doctor(
 ) -> int:
     """Check before a run what would make it hang, or would hide why it hangs.
 
-    CMD is the command that would follow `hangcheck run --`; it is read, not run. Exit code 0 if all
-    is well, 1 after a warning, 2 if something failed.
+    CMD is the command that would follow `hangcheck run --`. Its program is read, not run; its
+    launcher (torchrun, srun, accelerate, mpirun) starts ranks of ours, to see whether they reach
+    each other. Exit code 0 if all is well, 1 after a warning, 2 if something failed.
     """
     subject = Subject(
         command=command,

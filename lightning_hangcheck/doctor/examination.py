@@ -84,6 +84,8 @@ def examine(subject: Subject, questions: Sequence[Question]) -> Examination:
     for question in questions:
         if question.alone:
             answers += _ask(subject, question)
+    order = list(dict.fromkeys(question.group for question in questions))
+    answers.sort(key=lambda answer: order.index(answer.group))
     return Examination(
         status=_worst(answer.status for answer in answers),
         seconds=round(time.monotonic() - began, 3),
@@ -94,7 +96,7 @@ def examine(subject: Subject, questions: Sequence[Question]) -> Examination:
 def _ask(subject: Subject, question: Question) -> list[Answer]:
     began = time.monotonic()
     try:
-        checks = within(question.limit_s, lambda: question.ask(subject))
+        checks = _ask_in_time(subject, question)
     except NoAnswer as error:
         checks = (_not_made(question, f"could not be checked: {error}"),)
     except Exception as error:  # noqa: BLE001 - a check that fails says nothing about the others
@@ -102,6 +104,12 @@ def _ask(subject: Subject, question: Question) -> list[Answer]:
         checks = (_not_made(question, why),)
     seconds = round(time.monotonic() - began, 3)
     return [_answer(question, check, seconds) for check in checks]
+
+
+def _ask_in_time(subject: Subject, question: Question) -> tuple[Check, ...]:
+    if question.alone:
+        return question.ask(subject)
+    return within(question.limit_s, lambda: question.ask(subject))
 
 
 def _not_made(question: Question, sentence: str) -> Check:

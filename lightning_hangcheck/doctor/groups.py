@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lightning_hangcheck.doctor.launching.questions import LAUNCH
+from lightning_hangcheck.doctor.ranks.questions import RANKS
 from lightning_hangcheck.doctor.seeing.questions import SEEING
 from lightning_hangcheck.doctor.surroundings.questions import ENVIRONMENT
 
-QUESTIONS = (*SEEING, *LAUNCH, *ENVIRONMENT)
+QUESTIONS = (*SEEING, *LAUNCH, *RANKS, *ENVIRONMENT)
 GROUPS = tuple(dict.fromkeys(question.group for question in QUESTIONS))

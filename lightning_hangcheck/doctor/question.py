@@ -24,7 +24,8 @@ class Question(NamedTuple):
         why: What goes wrong in a run where it is not ok.
         ask: Answers; nothing where the question does not arise in this run.
         limit_s: Seconds for the answer.
-        alone: It takes what other checks want to find free, so it comes after them.
+        alone: It takes what other checks want to find free, so it comes after them; and it starts
+            processes, so it is asked where Ctrl-C ends them. It keeps its limits by itself.
     """
 
     group: str
