@@ -10,3 +10,10 @@ from lightning_hangcheck.doctor.subject import Subject
 def subject(command: str = "", run_dir: Path = Path("runs"), **environment: str) -> Subject:
     """A run by its command line and the variables that matter."""
     return Subject(command=tuple(command.split()), environment=environment, run_dir=run_dir)
+
+
+def saving(checkpoints: object, *expect: str) -> Subject:
+    """A run that saves somewhere."""
+    return Subject(
+        environment={}, run_dir=Path("runs"), checkpoints=str(checkpoints), expect=expect
+    )

@@ -17,11 +17,15 @@ class Subject(Struct, frozen=True, kw_only=True):
         command: As it would stand behind `hangcheck run --`; empty where none was given.
         environment: That the ranks will have.
         run_dir: Where the run will be recorded.
+        checkpoints: Where it will save, as fsspec names places; None where nobody says.
+        expect: Patterns of files that must be there, each by its path from there.
     """
 
     command: tuple[str, ...] = ()
     environment: Mapping[str, str]
     run_dir: Path
+    checkpoints: str | None = None
+    expect: tuple[str, ...] = ()
 
     @property
     def launch(self) -> Launch:

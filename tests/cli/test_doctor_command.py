@@ -70,3 +70,22 @@ def test_text_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[
 def test_a_group_that_is_none_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--only", "weather"]) == 2
     assert "doctor --help" in capsys.readouterr().err
+
+
+def test_expected_files_need_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--expect", "step_*"]) == 2
+    assert "--checkpoints" in capsys.readouterr().err
+
+
+def test_a_place_of_checkpoints_is_looked_at(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "last.ckpt").write_bytes(b"x")
+    words = ("--checkpoints", str(tmp_path), "--expect", "*.ckpt", "--only", "storage")
+    code, answers = _answers(capsys, *words)
+    assert code == 0
+    assert [answer["check"] for answer in answers] == [  # type: ignore[index]
+        "checkpoints",
+        "expected files",
+        "writing checkpoints",
+    ]
