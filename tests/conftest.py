@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from processes import MARK, end_by_pid, marked_processes, start_program, until
 
-from lightning_hangcheck.doctor.stacks_readable import stacks_readable
+from lightning_hangcheck.doctor.seeing.stacks_readable import stacks_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

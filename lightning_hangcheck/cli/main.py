@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.cli.attach_command import attach
+from lightning_hangcheck.cli.doctor_command import doctor
 from lightning_hangcheck.cli.explain_command import explain
 from lightning_hangcheck.cli.merge_command import merge
 from lightning_hangcheck.cli.plan_command import plan
@@ -45,6 +46,7 @@ hangcheck.add_command(report)
 hangcheck.add_command(explain)
 hangcheck.add_command(plan)
 hangcheck.add_command(smoke)
+hangcheck.add_command(doctor)
 
 
 def main() -> None:

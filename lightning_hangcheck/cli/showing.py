@@ -1,4 +1,4 @@
-"""Shows a verdict: coloured on a terminal, plain into a pipe, and as an exit code.
+"""Shows a report: coloured on a terminal, plain into a pipe, and as an exit code.
 
 Nothing is said by colour alone.
 """
@@ -14,12 +14,14 @@ import click
 from lightning_hangcheck.text.plain_text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.text import Text
 
     from lightning_hangcheck.model.verdict import Verdict
 
 
-KIND_STYLES = {
+_KIND_STYLES = {
     "HANG": "bold red",
     "DEAD": "bold red",
     "CRASHED": "bold red",
@@ -29,21 +31,30 @@ KIND_STYLES = {
     "HEALTHY": "bold green",
     "FINISHED": "bold green",
 }
-LABEL = r"(?m)^ {6}(?:why|proof|do|not seen|more)\b"
-TROUBLED_ROW = r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$"
+VERDICT_STYLES = {
+    **{rf"\A{kind}\b": style for kind, style in _KIND_STYLES.items()},
+    r"(?m)^ {6}(?:why|proof|do|not seen|more)\b": "bold",
+    r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$": "red",
+}
+"""Patterns of what `report.terminal` writes, each with its style."""
 HANG = 3
 FOUND = ("hang", "dead", "crashed")
 
 
-def show(text: str) -> None:
-    """Colour on a terminal, the plain text into a pipe or file."""
+def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
+    """Colour on a terminal, the plain text into a pipe or file.
+
+    Args:
+        text: What a renderer wrote.
+        styles: For each pattern of it the style that rich knows.
+    """
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return
     # rich is imported here because a pipe never needs it, and it takes tens of milliseconds
     from rich.console import Console
 
-    Console(highlight=False).print(coloured(text), end="", soft_wrap=True)
+    Console(highlight=False).print(coloured(text, styles), end="", soft_wrap=True)
 
 
 def say(sentence: str) -> None:
@@ -65,13 +76,11 @@ def as_typed(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def coloured(text: str) -> Text:
-    """Lay colour over a report that `terminal.render` wrote; its characters stay the same."""
+def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
+    """Lay colour over what a renderer wrote; its characters stay the same."""
     from rich.text import Text
 
     painted = Text(text)
-    for kind, style in KIND_STYLES.items():
-        painted.highlight_regex(rf"\A{kind}\b", style)
-    painted.highlight_regex(LABEL, "bold")
-    painted.highlight_regex(TROUBLED_ROW, "red")
+    for pattern, style in styles.items():
+        painted.highlight_regex(pattern, style)
     return painted

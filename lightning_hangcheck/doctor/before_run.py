@@ -6,9 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.doctor.environment import debug_settings, python_version
-from lightning_hangcheck.doctor.stacks_readable import stacks_readable
-from lightning_hangcheck.doctor.storage import run_folder_writable, shared_memory_usable
+from lightning_hangcheck.doctor.seeing.python_version import python_version
+from lightning_hangcheck.doctor.seeing.room_to_record import (
+    run_folder_writable,
+    shared_memory_usable,
+)
+from lightning_hangcheck.doctor.seeing.stacks_readable import stacks_readable
+from lightning_hangcheck.doctor.surroundings.debug_settings import debug_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

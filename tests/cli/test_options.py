@@ -66,6 +66,7 @@ def test_commands_are_frozen() -> None:
     """Commands of the contract that don't exist yet are not listed."""
     assert sorted(hangcheck.commands) == [
         "attach",
+        "doctor",
         "explain",
         "merge",
         "plan",
@@ -82,6 +83,10 @@ def test_options_of_run_are_frozen() -> None:
 
 def test_options_of_report_are_frozen() -> None:
     assert _options("report") == ["--json", "--log"]
+
+
+def test_options_of_doctor_are_frozen() -> None:
+    assert _options("doctor") == ["--only", "--run-dir", "--checkpoints", "--expect", "--json"]
 
 
 def test_options_of_attach_and_merge_are_frozen() -> None:

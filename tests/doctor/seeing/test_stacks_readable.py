@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.doctor.stacks_readable import stacks_readable
+from lightning_hangcheck.doctor.seeing.stacks_readable import stacks_readable
 
 if TYPE_CHECKING:
     from pathlib import Path

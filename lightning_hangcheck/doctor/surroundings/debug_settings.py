@@ -1,12 +1,7 @@
-"""Does this environment let a hang be seen: its variables, and its version of Python?
-
-Some variables change how a hang looks, end the job before it is diagnosed, or switch us off. A
-Python that is too new is one that py-spy cannot read.
-"""
+"""Variables that change how a hang looks, end the job before it is diagnosed, or switch us off."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.doctor.check import Check
@@ -18,9 +13,6 @@ if TYPE_CHECKING:
 
 DEBUG_SETTINGS = "debug settings"
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
-PYTHON_VERSION = "python version"
-OLDEST = (3, 10)
-NEWEST_READ = (3, 14)  # py-spy 0.4.2 and later, by its own list
 
 
 def debug_settings(environment: Mapping[str, str]) -> tuple[Check, ...]:
@@ -44,24 +36,6 @@ def debug_settings(environment: Mapping[str, str]) -> tuple[Check, ...]:
     ]
     found += _own_settings(environment)
     return tuple(found) or (Check(DEBUG_SETTINGS, "ok", "no setting is in the way"),)
-
-
-def python_version(version: tuple[int, int] | None = None) -> Check:
-    """Check the version of Python.
-
-    Args:
-        version: Major and minor; that of this Python where None.
-    """
-    found = version or sys.version_info[:2]
-    text = f"{found[0]}.{found[1]}"
-    if found < OLDEST:
-        return Check(
-            PYTHON_VERSION, "failed", f"Python {text} is too old", "use Python 3.10 or newer"
-        )
-    if found > NEWEST_READ:
-        sentence = f"Python {text} is newer than what py-spy is known to read (up to 3.14)"
-        return Check(PYTHON_VERSION, "warning", sentence, "pip install -U py-spy")
-    return Check(PYTHON_VERSION, "ok", f"Python {text}")
 
 
 class _Questionable(NamedTuple):

@@ -1,26 +1,10 @@
-"""The environment that a run gets: its Python and its settings, well and in the way."""
+"""Settings of the environment, harmless and in the way."""
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from lightning_hangcheck.doctor.environment import debug_settings, python_version
-
-
-@pytest.mark.parametrize(
-    ("version", "status"),
-    [((3, 9), "failed"), ((3, 10), "ok"), ((3, 14), "ok"), ((3, 15), "warning")],
-)
-def test_pythons_outside_the_known_range_are_told(version: tuple[int, int], status: str) -> None:
-    check = python_version(version)
-    assert check.status == status
-    assert bool(check.remedy) == (status != "ok")
-
-
-def test_this_python_will_do() -> None:
-    assert python_version().sentence == "Python {}.{}".format(*sys.version_info[:2])
+from lightning_hangcheck.doctor.surroundings.debug_settings import debug_settings
 
 
 @pytest.mark.parametrize(

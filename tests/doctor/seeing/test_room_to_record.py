@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.doctor.storage import run_folder_writable, shared_memory_usable
+from lightning_hangcheck.doctor.seeing.room_to_record import (
+    run_folder_writable,
+    shared_memory_usable,
+)
 from lightning_hangcheck.session.session import SHARED_MEMORY
 
 if TYPE_CHECKING:

@@ -1,0 +1,87 @@
+"""`hangcheck doctor`: find before the run what would hang or blind it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from lightning_hangcheck.cli.showing import show
+from lightning_hangcheck.doctor.examination import examine
+from lightning_hangcheck.doctor.examination_text import STYLES, render
+from lightning_hangcheck.doctor.groups import GROUPS, QUESTIONS
+from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.rundir.layout import RUNS_FOLDER
+
+EPILOG = """\b
+Examples:
+  hangcheck doctor
+  hangcheck doctor --only seeing --only environment
+  hangcheck doctor -- torchrun --nproc_per_node=2 train.py
+  hangcheck doctor --only ranks -- torchrun --nproc_per_node=2
+  hangcheck doctor --checkpoints s3://bucket/run --expect 'step_*/model.pt'
+  hangcheck doctor --json -- srun --ntasks=8 python train.py
+"""
+
+
+@click.command("doctor", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--only",
+    "groups",
+    multiple=True,
+    type=click.Choice(GROUPS),
+    help="Checks of this group; may be given several times.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the run will be recorded. (HANGCHECK_RUN_DIR)",
+)
+@click.option(
+    "--checkpoints",
+    metavar="PLACE",
+    help="Where the run saves: a folder, or s3://, gs://, hf:// and the like.",
+)
+@click.option(
+    "--expect",
+    multiple=True,
+    metavar="PATTERN",
+    help="A file that must be there, for example 'step_*/model.pt'; may be given several times.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answers as JSON, for programs.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
+def doctor(
+    command: tuple[str, ...],
+    groups: tuple[str, ...],
+    run_dir: Path | None,
+    checkpoints: str | None,
+    expect: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> int:
+    """Check before a run what would make it hang, or would hide why it hangs.
+
+    CMD is the command that would follow `hangcheck run --`. Its program is read, not run; its
+    launcher (torchrun, srun, accelerate, mpirun) starts ranks of ours, to see whether they reach
+    each other. Exit code 0 if all is well, 1 after a warning, 2 if something failed.
+    """
+    if expect and checkpoints is None:
+        raise BadUsage("--expect needs a place to look", "say it too: --checkpoints PLACE")
+    subject = Subject(
+        command=command,
+        environment=dict(os.environ),
+        run_dir=run_dir or Path(os.environ.get("HANGCHECK_RUN_DIR") or RUNS_FOLDER),
+        checkpoints=checkpoints,
+        expect=expect,
+    )
+    asked = [question for question in QUESTIONS if not groups or question.group in groups]
+    found = examine(subject, asked)
+    if as_json:
+        click.echo(encode_pretty(found), nl=False)
+    else:
+        show(render(found), STYLES)
+    return found.exit_code

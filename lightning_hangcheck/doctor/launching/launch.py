@@ -1,0 +1,182 @@
+"""What a command line starts: by which launcher, how many ranks on how many nodes, which script."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from itertools import pairwise
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LauncherKind = Literal["torchrun", "accelerate", "slurm", "mpi", "python", "none"]
+
+# Options of the launchers that take no value, by their own parsers: torch 2.13
+# (torch/distributed/run.py), accelerate 1.15 (accelerate/commands/launch.py), Python 3.
+_MODULE = frozenset({"-m", "--module"})
+_WITHOUT_VALUE: dict[LauncherKind, frozenset[str]] = {
+    "torchrun": _MODULE
+    | {"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"},
+    "accelerate": _MODULE
+    | {"--quiet", "-q", "--cpu", "--multi-gpu", "--tpu", "--enable-cpu-affinity", "--debug"}
+    | {"--dynamo-use-fullgraph", "--dynamo-use-dynamic", "--dynamo-use-regional-compilation"}
+    | {"--use-deepspeed", "--use-fsdp", "--use-parallelism-config", "--use-megatron-lm"}
+    | {"--same-network", "--no-python", "--tpu-cluster", "--tpu-use-sudo", "--downcast-bf16"}
+    | {"--fp8-use-autocast-during-eval"},
+    "python": frozenset({"-u", "-B", "-b", "-d", "-E", "-i", "-I", "-O", "-OO", "-P", "-q", "-s"})
+    | {"-S", "-v", "-x"},
+}
+_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_PYTHON = re.compile(r"python[\d.]*")
+_RANKS: dict[LauncherKind, tuple[str, ...]] = {
+    "torchrun": ("--nproc-per-node",),
+    "accelerate": ("--num-processes",),
+    "slurm": ("--ntasks", "-n"),
+    "mpi": ("-n", "-np"),
+}
+_NODES: dict[LauncherKind, tuple[str, ...]] = {
+    "torchrun": ("--nnodes",),
+    "accelerate": ("--num-machines",),
+    "slurm": ("--nodes", "-N"),
+}
+
+
+class Launch(NamedTuple):
+    """A command, taken apart.
+
+    Attributes:
+        launcher: ``python`` is a program that starts its ranks itself, if at all; ``none`` no
+            command, or one that cannot be read.
+        prefix: The words up to the program: with another program behind them they start that.
+        options: Of the launcher by name, with dashes in place of underscores.
+        program: Behind the launcher: a script and its arguments; empty where only the launcher was
+            given.
+        local_ranks: Ranks on one node, None where the words leave it open.
+        nodes: At least 1.
+    """
+
+    launcher: LauncherKind = "none"
+    prefix: tuple[str, ...] = ()
+    options: Mapping[str, str] = {}
+    program: tuple[str, ...] = ()
+    local_ranks: int | None = None
+    nodes: int = 1
+
+    @property
+    def script(self) -> str | None:
+        """The Python file that is run, None where it is none."""
+        words = self.program
+        if self.launcher in ("slurm", "mpi"):
+            words = read_launch(words, {}).program
+        return words[0] if words and words[0].endswith(".py") else None
+
+    @property
+    def ranks(self) -> int | None:
+        """All ranks of the job, None where the words leave it open."""
+        return None if self.local_ranks is None else self.local_ranks * self.nodes
+
+    def argument(self, name: str) -> str | None:
+        """Return the value of an argument of the program, ``--devices 2`` or ``--devices=2``."""
+        return _options(self.program, frozenset()).get(name)
+
+
+def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """Take a command apart.
+
+    Args:
+        command: Its words.
+        environment: Of SLURM's allocation, which says how many tasks `srun` starts.
+    """
+    kind, start = _kind(command)
+    if kind == "none":
+        return Launch()
+    end = _end_of_options(command, start, kind)
+    options = _options(command[start:end], _WITHOUT_VALUE.get(kind, frozenset()))
+    prefix = tuple(word for word in command[:end] if word not in _MODULE or kind == "python")
+    if kind == "torchrun" and start > 1:
+        prefix = (*command[:start], *(word for word in command[start:end] if word not in _MODULE))
+    nodes = _number(options, _NODES.get(kind, ())) or 1
+    ranks = _number(options, _RANKS.get(kind, ()))
+    if kind == "slurm":
+        nodes, ranks = _of_slurm(options, environment)
+    if kind == "torchrun" and ranks is None and "--nproc-per-node" not in options:
+        ranks = 1
+    if kind in ("accelerate", "mpi") and ranks is not None:
+        ranks = max(1, ranks // nodes)
+    return Launch(kind, prefix, options, tuple(command[end:]), ranks, nodes)
+
+
+def _kind(command: Sequence[str]) -> tuple[LauncherKind, int]:
+    """The launcher, and where its options begin."""
+    name = PurePath(command[0]).name if command else ""
+    if name == "torchrun":
+        return "torchrun", 1
+    if name == "accelerate" and "launch" in command[1:2]:
+        return "accelerate", 2
+    if name == "srun":
+        return "slurm", 1
+    if name in ("mpirun", "mpiexec"):
+        return "mpi", 1
+    if not _PYTHON.fullmatch(name):
+        return "none", 0
+    for at, (word, following) in enumerate(pairwise(command)):
+        if word == "-m" and following in _TORCHRUN_MODULES:
+            return "torchrun", at + 2
+    return "python", 1
+
+
+def _end_of_options(command: Sequence[str], start: int, kind: LauncherKind) -> int:
+    """Where the program begins."""
+    if kind in ("slurm", "mpi"):
+        # most of their options may or may not take the next word; a program is one that is there
+        places = range(start, len(command))
+        return next((at for at in places if _is_program(command[at])), len(command))
+    bare = _WITHOUT_VALUE[kind]
+    at = start
+    while at < len(command) and command[at].startswith("-"):
+        word = _spelt(command[at])
+        if kind == "python" and word in ("-m", "-c"):
+            return at
+        at += 1 if "=" in word or word in bare else 2
+    return min(at, len(command))
+
+
+def _is_program(word: str) -> bool:
+    return not word.startswith("-") and (
+        bool(_PYTHON.fullmatch(PurePath(word).name)) or shutil.which(word) is not None
+    )
+
+
+def _options(words: Sequence[str], without_value: frozenset[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word, following in pairwise((*words, "")):
+        if not word.startswith("-"):
+            continue
+        name, equals, value = word.partition("=")
+        name = _spelt(name)
+        follows = name not in without_value and not following.startswith("--")
+        found[name] = value if equals else following if follows else ""
+    return found
+
+
+def _spelt(word: str) -> str:
+    """Torchrun and accelerate take underscores as well as dashes within a name."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}"
+
+
+def _number(options: Mapping[str, str], names: Sequence[str]) -> int | None:
+    """The number that an option gives, of a range ``1:4`` the largest."""
+    texts = [options[name].rpartition(":")[2] for name in names if name in options]
+    return next((int(text) for text in texts if text.isdecimal()), None)
+
+
+def _of_slurm(options: Mapping[str, str], environment: Mapping[str, str]) -> tuple[int, int | None]:
+    """Nodes, and tasks on each: what srun is not told it takes from the allocation."""
+    here = {name: environment.get(f"SLURM_{name}", "") for name in ("NNODES", "NTASKS")}
+    nodes = _number(options, _NODES["slurm"]) or _number(here, ("NNODES",)) or 1
+    per_node = _number(options, ("--ntasks-per-node",))
+    tasks = _number(options, _RANKS["slurm"]) or _number(here, ("NTASKS",))
+    return nodes, per_node or (max(1, tasks // nodes) if tasks is not None else None)

@@ -1,0 +1,136 @@
+"""A rank of a trial: meets the others, adds numbers with them, and times each pair.
+
+Run by the launcher that is tried, with the Python that this starts, so it imports torch and
+otherwise only what Python brings along. It says what it begins and what it has done, one line each;
+nothing here has a limit of its own, because whoever listens has one.
+"""
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+MARK = "hangcheck-trial: "
+ELEMENTS = 1024
+PINGS = 5
+LARGE_BYTES = 4 * 2**20
+MOST_PAIRED = 8
+"""Pairs grow with the square of the ranks: 28 among the first eight, which suffice for one node."""
+# Of srun, Open MPI and the process managers of MPICH; a launcher of torch sets the first of each.
+RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+
+
+def main() -> None:
+    """Meet, and try each backend that this machine has."""
+    rank, world_size, local_rank = (_number(names) for names in (RANK, WORLD_SIZE, LOCAL_RANK))
+    note = _Notes(rank)
+    note("start", world_size=world_size, host=socket.gethostname())
+    _name_meeting_point()
+    with note.step("rendezvous", "gloo"):
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    _try_backend(note, "gloo", torch.device("cpu"), None)
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        if local_rank < torch.cuda.device_count():
+            torch.cuda.set_device(local_rank)
+            group = dist.new_group(backend="nccl")
+            _try_backend(note, "nccl", torch.device("cuda", local_rank), group)
+        else:
+            note("no device")
+    with note.step("leave", "gloo"):
+        dist.destroy_process_group()
+    note("end")
+
+
+class _Step:
+    """A step that says when it begins and, unless it fails, when it is done."""
+
+    def __init__(self, note: "_Notes", step: str, backend: str) -> None:
+        self._note, self._name = note, {"step": step, "backend": backend}
+        self.facts: dict[str, object] = {}
+
+    def __enter__(self) -> "_Step":
+        self._note("begin", **self._name)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._note("done", **self._name, **self.facts)
+
+
+class _Notes:
+    """Says what happens, each time in one write, so that lines of several ranks never mix."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def __call__(self, did: str, **facts: object) -> None:
+        line = MARK + json.dumps({"did": did, "rank": self._rank, **facts})
+        os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+    def step(self, step: str, backend: str) -> _Step:
+        return _Step(self, step, backend)
+
+
+def _try_backend(
+    note: _Notes, backend: str, device: torch.device, group: "dist.ProcessGroup | None"
+) -> None:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    with note.step("barrier", backend):
+        dist.barrier(group=group)
+    with note.step("all_reduce", backend) as step:
+        numbers = torch.full((ELEMENTS,), float(rank + 1), device=device)
+        dist.all_reduce(numbers, group=group)
+        step.facts["sums"] = [float(numbers.min()), float(numbers.max())]
+    for low in range(min(world_size, MOST_PAIRED)):
+        for high in range(low + 1, min(world_size, MOST_PAIRED)):
+            if rank in (low, high):
+                with note.step(f"pair {low}-{high}", backend) as step:
+                    step.facts.update(_time_pair(rank == low, low + high - rank, device, group))
+
+
+def _time_pair(
+    first: bool, other: int, device: torch.device, group: "dist.ProcessGroup | None"
+) -> dict[str, float]:
+    """Seconds of the quickest way there and back, and bytes a second of a large one."""
+    small, large = (torch.zeros(size // 4, device=device) for size in (4, LARGE_BYTES))
+    times = [_there_and_back(first, other, small, group) for _ in range(PINGS)]
+    carried = _there_and_back(first, other, large, group)
+    return {"round_trip_s": min(times), "bytes_per_s": 2 * LARGE_BYTES / carried}
+
+
+def _there_and_back(
+    first: bool, other: int, data: torch.Tensor, group: "dist.ProcessGroup | None"
+) -> float:
+    began = time.monotonic()
+    for sends in (first, not first):
+        if sends:
+            dist.send(data, other, group=group)
+        else:
+            dist.recv(data, other, group=group)
+    if data.is_cuda:
+        torch.cuda.synchronize()
+    return max(time.monotonic() - began, 1e-9)
+
+
+def _name_meeting_point() -> None:
+    """Under srun nobody does; as Lightning's SLURMEnvironment, so that this is what is tried."""
+    nodes = os.environ.get("SLURM_NODELIST", "127.0.0.1")
+    nodes = re.sub(r"\[(.*?)(?:[,-].*)?\]", r"\1", nodes)
+    os.environ.setdefault("MASTER_ADDR", nodes.split(" ")[0].split(",")[0])
+    job = os.environ.get("SLURM_JOB_ID", "")[-4:]
+    os.environ.setdefault("MASTER_PORT", str(int(job) + 15000 if job.isdecimal() else 12910))
+
+
+def _number(names: tuple[str, ...]) -> int:
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""Where checkpoints go: are they there, can more be written and how fast, are remotes complete?"""
+
+__all__ = ["questions"]

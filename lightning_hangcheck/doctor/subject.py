@@ -1,0 +1,33 @@
+"""What is examined: the run that somebody is about to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from lightning_hangcheck.doctor.launching.launch import Launch, read_launch
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """A run before it starts.
+
+    Attributes:
+        command: As it would stand behind `hangcheck run --`; empty where none was given.
+        environment: That the ranks will have.
+        run_dir: Where the run will be recorded.
+        checkpoints: Where it will save, as fsspec names places; None where nobody says.
+        expect: Patterns of files that must be there, each by its path from there.
+    """
+
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str]
+    run_dir: Path
+    checkpoints: str | None = None
+    expect: tuple[str, ...] = ()
+
+    @property
+    def launch(self) -> Launch:
+        """What the command starts, as far as its words and the environment tell."""
+        return read_launch(self.command, self.environment)

@@ -1,0 +1,91 @@
+"""`hangcheck doctor` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.cli.main import invoke
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.doctor.examination import Answer
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder and an environment in which nothing is wrong."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in ("RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _answers(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[Answer]]:
+    code = invoke(["doctor", "--json", *words])
+    return code, json.loads(capsys.readouterr().out)["answers"]
+
+
+def test_only_the_named_groups_are_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    _, answers = _answers(capsys, "--only", "environment", "--only", "launch")
+    assert {answer["group"] for answer in answers} == {"environment", "launch"}  # type: ignore[index]
+
+
+def test_a_failed_check_gives_two(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, answers = _answers(capsys, "--only", "launch", "--", "python", "train.py")
+    assert code == 2
+    assert any("RANK=3" in answer["found"] for answer in answers)  # type: ignore[index]
+
+
+def test_a_warning_gives_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    code, _ = _answers(capsys, "--only", "environment")
+    assert code == 1
+
+
+def test_the_run_folder_is_the_one_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, answers = _answers(capsys, "--only", "seeing", "--run-dir", "/proc/self/run")
+    assert code == 2
+    failed = [answer for answer in answers if answer["status"] == "failed"]  # type: ignore[index]
+    assert failed[0]["check"] == "run folder writable"  # type: ignore[index]
+
+
+def test_text_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    invoke(["doctor", "--only", "launch", "--", "torchrun", "--standalone", "train.py"])
+    shown = capsys.readouterr().out
+    assert "launch variables" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_group_that_is_none_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--only", "weather"]) == 2
+    assert "doctor --help" in capsys.readouterr().err
+
+
+def test_expected_files_need_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--expect", "step_*"]) == 2
+    assert "--checkpoints" in capsys.readouterr().err
+
+
+def test_a_place_of_checkpoints_is_looked_at(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "last.ckpt").write_bytes(b"x")
+    words = ("--checkpoints", str(tmp_path), "--expect", "*.ckpt", "--only", "storage")
+    code, answers = _answers(capsys, *words)
+    assert code == 0
+    assert [answer["check"] for answer in answers] == [  # type: ignore[index]
+        "checkpoints",
+        "expected files",
+        "writing checkpoints",
+    ]

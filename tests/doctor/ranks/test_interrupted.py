@@ -1,0 +1,37 @@
+"""A trial whose doctor is interrupted or killed: no rank and no launcher stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+from processes import end, is_alive, until
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_doctor_ends_what_it_started(how: signal.Signals) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    # the second node never comes, so the launcher waits
+    launcher = ["torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={port}"]
+    doctor = subprocess.Popen(
+        [sys.executable, "-m", "lightning_hangcheck", "doctor", "--only", "ranks", "--", *launcher],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "MASTER_ADDR": "127.0.0.1"},
+    )
+    try:
+        started = until(
+            lambda: psutil.Process(doctor.pid).children(recursive=True), "the launcher to start"
+        )
+        os.kill(doctor.pid, how)
+        doctor.wait(20.0)
+        until(lambda: not any(map(is_alive, started)), "the launcher to end", seconds=20.0)
+    finally:
+        end(doctor)

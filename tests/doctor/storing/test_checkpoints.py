@@ -1,0 +1,81 @@
+"""Places of checkpoints: folders of this machine, and a store that only fsspec knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import fsspec
+import pytest
+from subjects import saving, subject
+
+from lightning_hangcheck.doctor.storing.checkpoints import (
+    Found,
+    checkpoints_there,
+    checkpoints_writable,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    for step in ("step_1", "step_2"):
+        (tmp_path / step).mkdir()
+        (tmp_path / step / "model.pt").write_bytes(b"x" * 1000)
+    return tmp_path
+
+
+def test_what_is_expected_and_there_is_fine(saved: Path) -> None:
+    place, expected = checkpoints_there(saving(saved, "step_*/model.pt"))
+    assert (place.status, expected.status) == ("ok", "ok")
+    assert "2 files, 2.0 kB" in expected.sentence
+
+
+def test_what_is_expected_and_missing_fails_and_shows_what_is_there(saved: Path) -> None:
+    _, missing = checkpoints_there(saving(saved, "step_final/*"))
+    assert missing.status == "failed"
+    assert "step_1/model.pt" in missing.sentence
+
+
+@pytest.mark.parametrize(("expect", "status"), [((), "warning"), (("*",), "failed")])
+def test_a_place_that_is_not_there_is_told(
+    tmp_path: Path, expect: tuple[str, ...], status: str
+) -> None:
+    (check,) = checkpoints_there(saving(tmp_path / "typo", *expect))
+    assert check.status == status
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_folder_is_written_read_and_left_as_it_was(saved: Path) -> None:
+    (check,) = checkpoints_writable(saving(saved))
+    assert check.status == "ok"
+    assert "a checkpoint of 1.0 kB" in check.sentence
+    assert sorted(path.name for path in saved.iterdir()) == ["step_1", "step_2"]
+
+
+def test_a_folder_that_takes_no_files_fails() -> None:
+    (check,) = checkpoints_writable(saving("/proc/self/task"))
+    assert check.status == "failed"
+    assert "cannot be used" in check.sentence
+
+
+def test_a_store_of_another_kind_is_looked_at_in_the_same_way() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/doctor/step_1/model.pt", b"x" * 500)
+    place, expected = checkpoints_there(saving("memory://doctor", "step_*/model.pt"))
+    assert (place.status, expected.status) == ("ok", "ok"), place
+    memory.rm("/doctor", recursive=True)
+
+
+def test_a_scheme_that_nobody_knows_fails() -> None:
+    (check,) = checkpoints_there(saving("nosuch://bucket/run"))
+    assert check.status == "failed"
+
+
+def test_the_largest_checkpoint_may_be_a_folder() -> None:
+    assert Found({"a/x": 3, "a/y": 4, "b.ckpt": 5}, None).largest == 7
+
+
+def test_without_a_place_nothing_is_asked() -> None:
+    assert checkpoints_there(subject()) == checkpoints_writable(subject()) == ()

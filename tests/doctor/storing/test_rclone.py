@@ -1,0 +1,90 @@
+"""Remotes of rclone: complete, incomplete, with what a chat window leaves behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from subjects import subject
+
+from lightning_hangcheck.doctor.storing.rclone import remotes_complete
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.doctor.check import Check
+
+SECRET = "q7hX9" * 8
+WELL = f"""[store]
+type = s3
+provider = Cloudflare
+endpoint = https://store.example
+access_key_id = {SECRET}
+secret_access_key = {SECRET}
+"""
+
+
+def _check(folder: Path, text: str, **environment: str) -> tuple[Check, ...]:
+    file = folder / "rclone.conf"
+    file.write_text(text)
+    return remotes_complete(subject(RCLONE_CONFIG=str(file), HOME=str(folder), **environment))
+
+
+def test_a_complete_remote_is_fine(tmp_path: Path) -> None:
+    (check,) = _check(tmp_path, WELL)
+    assert check.status == "ok"
+    assert check.sentence.endswith(": store")
+
+
+@pytest.mark.parametrize(
+    ("without", "named", "corrected", "status"),
+    [
+        ("type", "has no type", "type = s3", "failed"),
+        ("provider", "has no provider", "provider = Other", "failed"),
+        ("endpoint", "has no endpoint", "endpoint = https://", "failed"),
+        ("access_key_id", "has no access_key_id", "access_key_id = YOUR-KEY", "warning"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_line_and_the_block_corrected(
+    tmp_path: Path, without: str, named: str, corrected: str, status: str
+) -> None:
+    lines = [line for line in WELL.splitlines() if not line.startswith(without)]
+    (check, *_) = _check(tmp_path, "\n".join(lines))
+    assert check.status == status
+    assert "rclone.conf:1: " in check.sentence
+    assert named in check.sentence
+    assert check.remedy.startswith("[store]\ntype = s3\n")
+    assert corrected in check.remedy
+    assert SECRET not in check.remedy
+
+
+def test_a_stray_line_is_named_by_its_number(tmp_path: Path) -> None:
+    (before, after) = _check(tmp_path, f"```ini\n{WELL}```\n")
+    assert "rclone.conf:1: this line is no setting" in before.sentence
+    assert before.remedy == "remove line 1"
+    assert "rclone.conf:8: this line is no setting" in after.sentence
+    assert "`" not in after.remedy
+
+
+def test_aws_needs_a_region(tmp_path: Path) -> None:
+    text = WELL.replace("Cloudflare", "AWS").replace("endpoint = https://store.example\n", "")
+    (check,) = _check(tmp_path, text)
+    assert "has no region" in check.sentence
+
+
+def test_credentials_of_the_environment_must_be_there(tmp_path: Path) -> None:
+    text = "[a]\ntype = s3\nprovider = AWS\nregion = eu-west-1\nenv_auth = true\n"
+    (check,) = _check(tmp_path, text)
+    assert "no credentials are in the environment" in check.sentence
+    (check,) = _check(tmp_path, text, AWS_ACCESS_KEY_ID="k")
+    assert check.status == "ok"
+
+
+def test_an_encrypted_configuration_is_not_read(tmp_path: Path) -> None:
+    text = "# Encrypted rclone configuration File\n\nRCLONE_ENCRYPT_V0:\nAAAA\n"
+    (check,) = _check(tmp_path, text)
+    assert check.status == "ok"
+
+
+def test_without_a_configuration_nothing_is_asked(tmp_path: Path) -> None:
+    assert remotes_complete(subject(HOME=str(tmp_path))) == ()
