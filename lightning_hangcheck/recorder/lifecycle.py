@@ -70,6 +70,7 @@ class Recorder(Announcer):
         self.on_pulse: Callable[[], None] | None = None
         self._environment = environment
         self._pulse: Pulse | None = None
+        self._announced: int | None = None
         self._begun = self._started = self._records = self._given_up = False
         self._life_lock = threading.RLock()
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
@@ -133,6 +134,23 @@ class Recorder(Announcer):
                 self._record()
             elif self.identity != known:
                 self._introduce(self.identity)
+
+    @harmless
+    def announce(self, number: int) -> None:
+        """Show which rank this process is to be, on a page and nowhere else, until it joins.
+
+        Args:
+            number: That it was given by who started it: among the ranks that this one starts.
+        """
+        self.start()
+        with self._life_lock:
+            if self.settings.disable or self._given_up or self._records:
+                return
+            self.identity, self._announced = identify(self._environment), number
+            self.session = self.session or self._join()
+            self._speak_through(self._create_page(), Console("off", self.identity), None)
+            self._beat_writer.attach(self.page.buffer)
+            self._hooks.install()
 
     @harmless
     def finish(self) -> None:
@@ -199,6 +217,7 @@ class Recorder(Announcer):
             except OSError as error:
                 log.once("page", f"no page in shared memory, so no sidecar sees this rank: {error}")
         page.introduce(self.identity)
+        page.announce(self._announced)
         page.show_phase("startup")
         return page
 
