@@ -70,7 +70,7 @@ class Recorder(Announcer):
         self.on_pulse: Callable[[], None] | None = None
         self._environment = environment
         self._pulse: Pulse | None = None
-        self._announced: int | None = None
+        self._announced_page: PageWriter | None = None
         self._begun = self._started = self._records = self._given_up = False
         self._life_lock = threading.RLock()
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
@@ -146,9 +146,11 @@ class Recorder(Announcer):
         with self._life_lock:
             if self.settings.disable or self._given_up or self._records:
                 return
-            self.identity, self._announced = identify(self._environment), number
+            self.identity = identify(self._environment)
             self.session = self.session or self._join()
-            self._speak_through(self._create_page(), Console("off", self.identity), None)
+            self._announced_page = page = self._create_page()
+            page.announce(number)
+            self._speak_through(page, Console("off", self.identity), None)
             self._beat_writer.attach(self.page.buffer)
             self._hooks.install()
 
@@ -175,7 +177,7 @@ class Recorder(Announcer):
     def fall_silent(self) -> None:
         """Stop recording: in a forked child, where page, journal and threads are the parent's."""
         self._life_lock = threading.RLock()
-        self._pulse = self.on_pulse = None
+        self._pulse = self.on_pulse = self._announced_page = None
         self._records = False
         self._speak_to_nobody()
         self._beat_writer.attach(self.page.buffer)
@@ -194,9 +196,9 @@ class Recorder(Announcer):
         journal = None
         if self.session is not None:
             journal = start_journal(self.session, self.identity, partial(_settle, self.session))
-        self._speak_through(
-            self._create_page(), Console(self.settings.console, self.identity), journal
-        )
+        page = self._announced_page or self._create_page()  # who reads the first looks for no other
+        page.introduce(self.identity)
+        self._speak_through(page, Console(self.settings.console, self.identity), journal)
         self._beat_writer.attach(self.page.buffer)
         self._records = True
         self.note("start", **start_facts(self._environment, self.identity))
@@ -216,8 +218,6 @@ class Recorder(Announcer):
                 page = PageWriter.create(self.session.pages / f"{os.getpid()}.page")
             except OSError as error:
                 log.once("page", f"no page in shared memory, so no sidecar sees this rank: {error}")
-        page.introduce(self.identity)
-        page.announce(self._announced)
         page.show_phase("startup")
         return page
 
