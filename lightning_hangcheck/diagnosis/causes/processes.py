@@ -74,8 +74,10 @@ def process_dead(situation: Situation) -> Finding | None:
         waited_for=situation.waited_for,
         aspect=aspect_of(first.view),
     )
-    left = situation.suspects if situation.standstill else ()
-    return replace(finding, left_standing=tuple(one.rank for one in left))
+    if not situation.standstill:
+        return finding
+    left = tuple(one.rank for one in situation.suspects)
+    return replace(finding, left_standing=left, silence_s=_since_both(finding, situation))
 
 
 def _ended_for_others(reading: RankReading, gone: Sequence[RankReading]) -> bool:
@@ -84,6 +86,11 @@ def _ended_for_others(reading: RankReading, gone: Sequence[RankReading]) -> bool
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
+
+
+def _since_both(finding: Finding, situation: Situation) -> float:
+    """Seconds since they are gone and the others stand still, too."""
+    return min(finding.silence_s, *(one.silence_s for one in situation.suspects))
 
 
 def _left_standing(situation: Situation) -> str:
