@@ -50,6 +50,12 @@ def left_well(view: RankView) -> bool:
     return code == 0 if code is not None else said
 
 
+def broke_off(view: RankView) -> bool:
+    """Whether a rank in a process group ended without a fault, but not as Python ends."""
+    running = view.beat is not None and view.beat.ending == "running"
+    return view.process_exit is not None and not failed(view) and running and _in_group(view)
+
+
 def ended_from_outside(view: RankView) -> bool:
     """Whether a launcher, a scheduler or a person ended it.
 

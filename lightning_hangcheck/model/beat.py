@@ -78,6 +78,9 @@ class Beat(Struct, frozen=True, kw_only=True):
             once the interpreter began to exit without one.
         ended_ns: Monotonic time of that; 0 while it runs.
         last_words: Type, message and place of that exception, redacted, in one line.
+        parent_pid: Process that started it.
+        announced: The number that it was given by who started it, if any: which of the ranks that
+            this one starts it is to be, should it join.
         membership: Whether it is in a process group, as far as it was told by torch.
     """
 
@@ -101,6 +104,8 @@ class Beat(Struct, frozen=True, kw_only=True):
     ending: Ending = "running"
     ended_ns: int = 0
     last_words: str = ""
+    parent_pid: int = 0
+    announced: int | None = None
     membership: Membership = "none"
 
     @property

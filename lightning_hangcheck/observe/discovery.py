@@ -59,6 +59,43 @@ class FoundRank(Struct, frozen=True, kw_only=True):
     rivals: tuple[int, ...] = ()
 
 
+def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
+    """Take processes for the ranks that they were announced as, where they are seen to be ranks.
+
+    They are if one that the same process started has joined, or if that process failed itself: it
+    had only waited for them. Whatever else is numbered may be no rank at all.
+
+    Args:
+        beats: Page readings by process id, also of processes that are gone.
+    """
+    told = {beat.rank for beat in beats.values()}
+    found = dict(beats)
+    for pid, beat in beats.items():
+        first = _first_rank_beside(beat, beats)
+        if beat.rank is None and beat.announced is not None and first is not None:
+            rank = first + beat.announced
+            if rank not in told:
+                found[pid] = replace(beat, rank=rank, local_rank=beat.announced)
+    return found
+
+
+def _first_rank_beside(beat: Beat, beats: Mapping[int, Beat]) -> int | None:
+    """Return which rank number 0 is of what the same process starts; None where none is seen.
+
+    On the second node of a job it is not 0.
+    """
+    firsts = {
+        one.rank - one.announced
+        for one in beats.values()
+        if one.parent_pid == beat.parent_pid
+        if one.rank is not None and one.announced is not None
+    }
+    parent = beats.get(beat.parent_pid)
+    if not firsts and parent is not None and parent.ending == "raised":
+        return 0
+    return firsts.pop() if len(firsts) == 1 else None
+
+
 def find_ranks(
     processes: Iterable[SeenProcess], beats: Mapping[int, Beat]
 ) -> tuple[FoundRank, ...]:

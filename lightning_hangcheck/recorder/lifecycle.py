@@ -70,6 +70,7 @@ class Recorder(Announcer):
         self.on_pulse: Callable[[], None] | None = None
         self._environment = environment
         self._pulse: Pulse | None = None
+        self._announced_page: PageWriter | None = None
         self._begun = self._started = self._records = self._given_up = False
         self._life_lock = threading.RLock()
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
@@ -135,6 +136,25 @@ class Recorder(Announcer):
                 self._introduce(self.identity)
 
     @harmless
+    def announce(self, number: int) -> None:
+        """Show which rank this process is to be, on a page and nowhere else, until it joins.
+
+        Args:
+            number: That it was given by who started it: among the ranks that this one starts.
+        """
+        self.start()
+        with self._life_lock:
+            if self.settings.disable or self._given_up or self._records:
+                return
+            self.identity = identify(self._environment)
+            self.session = self.session or self._join()
+            self._announced_page = page = self._create_page()
+            page.announce(number)
+            self._speak_through(page, Console("off", self.identity), None)
+            self._beat_writer.attach(self.page.buffer)
+            self._hooks.install()
+
+    @harmless
     def finish(self) -> None:
         """Close what is open, within a second; called at exit."""
         if not self._records:
@@ -157,7 +177,7 @@ class Recorder(Announcer):
     def fall_silent(self) -> None:
         """Stop recording: in a forked child, where page, journal and threads are the parent's."""
         self._life_lock = threading.RLock()
-        self._pulse = self.on_pulse = None
+        self._pulse = self.on_pulse = self._announced_page = None
         self._records = False
         self._speak_to_nobody()
         self._beat_writer.attach(self.page.buffer)
@@ -176,9 +196,9 @@ class Recorder(Announcer):
         journal = None
         if self.session is not None:
             journal = start_journal(self.session, self.identity, partial(_settle, self.session))
-        self._speak_through(
-            self._create_page(), Console(self.settings.console, self.identity), journal
-        )
+        page = self._announced_page or self._create_page()  # who reads the first looks for no other
+        page.introduce(self.identity)
+        self._speak_through(page, Console(self.settings.console, self.identity), journal)
         self._beat_writer.attach(self.page.buffer)
         self._records = True
         self.note("start", **start_facts(self._environment, self.identity))
@@ -198,7 +218,6 @@ class Recorder(Announcer):
                 page = PageWriter.create(self.session.pages / f"{os.getpid()}.page")
             except OSError as error:
                 log.once("page", f"no page in shared memory, so no sidecar sees this rank: {error}")
-        page.introduce(self.identity)
         page.show_phase("startup")
         return page
 

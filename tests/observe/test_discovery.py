@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.observe.discovery import SeenProcess, find_ranks
+from lightning_hangcheck.observe.discovery import SeenProcess, believed, find_ranks
 
 
 def process(pid: int, parent: int, *, python: bool = True, **environment: str) -> SeenProcess:
@@ -108,3 +108,42 @@ def test_the_ranks_store_is_where_a_rank_joined_not_where_its_first_environment_
     told = {pid: Beat(pid=pid, rank=pid - 11, world_size=2, store_port=2) for pid in (11, 12)}
     assert [one.store_port for one in find_ranks([spawned, launched], told)] == [2, 2]
     assert [one.store_port for one in find_ranks([launched], {})] == [1]
+
+
+def _child(pid: int, announced: int, rank: int | None = None, ending: str = "running") -> Beat:
+    told = {"rank": rank, "world_size": 2} if rank is not None else {}
+    return Beat(pid=pid, parent_pid=10, announced=announced, ending=ending, **told)
+
+
+def _numbers(*beats: Beat) -> dict[int, int | None]:
+    return {pid: beat.rank for pid, beat in believed({one.pid: one for one in beats}).items()}
+
+
+def test_a_child_that_has_not_joined_is_the_rank_that_it_was_announced_as_once_a_sibling_has() -> (
+    None
+):
+    assert _numbers(_child(11, 0), _child(12, 1, rank=1)) == {11: 0, 12: 1}
+
+
+def test_on_the_second_node_the_numbers_of_the_children_follow_those_of_the_first() -> None:
+    assert _numbers(_child(11, 0), _child(12, 1, rank=3)) == {11: 2, 12: 3}
+
+
+def test_children_of_which_none_has_joined_may_be_no_ranks_at_all() -> None:
+    """Actors, readers and other helpers are numbered, too."""
+    assert _numbers(_child(11, 0), _child(12, 1)) == {11: None, 12: None}
+    elsewhere = Beat(pid=30, parent_pid=29, rank=0, world_size=2)
+    assert _numbers(elsewhere, _child(11, 0), _child(12, 1)) == {30: 0, 11: None, 12: None}
+
+
+def test_children_whose_parent_failed_are_what_it_waited_for() -> None:
+    parent = Beat(pid=10, parent_pid=1, ending="raised")
+    assert _numbers(parent, _child(11, 0), _child(12, 1)) == {10: None, 11: 0, 12: 1}
+
+
+def test_a_number_that_a_rank_has_taken_is_nobody_elses() -> None:
+    assert _numbers(_child(11, 0), _child(12, 1, rank=1), Beat(pid=30, rank=0)) == {
+        11: None,
+        12: 1,
+        30: 0,
+    }

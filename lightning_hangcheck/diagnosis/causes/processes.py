@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.job import RankReading
 from lightning_hangcheck.diagnosis.process_exit import (
     aspect_of,
+    broke_off,
     ended_from_outside,
     failed,
     failed_for,
@@ -47,10 +48,12 @@ memory needs none."""
 def process_dead(situation: Situation) -> Finding | None:
     """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
 
+    Or, where all that are left only ask again and again, those that broke off without a fault.
     A rank that a launcher ended because another had failed is no culprit, nor one that lost those
     that had left.
     """
-    gone = situation.suspects_that_are("gone") if situation.waited_for else _failed(situation)
+    unasked = _failed(situation) or _broken_off(situation)
+    gone = situation.suspects_that_are("gone") if situation.waited_for else unasked
     culprits = [one for one in gone if not _ended_for_others(one, gone)] or list(gone)
     if not culprits or not situation.job.alive:
         return None
@@ -71,8 +74,10 @@ def process_dead(situation: Situation) -> Finding | None:
         waited_for=situation.waited_for,
         aspect=aspect_of(first.view),
     )
-    left = situation.suspects if situation.standstill else ()
-    return replace(finding, left_standing=tuple(one.rank for one in left))
+    if not situation.standstill:
+        return finding
+    left = tuple(one.rank for one in situation.suspects)
+    return replace(finding, left_standing=left, silence_s=_since_both(finding, situation))
 
 
 def _ended_for_others(reading: RankReading, gone: Sequence[RankReading]) -> bool:
@@ -81,6 +86,11 @@ def _ended_for_others(reading: RankReading, gone: Sequence[RankReading]) -> bool
 
 
 PROCESS_DEAD = Rule(cause="process_dead", needs=("process_exits",), find=process_dead)
+
+
+def _since_both(finding: Finding, situation: Situation) -> float:
+    """Seconds since they are gone and the others stand still, too."""
+    return min(finding.silence_s, *(one.silence_s for one in situation.suspects))
 
 
 def _left_standing(situation: Situation) -> str:
@@ -100,6 +110,8 @@ def _needed(situation: Situation) -> EndedBy:
         return "nobody"
     if not situation.standstill:
         return "unknown_pace"
+    if not _failed(situation):
+        return "outside"
     left = who_ends(situation, situation.suspects)
     within_job = left in ("nobody", "inside") or all(map(_asks_the_job, situation.suspects))
     return "nobody" if within_job else "inside"
@@ -182,6 +194,18 @@ MEMORY_PRESSURE = Rule(cause="memory_pressure", needs=("kernel",), find=memory_p
 def _failed(situation: Situation) -> Sequence[RankReading]:
     ranks = situation.job.ranks.values()
     return [one for one in ranks if one.activity == "gone" and failed(one.view)]
+
+
+def _broken_off(situation: Situation) -> Sequence[RankReading]:
+    """Return the ranks that went without a fault, but neither left their groups nor came to an end.
+
+    os._exit does that. Whoever asks again and again meanwhile may ask for what they were to bring,
+    or for something from outside.
+    """
+    if not situation.standstill or not all(map(asks_again, situation.suspects)):
+        return ()
+    ranks = situation.job.ranks.values()
+    return [one for one in ranks if one.activity == "gone" and broke_off(one.view)]
 
 
 class _Thrashing(Struct, frozen=True):

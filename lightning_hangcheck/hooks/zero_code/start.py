@@ -45,8 +45,10 @@ def watch(*, is_child: bool) -> None:
     """
     # imported here: it takes what a framework imports anyway, and other processes need not pay it
     from lightning_hangcheck.hooks.zero_code.imports import watch_joining, watch_ranks
+    from lightning_hangcheck.hooks.zero_code.spawned import watch_children
 
     watch_joining()
+    watch_children()
     if not is_child:
         watch_ranks()
 

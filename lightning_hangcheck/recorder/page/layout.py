@@ -48,8 +48,8 @@ class Record:
         self.stop = start + self.form.size
 
 
-# magic, layout version, page size, pid, monotonic time of creation
-HEADER: Final = Record(0, "@8sIIqq")
+# magic, layout version, page size, pid, monotonic time of creation, pid of the parent
+HEADER: Final = Record(0, "@8sIIqqq")
 # monotonic time: one aligned store needs no stamps
 PULSE: Final = Record(64, "@q")
 # stamp = count of beats, monotonic time
@@ -69,6 +69,8 @@ ENDING: Final = Record(1600, f"@Qqq{LAST_WORDS_BYTES}sQ")
 SAVE: Final = Record(2880, "@QqqqQ")
 # whether the rank is in a process group
 MEMBERSHIP: Final = Record(2944, "@QqQ")
+# which of the ranks that its parent starts it is to be
+ANNOUNCED: Final = Record(3008, "@QqQ")
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again

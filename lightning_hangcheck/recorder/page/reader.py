@@ -87,7 +87,7 @@ def read_page(memory: Memory) -> Beat:
     Raises:
         PageUnreadable: It is no page, is of another layout, or a record is torn.
     """
-    pid, created_ns = _read_header(memory)
+    pid, created_ns, parent_pid = _read_header(memory)
     stamp, beat_ns = _read_record(memory, layout.BEAT)
     phase_ns, phase, epoch, step, batch, entries = _read_record(memory, layout.PHASE)[1:]
     rank, world_size, local_rank, round_number, port = _read_record(memory, layout.IDENTITY)[1:]
@@ -96,6 +96,7 @@ def read_page(memory: Memory) -> Beat:
     ending, ended_ns, last_words = _read_record(memory, layout.ENDING)[1:]
     saves, saved_ns, saved_step = _read_record(memory, layout.SAVE)[1:]
     (membership,) = _read_record(memory, layout.MEMBERSHIP)[1:]
+    (announced,) = _read_record(memory, layout.ANNOUNCED)[1:]
     (pulse_ns,) = layout.PULSE.form.unpack(memory[layout.PULSE.start : layout.PULSE.stop])
     return Beat(
         pid=pid,
@@ -119,13 +120,15 @@ def read_page(memory: Memory) -> Beat:
         ending=_named(layout.ENDINGS, ending, "ending"),
         ended_ns=ended_ns,
         last_words=read_text(last_words),
+        parent_pid=parent_pid,
+        announced=_known(announced),
         membership=_named(layout.MEMBERSHIPS, membership, "membership"),
     )
 
 
-def _read_header(memory: Memory) -> tuple[int, int]:
+def _read_header(memory: Memory) -> tuple[int, int, int]:
     data = memory[layout.HEADER.start : layout.HEADER.stop]
-    magic, version, _size, pid, created_ns = layout.HEADER.form.unpack(data)
+    magic, version, _size, pid, created_ns, parent_pid = layout.HEADER.form.unpack(data)
     if magic != layout.MAGIC:
         raise PageUnreadable("it is no page of lightning-hangcheck")
     if version != layout.LAYOUT_VERSION:
@@ -133,7 +136,7 @@ def _read_header(memory: Memory) -> tuple[int, int]:
             f"its layout is version {version}, this version reads {layout.LAYOUT_VERSION}; "
             "install the same lightning-hangcheck for the job and for its sidecar"
         )
-    return pid, created_ns
+    return pid, created_ns, parent_pid
 
 
 def _read_record(memory: Memory, record: Record) -> tuple[Any, ...]:

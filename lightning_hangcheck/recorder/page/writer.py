@@ -46,8 +46,8 @@ class PageWriter:
         self._entries = 0
         self._saves = 0
         self._phase_stamp = 0
-        changing = ("identity", "checkpoint", "sections", "ending", "save", "membership")
-        self._stamps = dict.fromkeys(changing, 0)
+        said = ("identity", "announced", "checkpoint", "sections", "ending", "save", "membership")
+        self._stamps = dict.fromkeys(said, 0)
         self._write_first()
 
     @classmethod
@@ -142,6 +142,10 @@ class PageWriter:
         numbers = (UNKNOWN if number is None else number for number in told)
         self._write("identity", layout.IDENTITY, *numbers)
 
+    def announce(self, number: int | None) -> None:
+        """Show which of the ranks that its parent starts this process is to be, if it was told."""
+        self._write("announced", layout.ANNOUNCED, UNKNOWN if number is None else number)
+
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
         text = fit_text(name, layout.CHECKPOINT_NAME_BYTES)
@@ -185,9 +189,10 @@ class PageWriter:
 
     def _write_first(self) -> None:
         header = (layout.MAGIC, layout.LAYOUT_VERSION, layout.PAGE_SIZE, os.getpid())
-        layout.HEADER.form.pack_into(self.buffer, 0, *header, monotonic_ns())
+        layout.HEADER.form.pack_into(self.buffer, 0, *header, monotonic_ns(), os.getppid())
         layout.BEAT.form.pack_into(self.buffer, layout.BEAT.start, 1, 0, 1)
         self.identify(None, None, None)
+        self.announce(None)
         self.show_phase(None)
         self._write("checkpoint", layout.CHECKPOINT, 0, UNKNOWN, 0, b"")
         self.show_sections(())

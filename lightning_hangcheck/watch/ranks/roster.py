@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.run import RoundStart
-from lightning_hangcheck.observe.discovery import FoundRank, find_ranks
+from lightning_hangcheck.observe.discovery import FoundRank, believed, find_ranks
 from lightning_hangcheck.observe.pages import Pages
 from lightning_hangcheck.observe.process_tree import ProcessTree
 from lightning_hangcheck.probes.proc.exits import ExitWatcher
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.observe.discovery import SeenProcess
     from lightning_hangcheck.observe.looking import Look, Target
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
@@ -31,6 +32,9 @@ YOUNG_S = 30.0
 SCAN_YOUNG_S = 0.5
 SCAN_SETTLED_S = 2.0
 STOPPED = ("T", "t")
+MOST_UNNUMBERED = 512
+"""Processes whose end is watched though nobody calls them ranks; each takes a descriptor until
+then, of the 1,024 that a process commonly has."""
 
 
 class Roster:
@@ -57,6 +61,7 @@ class Roster:
         self._exit_watcher = ExitWatcher()
         self._collectives = CollectiveReadings(session.torch_servers)
         self.host = socket.gethostname()
+        self._exit_codes: dict[int, int | None] = {}
         self._changed_ns = now_ns
         self._scanned_ns = 0
 
@@ -110,6 +115,7 @@ class Roster:
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""
         for ended in self._exit_watcher.wait(seconds):
+            self._exit_codes[ended.pid] = ended.exit_code
             self.round.note_exit(ended.pid, ended.exit_code)
 
     def targets(self) -> list[Target]:
@@ -166,15 +172,35 @@ class Roster:
     def _scan(self, beats: dict[int, Beat], now_ns: int) -> None:
         self._scanned_ns = now_ns
         processes = self._process_tree.take(now_ns)
-        present = {process.pid for process in processes}
-        found = find_ranks(processes, beats)
-        pids = {rank.pid for rank in found}
-        for rank in self.alive:
-            if rank.found.pid in present - pids:
-                del self.ranks[rank.found.rank]
-        gone = _gone_ranks(beats)
+        beats = believed(beats)
+        found, gone = find_ranks(processes, beats), _gone_ranks(beats)
+        self._watch_unnumbered(processes)
+        self._drop_strangers(processes, found, gone, beats)
         for one in sorted((*found, *gone), key=lambda rank: rank.start.number or 0):
             self._take(one, beats, now_ns)
+
+    def _watch_unnumbered(self, processes: Sequence[SeenProcess]) -> None:
+        """Watch what may be a rank that no launcher numbered: it may end before it says so."""
+        for process in processes:
+            unnumbered = process.python and process.identity.launcher == "none"
+            if unnumbered and len(self._exit_codes) < MOST_UNNUMBERED:
+                self._exit_watcher.watch(process.pid)
+                self._exit_codes.setdefault(process.pid, None)
+
+    def _drop_strangers(
+        self,
+        processes: Sequence[SeenProcess],
+        found: Sequence[FoundRank],
+        gone: Sequence[FoundRank],
+        beats: dict[int, Beat],
+    ) -> None:
+        """Drop what was taken for a rank and is none, such as a parent that waits for the ranks."""
+        strangers = {process.pid for process in processes} - {rank.pid for rank in found}
+        starters = {beats[one.pid].parent_pid for one in (*found, *gone) if one.pid in beats}
+        for rank in list(self.ranks.values()):
+            started_others = rank.found.guessed and rank.found.pid in starters
+            if started_others or (rank.process_exit is None and rank.found.pid in strangers):
+                del self.ranks[rank.found.rank]
 
     def _take(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
@@ -192,7 +218,7 @@ class Roster:
             rank.read(beats[found.pid], now_ns)
         self._changed_ns = now_ns
         if is_gone:
-            self.round.note_exit(found.pid, None)
+            self.round.note_exit(found.pid, self._exit_codes.get(found.pid))
         else:
             self._exit_watcher.watch(found.pid)
 

@@ -24,6 +24,7 @@ from cases import (
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
 
@@ -283,3 +284,37 @@ def _with_ticking_thread(view: RankView) -> RankView:
         stack = replace(one.stack, threads=(*one.stack.threads, bar))
         samples.append(replace(one, kernel=kernel, stack=stack))
     return replace(view, processes=(replace(own, samples=tuple(samples)),))
+
+
+def _left(ending: str = "running", membership: str = "member") -> RankView:
+    """Rank 0 after os._exit(0), long ago."""
+    beat = Beat(pid=100, ending=ending, membership=membership)
+    return replace(gone(0, 0, silent=900.0), beat=beat)
+
+
+def _asking(silent: float) -> RankView:
+    return polling(rank(1, IN_POLL, silent=silent, **SLEEPS))
+
+
+@pytest.mark.parametrize(
+    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "dead")]
+)
+def test_a_rank_that_broke_off_may_be_what_all_others_ask_for(silent: float, kind: str) -> None:
+    """Or something outside may be: what is asked for is seen by nobody."""
+    blamed = (0,) if kind != "healthy" else ()
+    cause = "process_dead" if blamed else None
+    assert told(job(_left(), _asking(silent))) == (kind, blamed, cause)
+
+
+@pytest.mark.parametrize(("ending", "membership"), [("finished", "member"), ("running", "left")])
+def test_a_rank_that_came_to_its_end_is_not_what_another_asks_for(
+    ending: str, membership: str
+) -> None:
+    case = job(_left(ending, membership), _asking(60.0))
+    assert told(case) == ("suspect", (1,), "rank_stalled")
+
+
+def test_who_waits_for_a_remote_end_waits_for_no_rank_that_broke_off() -> None:
+    remote = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+    case = job(_left(), rank(1, IN_LOAD, silent=60.0, **remote))
+    assert told(case) == ("suspect", (1,), "network_wait")

@@ -56,6 +56,8 @@ def test_a_page_reads_as_it_was_written(
     writer = BeatWriter(no_start)
     writer.attach(page.buffer)
     page.identify(3, 8, 1, 2, 29500)
+    page.announce(1)
+    page.show_membership("left")
     page.enter_phase(phase, epoch, step, batch)
     page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
     page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False)])
@@ -67,6 +69,7 @@ def test_a_page_reads_as_it_was_written(
     read = read_page(page.buffer)
     assert (read.pid, read.rank, read.world_size, read.local_rank) == (os.getpid(), 3, 8, 1)
     assert (read.round, read.store_port) == (2, 29500)
+    assert (read.parent_pid, read.announced, read.membership) == (os.getppid(), 1, "left")
     assert (read.phase, read.epoch, read.step, read.batch) == (phase, epoch, step, batch)
     assert read.checkpoint == CheckpointMark(7, "Model created", "2023-11-14T22:13:20.123456Z")
     assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False))
@@ -197,7 +200,7 @@ def test_a_reader_never_mixes_two_beats(steps: list[int], writes: int) -> None:
 @given(some.integers(0), some.booleans())
 def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
     page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
-    layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1)
+    layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1, 1)
     for record in RECORDS[2:] if stamped else ():
         page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
     try:
@@ -231,7 +234,7 @@ def test_a_page_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
         (b"short", "5 bytes"),
         (b"\0" * 4096, "no page"),
         (b"%PDF-1.7".ljust(4096), "no page"),
-        (layout.HEADER.form.pack(layout.MAGIC, 99, 4096, 1, 1).ljust(4096), "version 99"),
+        (layout.HEADER.form.pack(layout.MAGIC, 99, 4096, 1, 1, 1).ljust(4096), "version 99"),
     ],
 )
 def test_a_file_that_is_no_page_of_ours_is_a_gap(tmp_path: Path, data: bytes, why: str) -> None:
