@@ -1,3 +1,12 @@
 """Facts to text: each renderer takes a verdict and gives a string; none reads, asks or prints."""
 
-__all__ = ["causes", "logs", "plan_text", "saved_run", "stacks_text", "terminal", "unjudged"]
+__all__ = [
+    "causes",
+    "ledger",
+    "logs",
+    "plan_text",
+    "saved_run",
+    "stacks_text",
+    "terminal",
+    "unjudged",
+]

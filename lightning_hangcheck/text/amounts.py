@@ -27,3 +27,14 @@ def seconds_in_words(seconds: float) -> str:
 def several(count: int, noun: str) -> str:
     """Write a count with its noun: ``1 prompt``, ``2 prompts``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def time_in_words(seconds: float) -> str:
+    """Write a duration in the units that suit it: ``4.2 s``, ``3 min 05 s``, ``6 h 02 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -37,6 +37,9 @@ RUN_OPTIONS = {
     "--logger-init-timeout": (60.0, "20", 20.0),
     "--logger-finish-timeout": (30.0, "5", 5.0),
     "--logger-on-failure": ("raise", "offline", "offline"),
+    "--ledger": (None, "mine.jsonl", "mine.jsonl"),
+    "--if-done": ("ask", "reuse", "reuse"),
+    "--price": (None, "0.89/h", "0.89/h"),
 }
 """Option: its default, a text to give it, and the value which that text means."""
 

@@ -58,6 +58,21 @@ def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -
     return guarded("gpu", WHAT, None, lambda: _look(pids, time_limit_s))
 
 
+def gpu_names(time_limit_s: float, driver: Path = DRIVER) -> tuple[str, ...]:
+    """Return the models of this machine's GPUs; empty where the driver tells none in time.
+
+    Args:
+        time_limit_s: Seconds until the child that asks is killed.
+        driver: As in `gpus_of`.
+    """
+    if not driver.exists() or folder_of("pynvml") is None:
+        return ()
+    try:
+        return tuple(one.state.name for one in _ask(time_limit_s).devices if one.state.name)
+    except (ChildLate, OSError, msgspec.MsgspecError):
+        return ()
+
+
 def _look(pids: Collection[int], time_limit_s: float) -> Looked[Gpus]:
     try:
         answer = _ask(time_limit_s)
