@@ -67,7 +67,15 @@ def _settings(*arguments: str) -> Settings:
 
 def test_commands_are_frozen() -> None:
     """Commands of the contract that don't exist yet are not listed."""
-    assert sorted(hangcheck.commands) == ["attach", "explain", "merge", "plan", "report", "run"]
+    assert sorted(hangcheck.commands) == [
+        "attach",
+        "explain",
+        "ledger",
+        "merge",
+        "plan",
+        "report",
+        "run",
+    ]
 
 
 def test_options_of_run_are_frozen() -> None:
@@ -83,6 +91,7 @@ def test_options_of_attach_and_merge_are_frozen() -> None:
     assert _options("attach") == ["--pid", "--run-dir", FLAG]
     assert _options("merge") == ["--run-dir"]
     assert _options("explain") == []
+    assert _options("ledger") == ["--ledger", "--price", "--json", "--csv", "--markdown"]
 
 
 @pytest.mark.parametrize("option", RUN_OPTIONS)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
 from lightning_hangcheck.text.amounts import time_in_words
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ STALLED = 0.1
 """Share of a run from which its stalls are why it took so long."""
 ONE_CORE, IDLE = 0.8, 0.2
 """Cores used on average: above, a phase computes on the CPU; below, it waits, for a GPU or else."""
-SECONDS_PER_HOUR = 3600.0
+WORTH_A_REASON_S = 10.0
+"""Below, processor time of so few ticks tells nothing, and nobody asks."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -139,9 +142,10 @@ def _notes(phase: PhaseStory) -> Iterator[str]:
 
 def _reason_of_phase(phase: PhaseStory) -> str:
     """By the processor time of its own process, which rank 0's is for all."""
-    if phase.status not in ("done", "failed") or not phase.duration_s:
+    seconds = phase.duration_s or 0.0
+    if phase.status not in ("done", "failed") or seconds < WORTH_A_REASON_S:
         return ""
-    cores = phase.cpu_s / phase.duration_s
+    cores = phase.cpu_s / seconds
     if cores >= ONE_CORE:
         return f"on the CPU: {cores:.1f} cores busy"
     return f"waiting: {cores:.0%} of one core busy" if cores < IDLE else ""
@@ -190,8 +194,6 @@ def _of_stall(run: Run, stall: Stall, prices: Prices) -> StallRow:
 
 
 def _with_shares(rows: list[Row]) -> tuple[Row, ...]:
-    from msgspec.structs import replace
-
     total = sum(row.rank_hours for row in rows)
     return tuple(replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
 
