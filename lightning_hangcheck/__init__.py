@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.hooks.guards.locked import locked
     from lightning_hangcheck.hooks.guards.make_directory import make_directory
     from lightning_hangcheck.hooks.guards.rank_zero_first import rank_zero_first
+    from lightning_hangcheck.hooks.phases.phase import phase
     from lightning_hangcheck.hooks.state_report import report_state
     from lightning_hangcheck.hooks.wandb.guard import guarded_wandb_logger
 
@@ -39,6 +40,7 @@ __all__ = [
     "guarded_wandb_logger",
     "locked",
     "make_directory",
+    "phase",
     "rank_zero_first",
     "report_state",
     "section",
@@ -53,6 +55,7 @@ _LOADED_WHEN_NAMED = {
     "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb.guard",
     "locked": "lightning_hangcheck.hooks.guards.locked",
     "make_directory": "lightning_hangcheck.hooks.guards.make_directory",
+    "phase": "lightning_hangcheck.hooks.phases.phase",
     "rank_zero_first": "lightning_hangcheck.hooks.guards.rank_zero_first",
     "report_state": "lightning_hangcheck.hooks.state_report",
 }

@@ -51,6 +51,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         lock_timeout: Seconds that a rank waits for a file lock that another process holds.
         logger_init_timeout: Seconds that the guarded logger may take to create its run.
         logger_finish_timeout: Seconds that finishing that run may take, upload included.
+        ledger: File that tells what ran; None for ``hangcheck_runs/ledger.jsonl`` below the working
+            folder.
+        if_done: The answer where a phase that is done would ask whether to run again; ``ask``
+            leaves it to a person.
+        price: What a rank costs for an hour, for the questions of phases and `hangcheck ledger`:
+            ``0.89/h``, or by GPU model ``A100=1.89/h``.
         logger_on_failure: What to do where the run cannot be created: ``raise`` on every rank, go
             on ``offline``, or with ``none``.
     """
@@ -83,6 +89,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logger_init_timeout: float = 60.0
     logger_finish_timeout: float = 30.0
     logger_on_failure: LoggerFailure = "raise"
+    ledger: str | None = None
+    if_done: Literal["ask", "reuse", "rerun"] = "ask"
+    price: str | None = None
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:

@@ -38,6 +38,9 @@ def test_every_option_has_a_variable() -> None:
         "logger_on_failure": "offline",
         "locals": "1",
         "steps": "1",
+        "ledger": "mine.jsonl",
+        "if_done": "reuse",
+        "price": "0.89/h",
     }
     environment = {PREFIX + name.upper(): examples.get(name, "7.5") for name in NAMES}
     settings = from_environment(environment)
@@ -49,6 +52,9 @@ def test_every_option_has_a_variable() -> None:
         logger_on_failure="offline",
         locals=True,
         steps=True,
+        ledger="mine.jsonl",
+        if_done="reuse",
+        price="0.89/h",
         **{name: 7.5 for name in NAMES if name not in examples},
     )
 

@@ -11,6 +11,7 @@ import click
 from lightning_hangcheck.cli.attach_command import attach
 from lightning_hangcheck.cli.doctor_command import doctor
 from lightning_hangcheck.cli.explain_command import explain
+from lightning_hangcheck.cli.ledger_command import ledger
 from lightning_hangcheck.cli.merge_command import merge
 from lightning_hangcheck.cli.plan_command import plan
 from lightning_hangcheck.cli.report_command import report
@@ -47,6 +48,7 @@ hangcheck.add_command(explain)
 hangcheck.add_command(plan)
 hangcheck.add_command(smoke)
 hangcheck.add_command(doctor)
+hangcheck.add_command(ledger)
 
 
 def main() -> None:

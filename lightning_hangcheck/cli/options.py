@@ -52,6 +52,9 @@ WORDS: dict[str, _Words] = {
     "logger_init_timeout": _Words("SECONDS", "Time for creating the guarded logger's run."),
     "logger_finish_timeout": _Words("SECONDS", "Time for finishing that run, upload included."),
     "logger_on_failure": _Words(None, "Where the run cannot be created: error, or go on so."),
+    "ledger": _Words("FILE", "What ran [default: hangcheck_runs/ledger.jsonl]."),
+    "if_done": _Words(None, "The answer where a phase asks whether to run again."),
+    "price": _Words("PRICE", "Of a rank for an hour, for those questions: 0.89/h."),
 }
 
 

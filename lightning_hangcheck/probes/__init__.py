@@ -6,6 +6,7 @@ stopping the target, it is. `sample` takes a whole look at one process or at all
 """
 
 __all__ = [
+    "bounded_child",
     "collective_numbers",
     "flight_record",
     "gpu",

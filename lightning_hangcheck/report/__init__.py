@@ -2,6 +2,7 @@
 
 __all__ = [
     "causes",
+    "ledger",
     "paragraphs",
     "plain_logs",
     "plan_text",

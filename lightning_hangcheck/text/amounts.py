@@ -15,13 +15,16 @@ def bytes_in_words(size: float) -> str:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """Write a duration as people read one: ``<1 ms``, ``0.31 s``, ``41.2 s``, ``2 min 5 s``."""
+    """Write a duration as people read one: ``<1 ms``, ``0.31 s``, ``41.2 s``, ``6 h 02 min``."""
     if seconds < 0.001:
         return "<1 ms"
     if seconds < 59.95:
         return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
 
 
 def several(count: int, noun: str) -> str:

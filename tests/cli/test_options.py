@@ -37,6 +37,9 @@ RUN_OPTIONS = {
     "--logger-init-timeout": (60.0, "20", 20.0),
     "--logger-finish-timeout": (30.0, "5", 5.0),
     "--logger-on-failure": ("raise", "offline", "offline"),
+    "--ledger": (None, "mine.jsonl", "mine.jsonl"),
+    "--if-done": ("ask", "reuse", "reuse"),
+    "--price": (None, "0.89/h", "0.89/h"),
 }
 """Option: its default, a text to give it, and the value which that text means."""
 
@@ -68,6 +71,7 @@ def test_commands_are_frozen() -> None:
         "attach",
         "doctor",
         "explain",
+        "ledger",
         "merge",
         "plan",
         "report",
@@ -93,6 +97,7 @@ def test_options_of_attach_and_merge_are_frozen() -> None:
     assert _options("attach") == ["--pid", "--run-dir", FLAG]
     assert _options("merge") == ["--run-dir"]
     assert _options("explain") == []
+    assert _options("ledger") == ["--ledger", "--price", "--json", "--csv", "--markdown"]
 
 
 @pytest.mark.parametrize("option", RUN_OPTIONS)

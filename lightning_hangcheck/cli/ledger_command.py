@@ -1,0 +1,134 @@
+"""`hangcheck ledger`: what ran, how long, what it cost, and whether a phase must run again."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from lightning_hangcheck.errors import BadUsage, UnreadableRun
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger.decision import decide, question
+from lightning_hangcheck.ledger.prices import read_prices
+from lightning_hangcheck.ledger.story import tell
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.report.ledger import table, written
+from lightning_hangcheck.report.ledger.bill import make_bill
+from lightning_hangcheck.settings import from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning_hangcheck.ledger.decision import Decision
+    from lightning_hangcheck.ledger.prices import Prices
+    from lightning_hangcheck.ledger.story import Story
+    from lightning_hangcheck.report.ledger.bill import Bill
+
+READ_LIMIT_S = 10.0
+CHECK_LIMIT_S = 120.0
+"""At most 64 MiB of each file are read."""
+EXIT_CODES = {"reuse": 0, "run": 1, "ask": 3}
+EPILOG = """\b
+Examples:
+  hangcheck ledger
+  hangcheck ledger --price 0.89/h
+  hangcheck ledger --price A100=1.89/h --price H100=2.99/h --csv > costs.csv
+  hangcheck ledger --markdown >> EXPERIMENT_LOG.md
+  hangcheck ledger check train
+"""
+CHECK_EPILOG = """\b
+Examples:
+  hangcheck ledger check train
+  hangcheck ledger --price 0.89/h check train
+"""
+Form = Literal["text", "json", "csv", "markdown"]
+
+
+def _json(bill: Bill) -> str:
+    return encode_pretty(bill).decode()
+
+
+RENDERERS: dict[Form, Callable[[Bill], str]] = {
+    "text": table.render,
+    "json": _json,
+    "csv": written.render_csv,
+    "markdown": written.render_markdown,
+}
+
+
+@click.group("ledger", epilog=EPILOG, invoke_without_command=True, no_args_is_help=False)
+@click.option(
+    "--ledger",
+    metavar="FILE",
+    help="Its file [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).",
+)
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="PRICE",
+    help="Of a rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
+)
+@click.option("--json", "form", flag_value="json", help="Print all of it as JSON, for programs.")
+@click.option("--csv", "form", flag_value="csv", help="Print phases and runs as CSV.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print tables for a log.")
+@click.pass_context
+def ledger(
+    context: click.Context, ledger: str | None, prices: tuple[str, ...], form: Form | None
+) -> int:
+    """Print what ran, how long, what it cost, and what was thrown away.
+
+    Phases are what a script told with hc.phase, runs what hangcheck watched. Exit code 2 if the
+    ledger cannot be read.
+    """
+    settings = from_environment(os.environ)
+    context.obj = (ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
+    if context.invoked_subcommand is not None:
+        return 0
+    named, known = context.obj
+    click.echo(RENDERERS[form or "text"](make_bill(_read(named), known)), nl=False)
+    return 0
+
+
+@ledger.command("check", epilog=CHECK_EPILOG)
+@click.argument("name")
+@click.pass_obj
+def check(given: tuple[str | None, Prices], name: str) -> int:
+    """Say whether phase NAME must run again, by its metric and the files that it was made from.
+
+    Exit code 0: what it made can be reused. 1: it must run. 3: a person must choose; the two ways
+    are printed with time and price. 2 if the ledger cannot be read or knows no such phase.
+    """
+    named, prices = given
+    story = _read(named)
+    if not any(phase.name == name for phase in story.phases):
+        known = ", ".join(dict.fromkeys(phase.name for phase in story.phases)) or "none"
+        raise BadUsage(f"the ledger knows no phase {name}", f"it knows {known}")
+    decision = _decide(story, name)
+    if decision.earlier is None or decision.act == "reuse":
+        click.echo(f"{decision.act}: phase {name}: {decision.why}")
+    else:
+        click.echo(f"{decision.act}: {question(decision, prices)}")
+    return EXIT_CODES[decision.act]
+
+
+def _read(named: str | None) -> Story:
+    file = book.find_ledger(named)
+    try:
+        return tell(apart(READ_LIMIT_S, lambda: book.read(file)))
+    except NoAnswerFromStorage as error:
+        raise UnreadableRun(
+            f"{file} cannot be read ({error})", "see whether its storage answers: stat -f on it"
+        ) from error
+
+
+def _decide(story: Story, name: str) -> Decision:
+    try:
+        return apart(CHECK_LIMIT_S, lambda: decide(story, name, "ask"))
+    except NoAnswerFromStorage as error:
+        raise UnreadableRun(
+            f"the files of phase {name} cannot be read ({error})",
+            "see whether their storage answers: stat -f on them",
+        ) from error

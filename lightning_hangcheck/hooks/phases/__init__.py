@@ -1,0 +1,3 @@
+"""What a script does in turn, kept in the ledger: `phase` is what it calls."""
+
+__all__ = ["phase"]

@@ -1,0 +1,185 @@
+"""What the lines of a ledger tell together: each phase from its first line to its last. Pure."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.ledger.fingerprints import Fingerprint
+from lightning_hangcheck.ledger.records import (
+    Begun,
+    Discarded,
+    Ended,
+    Measured,
+    Place,
+    Reused,
+    Run,
+)
+from lightning_hangcheck.machine.process_stat import is_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from lightning_hangcheck.ledger.book import Pages
+    from lightning_hangcheck.ledger.records import AnyLine
+
+Status = Literal["running", "done", "failed", "interrupted", "unknown"]
+
+
+class PhaseStory(Struct, frozen=True, kw_only=True):
+    """One phase.
+
+    Attributes:
+        status: ``interrupted``: its process is gone and told no end. ``unknown``: it told no end,
+            and ran on another host.
+        duration_s: None where nothing tells; of one that told no end, what it is known to have
+            lasted at least.
+        deciding: Name of the metric that says whether it went well; empty for the only one.
+        reused: How often it was used instead of being run again.
+        discarded: Why what it made does not count any more; empty while it does.
+    """
+
+    id: str
+    name: str
+    status: Status
+    begun_at: str
+    place: Place
+    duration_s: float | None = None
+    cpu_s: float = 0.0
+    deciding: str = ""
+    metrics: dict[str, float] = {}
+    error: str = ""
+    inputs: tuple[Fingerprint, ...] = ()
+    outputs: tuple[Fingerprint, ...] = ()
+    reused: int = 0
+    discarded: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether what it made can be used."""
+        return self.status == "done" and not self.discarded
+
+    @property
+    def metric(self) -> tuple[str, float] | None:
+        """The metric that says whether it went well, None where that was not recorded."""
+        if self.deciding:
+            value = self.metrics.get(self.deciding)
+            return None if value is None else (self.deciding, value)
+        return next(iter(self.metrics.items())) if len(self.metrics) == 1 else None
+
+
+class Story(Struct, frozen=True, kw_only=True):
+    """All phases and runs, the first one first. This is also what ``state.json`` holds.
+
+    Attributes:
+        unreadable: Lines of the ledger that were skipped.
+    """
+
+    schema_version: int = 1
+    phases: tuple[PhaseStory, ...] = ()
+    runs: tuple[Run, ...] = ()
+    unreadable: int = 0
+
+    def last_done(self, name: str, outputs: Collection[str] | None = None) -> PhaseStory | None:
+        """Return the newest phase of this name that counts.
+
+        Args:
+            name: Of the phase.
+            outputs: Only one that made files of just these paths; None for any.
+        """
+        for one in reversed(self.phases):
+            made = {output.path for output in one.outputs}
+            if one.name == name and one.counts and (outputs is None or made == set(outputs)):
+                return one
+        return None
+
+    def resting_on(self, phase: PhaseStory) -> tuple[PhaseStory, ...]:
+        """Return the phases that were made, at whatever remove, from what this one made."""
+        made = {output.path for output in phase.outputs}
+        found: list[PhaseStory] = []
+        began = next((at for at, one in enumerate(self.phases) if one.id == phase.id), -1)
+        for later in self.phases[began + 1 :]:
+            if later.counts and any(_is_within(one.path, made) for one in later.inputs):
+                found.append(later)
+                made.update(output.path for output in later.outputs)
+        return tuple(found)
+
+
+def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> Story:
+    """Put a ledger's lines together.
+
+    Args:
+        pages: As read.
+        alive: Whether the process of a phase is there, None where that cannot be known.
+    """
+    phases: dict[str, PhaseStory] = {}
+    runs: list[Run] = []
+    for line in pages.lines:
+        if isinstance(line, Run):
+            runs.append(line)
+        elif isinstance(line, Begun):
+            phases[line.id] = _begin(line)
+        elif line.id in phases:
+            phases[line.id] = _go_on(phases[line.id], line)
+    ask = alive or process_alive
+    return Story(
+        phases=tuple(_with_end(phase, ask) for phase in phases.values()),
+        runs=tuple(runs),
+        unreadable=pages.unreadable,
+    )
+
+
+def process_alive(place: Place) -> bool | None:
+    """Whether the process of a phase is there; None where it is another host's."""
+    return is_alive(place.pid, place.started_ticks) if place.host == os.uname().nodename else None
+
+
+def _begin(line: Begun) -> PhaseStory:
+    return PhaseStory(
+        id=line.id,
+        name=line.phase,
+        status="running",
+        begun_at=line.at,
+        place=line.place,
+        deciding=line.deciding,
+        inputs=line.inputs,
+    )
+
+
+def _go_on(phase: PhaseStory, line: AnyLine) -> PhaseStory:
+    if isinstance(line, Measured):
+        return replace(
+            phase, metrics={**phase.metrics, **line.metrics}, duration_s=max(0.0, line.after_s)
+        )
+    if isinstance(line, Ended):
+        return replace(
+            phase,
+            status="failed" if line.error else "done",
+            duration_s=max(0.0, line.duration_s),
+            cpu_s=line.cpu_s,
+            error=line.error,
+            metrics={**phase.metrics, **line.metrics},
+            outputs=line.outputs,
+        )
+    if isinstance(line, Reused):
+        return replace(phase, reused=phase.reused + 1)
+    return replace(phase, discarded=line.why) if isinstance(line, Discarded) else phase
+
+
+def _with_end(phase: PhaseStory, alive: Callable[[Place], bool | None]) -> PhaseStory:
+    if phase.status != "running":
+        return phase
+    there = alive(phase.place)
+    if there is None:
+        return replace(phase, status="unknown")
+    return phase if there else replace(phase, status="interrupted")
+
+
+def _is_within(path: str, made: set[str]) -> bool:
+    """Whether a file is one that was made, lies in a folder that was, or holds one."""
+    return any(
+        path == one or path.startswith(f"{one}/") or one.startswith(f"{path}/") for one in made
+    )

@@ -1,0 +1,203 @@
+"""Rows of the ledger with their share and cost, and the reason that was seen. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
+from lightning_hangcheck.text.amounts import seconds_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.ledger.prices import Prices
+    from lightning_hangcheck.ledger.records import Run
+    from lightning_hangcheck.ledger.stalls import Stall
+    from lightning_hangcheck.ledger.story import PhaseStory, Story
+
+LOADER_BOUND = 0.3
+"""Share of the ranks' time in the loader from which it is worth a worker more."""
+STALLED = 0.1
+"""Share of a run from which its stalls are why it took so long."""
+ONE_CORE, IDLE = 0.8, 0.2
+"""Cores used on average: above, a phase computes on the CPU; below, it waits, for a GPU or else."""
+WORTH_A_REASON_S = 10.0
+"""Below, processor time of so few ticks tells nothing, and nobody asks."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A phase or a run.
+
+    Attributes:
+        share: Of the rank hours of all rows of its kind.
+        cost: None where no price is known.
+        reason: Why it took so long, as far as it was seen; empty where nothing tells.
+    """
+
+    what: str
+    name: str
+    begun_at: str
+    status: str
+    duration_s: float | None
+    ranks: int
+    rank_hours: float
+    share: float
+    cost: float | None
+    metrics: dict[str, float] = {}
+    gpus: tuple[str, ...] = ()
+    commit: str = ""
+    reason: str = ""
+    note: str = ""
+
+
+class StallRow(Struct, frozen=True, kw_only=True):
+    """A stall of a run, with its cost."""
+
+    run: str
+    verdict: str
+    cause: str
+    phase: str
+    seconds: float
+    rank_hours: float
+    cost: float | None
+    explained: bool
+    summary: str
+
+
+class Bill(Struct, frozen=True, kw_only=True):
+    """All rows of a ledger. What ``--json`` prints.
+
+    Attributes:
+        cost: Of all runs and of phases, each by itself: a phase may lie within a run. None where no
+            price is known.
+    """
+
+    schema_version: int = 1
+    phases: tuple[Row, ...] = ()
+    runs: tuple[Row, ...] = ()
+    stalls: tuple[StallRow, ...] = ()
+    phases_cost: float | None = None
+    runs_cost: float | None = None
+    unreadable: int = 0
+
+
+def make_bill(story: Story, prices: Prices) -> Bill:
+    """Reckon what a ledger comes to.
+
+    Args:
+        story: What it tells.
+        prices: Of an hour.
+    """
+    phases = _with_shares([_of_phase(phase, prices) for phase in story.phases])
+    runs = _with_shares([_of_run(run, prices) for run in story.runs])
+    return Bill(
+        phases=phases,
+        runs=runs,
+        stalls=tuple(_of_stall(run, one, prices) for run in story.runs for one in run.stalls),
+        phases_cost=_sum(phases),
+        runs_cost=_sum(runs),
+        unreadable=story.unreadable,
+    )
+
+
+def slowest(bill: Bill) -> tuple[Row, ...]:
+    """Return the rows of which it was seen why they took so long, the dearest first."""
+    told = [row for row in (*bill.phases, *bill.runs) if row.reason]
+    return tuple(sorted(told, key=lambda row: -row.rank_hours))
+
+
+def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
+    place, seconds = phase.place, phase.duration_s or 0.0
+    return Row(
+        what="phase",
+        name=phase.name,
+        begun_at=phase.begun_at,
+        status="discarded" if phase.discarded else phase.status,
+        duration_s=phase.duration_s,
+        ranks=place.ranks,
+        rank_hours=place.ranks * seconds / SECONDS_PER_HOUR,
+        share=0.0,
+        cost=None if phase.duration_s is None else prices.cost(place.gpus, place.ranks, seconds),
+        metrics=phase.metrics,
+        gpus=place.gpus,
+        commit=f"{place.commit[:10]}{'+' if place.dirty else ''}",
+        reason=_reason_of_phase(phase),
+        note="; ".join(_notes(phase)),
+    )
+
+
+def _notes(phase: PhaseStory) -> Iterator[str]:
+    if phase.status in ("interrupted", "unknown") and phase.duration_s is not None:
+        yield "lasted at least this long"
+    if phase.error:
+        yield phase.error
+    if phase.discarded:
+        yield phase.discarded
+    if phase.reused:
+        yield f"reused {phase.reused} times" if phase.reused > 1 else "reused once"
+
+
+def _reason_of_phase(phase: PhaseStory) -> str:
+    """By the processor time of its own process, which rank 0's is for all."""
+    seconds = phase.duration_s or 0.0
+    if phase.status not in ("done", "failed") or seconds < WORTH_A_REASON_S:
+        return ""
+    cores = phase.cpu_s / seconds
+    if cores >= ONE_CORE:
+        return f"on the CPU: {cores:.1f} cores busy"
+    return f"waiting: {cores:.0%} of one core busy" if cores < IDLE else ""
+
+
+def _of_run(run: Run, prices: Prices) -> Row:
+    return Row(
+        what="run",
+        name=run.run_id,
+        begun_at=run.started_at,
+        status=run.verdict or "ended",
+        duration_s=run.duration_s,
+        ranks=run.ranks,
+        rank_hours=run.ranks * run.duration_s / SECONDS_PER_HOUR,
+        share=0.0,
+        cost=prices.cost(run.gpus, run.ranks, run.duration_s),
+        gpus=run.gpus,
+        reason="; ".join(_reasons_of_run(run)),
+        note=run.command,
+    )
+
+
+def _reasons_of_run(run: Run) -> Iterator[str]:
+    stalled_s = sum(stall.seconds for stall in run.stalls)
+    if run.duration_s and stalled_s / run.duration_s >= STALLED:
+        causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
+        yield f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})"
+    all_s = sum(one.seconds for one in run.spent)
+    loading_s = sum(one.seconds for one in run.spent if one.phase == "dataloading")
+    if all_s and loading_s / all_s >= LOADER_BOUND:
+        yield f"loader-bound: {loading_s / all_s:.0%} of the time in dataloading"
+
+
+def _of_stall(run: Run, stall: Stall, prices: Prices) -> StallRow:
+    return StallRow(
+        run=run.run_id,
+        verdict=stall.verdict,
+        cause=stall.cause,
+        phase=stall.phase,
+        seconds=stall.seconds,
+        rank_hours=stall.rank_hours,
+        cost=prices.cost(run.gpus, 1, stall.rank_hours * SECONDS_PER_HOUR),
+        explained=stall.explained,
+        summary=stall.summary,
+    )
+
+
+def _with_shares(rows: list[Row]) -> tuple[Row, ...]:
+    total = sum(row.rank_hours for row in rows)
+    return tuple(replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
+
+
+def _sum(rows: tuple[Row, ...]) -> float | None:
+    costs = [row.cost for row in rows if row.cost is not None]
+    return sum(costs) if costs else None

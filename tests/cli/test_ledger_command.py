@@ -1,0 +1,120 @@
+"""`hangcheck ledger`: the bill as text, JSON, CSV and Markdown, and whether a phase must run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from ledger.lines import begun, discarded, ended, run
+
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger.fingerprints import fingerprint
+from lightning_hangcheck.ledger.stalls import Stall
+
+STALL = Stall(
+    verdict="hang", cause="file_lock", phase="model_load", seconds=1800, rank_hours=1.0,
+    explained=True, summary="rank 0 waits for a lock",
+)  # fmt: skip
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").write_text("1")
+    (tmp_path / "last.ckpt").write_text("weights")
+    path = tmp_path / "hangcheck_runs" / "ledger.jsonl"
+    data, made = fingerprint("data"), fingerprint("last.ckpt")
+    for line in (
+        begun("a", "train", data), ended("a", made, val_acc=0.6), discarded("a", "train", "poor"),
+        begun("b", "train", data), ended("b", made, val_acc=0.91),
+        run("7b", loading_s=7200.0), run("70b", STALL),
+    ):  # fmt: skip
+        book.append(path, line)
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert invoke(["ledger", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_table_shows_phases_runs_and_stalls_with_their_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(capsys, "--price", "A100=1.5/h")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "phases, 6.00 in all" in lines
+    assert (
+        "2026-11-20 10:00:00 train discarded 1 h 00 min 2 50% 3.00 val_acc 0.6 c0ffee poor" in lines
+    )
+    assert "2026-11-20 10:00:00 70b finished 2 h 00 min 2 50% 6.00 torchrun train.py" in lines
+    assert "70b hang file_lock 30 min 00 s 1.000 rank hours 1.50 rank 0 waits for a lock" in lines
+    assert "7b 2 h 00 min loader-bound: 50% of the time in dataloading" in lines
+    assert "70b 2 h 00 min waiting: 30 min 00 s stalled (file_lock)" in lines
+
+
+@pytest.mark.usefixtures("ledger")
+def test_json_and_csv_hold_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    bill = json.loads(printed(capsys, "--price", "1/h", "--json"))
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, "--price", "1/h", "--csv"))))
+    assert [float(row["cost"]) for row in rows] == [
+        row["cost"] for row in (*bill["phases"], *bill["runs"])
+    ]
+    assert [row["name"] for row in rows] == ["train", "train", "7b", "70b"]
+    assert (bill["phases_cost"], bill["runs_cost"]) == (4.0, 8.0)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_markdown_is_a_log_to_append_to(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--markdown")
+    assert (
+        "| 2026-11-20T10:00:00.000Z | train | done | 1 h 00 min | 2 | 50% |  | val_acc 0.91" in text
+    )
+    assert "- 70b: 30 min 00 s, 1.00 rank hours: rank 0 waits for a lock" in text
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_price_may_come_from_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANGCHECK_PRICE", "0.5/h")
+    assert "phases, 2.00 in all" in printed(capsys)
+
+
+def test_a_phase_is_checked_by_its_metric_and_its_files(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["ledger", "check", "train"]) == 0
+    assert capsys.readouterr().out == "reuse: phase train: val_acc 0.91 is good (from 0.85)\n"
+    Path("data").write_text("22")
+    assert invoke(["ledger", "--price", "1/h", "check", "train"]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("ask: phase train: ")
+    assert "rerun  1 h 00 min, price 2.00" in said
+    book.append(ledger, discarded("b", "train", "no good"))
+    assert invoke(["ledger", "check", "train"]) == 1
+    assert capsys.readouterr().out == "run: phase train: it is not done yet\n"
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--price", "cheap"], "--price cheap is no price of an hour; write for example"),
+        (["--ledger", "none.jsonl"], "there is no ledger"),
+        (["check", "dream"], "the ledger knows no phase dream; it knows train"),
+        (["--ledger", "."], "cannot be read"),
+        (["check"], "missing argument 'NAME'"),
+    ],
+)
+def test_what_is_typed_wrong_is_one_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["ledger", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

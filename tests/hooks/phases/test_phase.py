@@ -1,0 +1,180 @@
+"""`hc.phase` in real programs: what is kept, what is reused, and what is not in training's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lightning_hangcheck as hc
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger.story import Story, tell
+
+PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "raw.txt").write_text("a\n")
+    return tmp_path
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *arguments],
+        cwd=folder,
+        env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = start(folder, *arguments, **environment)
+    out, err = program.communicate(timeout=60)
+    return subprocess.CompletedProcess(program.args, program.returncode, out, err)
+
+
+def story(folder: Path) -> Story:
+    return tell(book.read(folder / "hangcheck_runs" / "ledger.jsonl"))
+
+
+def test_phases_are_kept_with_what_they_were_made_from(folder: Path) -> None:
+    assert ran(folder, "rerun", "0.91").returncode == 0
+    prepare, train = story(folder).phases
+    assert (prepare.name, prepare.status, prepare.metrics) == ("prepare", "done", {"rows": 0.95})
+    assert [one.path for one in prepare.inputs] == [str(folder / "raw.txt")]
+    assert [one.how for one in train.outputs] == ["its whole content"]
+    assert train.metric == ("val_acc", 0.91)
+    assert (train.place.host, train.place.cores) == (
+        os.uname().nodename,
+        len(os.sched_getaffinity(0)),
+    )
+    assert train.duration_s is not None
+    assert train.duration_s >= 0
+    state = json.loads((folder / "hangcheck_runs" / "state.json").read_text())
+    assert [one["name"] for one in state["phases"]] == ["prepare", "train"]
+
+
+def test_what_is_done_is_reused_until_its_input_changes(folder: Path) -> None:
+    ran(folder, "reuse", "0.9")
+    again = ran(folder, "reuse", "0.9")
+    assert "prepare False" in again.stdout
+    assert "phase prepare is reused, made 20" in again.stderr
+    assert story(folder).phases[0].reused == 1
+    (folder / "raw.txt").write_text("b\n")
+    changed = ran(folder, "reuse", "0.9")
+    assert "prepare True" in changed.stdout
+    assert "raw.txt has changed (told by its whole content)" in changed.stderr
+
+
+def test_what_is_thrown_away_is_recorded_with_what_rests_on_it(folder: Path) -> None:
+    ran(folder, "reuse", "0.9")
+    (folder / "raw.txt").write_text("b\n")
+    ran(folder, "reuse", "0.9")
+    first_prepare, first_train, _, _ = story(folder).phases
+    assert first_prepare.discarded.startswith("it was run again: ")
+    assert "raw.txt has changed" in first_prepare.discarded
+    assert first_train.discarded == "prepare, which it rests on, was run again"
+
+
+def test_nobody_there_to_answer_stops_with_3_unless_told(folder: Path) -> None:
+    ran(folder, "rerun", "0.9")
+    (folder / "raw.txt").write_text("b\n")
+    asked = ran(folder, "ask", "0.9")
+    assert asked.returncode == 3
+    assert "raw.txt has changed" in asked.stderr
+    assert "nobody is here to answer; HANGCHECK_IF_DONE=reuse or" in asked.stderr
+    told = ran(folder, "ask", "0.9", HANGCHECK_IF_DONE="reuse")
+    assert (told.returncode, "prepare False" in told.stdout) == (0, True)
+
+
+def test_what_must_not_run_twice_raises(folder: Path) -> None:
+    ran(folder, "rerun", "0.9")
+    refused = ran(folder, "error", "0.9")
+    assert refused.returncode == 1
+    assert "PhaseDone: phase prepare is done since" in refused.stderr
+
+
+def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(folder: Path) -> None:
+    program = start(folder, "rerun", "0.4", "wait")
+    assert program.stdout is not None
+    while (line := program.stdout.readline()) and line != "waiting\n":
+        pass
+    assert story(folder).phases[1].status == "running"
+    program.kill()
+    program.communicate(timeout=10)
+    prepare, train = story(folder).phases
+    assert (prepare.status, train.status, train.metrics) == (
+        "done", "interrupted", {"val_acc": 0.4},
+    )  # fmt: skip
+
+
+def test_a_ledger_that_cannot_be_written_is_said_once_and_training_goes_on(folder: Path) -> None:
+    done = ran(folder, "rerun", "0.9", HANGCHECK_LEDGER="/dev/full/ledger.jsonl")
+    assert done.returncode == 0
+    assert done.stderr.count("cannot be written") == 1
+    assert "train True" in done.stdout
+
+
+def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
+    """The size limit of files fails a write as a full disk does, after a part of the line."""
+    code = (
+        "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        f"sys.argv[1:] = ['rerun', '0.9']; runpy.run_path({str(PROGRAM)!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "HANGCHECK_CONSOLE": "off"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("the ledger")) == (0, 1), done.stderr
+    assert story(folder).phases[0].name == "prepare"
+    assert (folder / "hangcheck_runs" / "ledger.jsonl").stat().st_size == 2000
+
+
+def test_all_ranks_do_what_the_first_decides_and_only_it_writes(folder: Path) -> None:
+    ran(folder, "reuse", "0.9")
+    launch = [
+        "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0",
+        str(PROGRAM), "reuse", "0.9",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *launch],
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, "HANGCHECK_CONSOLE": "off"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("prepare False") == 2
+    phases = story(folder).phases
+    assert [(one.name, one.place.ranks) for one in phases] == [
+        ("prepare", 1),
+        ("train", 1),
+        ("train", 2),
+    ]
+
+
+def test_an_option_that_cannot_be_used_is_one_sentence() -> None:
+    with pytest.raises(BadUsage, match="is none of rerun, reuse, ask, error"):
+        hc.phase("train", if_done="maybe")  # type: ignore[arg-type]
+    with pytest.raises(BadUsage, match=r"poor=0\.9 is above good=0\.8"):
+        hc.phase("train", good=0.8, poor=0.9)
+
+
+def test_a_metric_that_is_no_number_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with hc.phase("train") as phase:
+        phase.metric("loss", float("nan"))
+        phase.metric("rows", "many")  # type: ignore[arg-type]
+        phase.metric("acc", 1)
+    assert story(tmp_path).phases[0].metrics == {"acc": 1.0}
