@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.attach_command import attach
-from lightning_hangcheck.cli.doctor_command import doctor
-from lightning_hangcheck.cli.explain_command import explain
-from lightning_hangcheck.cli.ledger_command import ledger
-from lightning_hangcheck.cli.merge_command import merge
-from lightning_hangcheck.cli.plan_command import plan
-from lightning_hangcheck.cli.report_command import report
-from lightning_hangcheck.cli.run_command import run
+from lightning_hangcheck.cli.commands.attach_command import attach
+from lightning_hangcheck.cli.commands.doctor_command import doctor
+from lightning_hangcheck.cli.commands.explain_command import explain
+from lightning_hangcheck.cli.commands.ledger_command import ledger
+from lightning_hangcheck.cli.commands.merge_command import merge
+from lightning_hangcheck.cli.commands.plan_command import plan
+from lightning_hangcheck.cli.commands.report_command import report
+from lightning_hangcheck.cli.commands.run_command import run
+from lightning_hangcheck.cli.commands.smoke_command import smoke
 from lightning_hangcheck.cli.showing import say
-from lightning_hangcheck.cli.smoke_command import smoke
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 

@@ -1,0 +1,13 @@
+"""The commands, one a file, each thin: arguments in, a room's work, text and an exit code out."""
+
+__all__ = [
+    "attach_command",
+    "doctor_command",
+    "explain_command",
+    "ledger_command",
+    "merge_command",
+    "plan_command",
+    "report_command",
+    "run_command",
+    "smoke_command",
+]
