@@ -94,16 +94,18 @@ def _open_output(path: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask `hangcheck run` to end its job; what outlives that is killed, the job first."""
+    """Ask `hangcheck run` to end its job; what outlives that is nobody's, and is killed."""
     if process.poll() is not None:
         return
     with suppress(psutil.NoSuchProcess):
         job = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        _, left = psutil.wait_procs([psutil.Process(process.pid), *job], timeout=END_LIMIT_S)
-        for one in reversed(left):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_LIMIT_S)
+        for one in job:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
+    process.kill()
     process.wait()
 
 

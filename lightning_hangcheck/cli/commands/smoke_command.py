@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +54,8 @@ def smoke(command: tuple[str, ...], limit_s: float, junit: str | None, run_dir: 
     """
     if junit is not None and not Path(junit).absolute().parent.is_dir():
         raise BadUsage(f"--junit {junit}: its folder is not there", "make it, or name another file")
+    # whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     root = name_run_folder(run_dir or from_environment(os.environ).run_dir)
     outcomes = [_run(trial, root, limit_s) for trial in _plan(command, root)]
     # imported here so that the other commands need no part of it
