@@ -77,11 +77,15 @@ if __name__ == "__main__":
 def test_a_child_that_was_killed_before_it_joined_is_known_by_the_number_it_was_given(
     how: str, tmp_path: Path
 ) -> None:
-    """torch ends the others for it, nobody else does; the parent only waits."""
+    """torch ends the others for it, nobody else does; the parent only waits.
+
+    A forked child is gone within milliseconds, too soon for anybody to watch its end.
+    """
     (tmp_path / "train.py").write_text(KILLED_BEFORE_IT_JOINED)
     command = [sys.executable, "train.py", how, str(tmp_path / "meet")]
     run(tmp_path, command, "--on-hang", "abort")
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.culprits, verdict.cause) == ((0,), "process_dead")
     assert verdict.verdict == ("crashed" if how == "torch" else "dead")
-    assert "killed by SIGKILL" in verdict.summary
+    unseen = how == "fork" and "its exit code was not seen" in verdict.summary
+    assert unseen or "was killed by SIGKILL" in verdict.summary
