@@ -50,6 +50,7 @@ def test_the_public_names_are_those_of_the_contract() -> None:
         "guarded_wandb_logger",
         "locked",
         "make_directory",
+        "phase",
         "rank_zero_first",
         "report_state",
         "section",

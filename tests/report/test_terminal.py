@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
 from msgspec import json
 
-from lightning_hangcheck.cli import report_command
+from lightning_hangcheck.cli.commands import report_command
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.model.codec import encode, verdict_schema
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
