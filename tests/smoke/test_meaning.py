@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from cases import IN_BARRIER, IN_INIT, IN_LOAD, IN_WANDB, job, rank
-from smoke.constructed import WHOLE, outcomes
+from smoke.smoke_outcomes import WHOLE, outcomes
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict

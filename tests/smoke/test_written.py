@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as Xml
 
 from cases import IN_WANDB, job, rank
-from smoke.constructed import outcomes
+from smoke.smoke_outcomes import outcomes
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.smoke import junit, table
