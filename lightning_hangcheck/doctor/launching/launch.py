@@ -93,10 +93,10 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     if kind == "none":
         return Launch()
     end = _end_of_options(command, start, kind)
-    options = _options(command[start:end], _WITHOUT_VALUE.get(kind, frozenset()))
-    prefix = tuple(word for word in command[:end] if word not in _MODULE or kind == "python")
-    if kind == "torchrun" and start > 1:
-        prefix = (*command[:start], *(word for word in command[start:end] if word not in _MODULE))
+    without_value = _WITHOUT_VALUE.get(kind, frozenset())
+    options = _options(command[start:end], without_value)
+    of_program = _MODULE & without_value
+    prefix = (*command[:start], *(word for word in command[start:end] if word not in of_program))
     nodes = _number(options, _NODES.get(kind, ())) or 1
     ranks = _number(options, _RANKS.get(kind, ()))
     if kind == "slurm":
@@ -132,7 +132,9 @@ def _end_of_options(command: Sequence[str], start: int, kind: LauncherKind) -> i
     if kind in ("slurm", "mpi"):
         # most of their options may or may not take the next word; a program is one that is there
         places = range(start, len(command))
-        return next((at for at in places if _is_program(command[at])), len(command))
+        surely = (at for at in places if _starts_python(command[at]))
+        perhaps = (at for at in places if _is_program(command[at]))
+        return next(surely, next(perhaps, len(command)))
     bare = _WITHOUT_VALUE[kind]
     at = start
     while at < len(command) and command[at].startswith("-"):
@@ -143,10 +145,14 @@ def _end_of_options(command: Sequence[str], start: int, kind: LauncherKind) -> i
     return min(at, len(command))
 
 
+def _starts_python(word: str) -> bool:
+    """A partition may be called `test` and a node `debug`, but hardly `python`."""
+    name = PurePath(word).name
+    return name in ("torchrun", "accelerate") or bool(_PYTHON.fullmatch(name))
+
+
 def _is_program(word: str) -> bool:
-    return not word.startswith("-") and (
-        bool(_PYTHON.fullmatch(PurePath(word).name)) or shutil.which(word) is not None
-    )
+    return not word.startswith("-") and shutil.which(word) is not None
 
 
 def _options(words: Sequence[str], without_value: frozenset[str]) -> dict[str, str]:

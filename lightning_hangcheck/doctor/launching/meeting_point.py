@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ADDRESS = "master address"
 PORT = "master port"
 TORCHRUN_PORT = 29500  # torch/distributed/run.py, --master-port and the endpoint's default
+RENDEZVOUS_PORT = 29400  # DEFAULT_PORT of torch.distributed.elastic.rendezvous.utils
 CONNECT_LIMIT_S = 3.0
 
 
@@ -42,7 +43,7 @@ def address_resolves(subject: Subject) -> tuple[Check, ...]:
     except OSError as error:
         sentence = f"{point.source} {point.host!r} does not resolve ({error.strerror})"
         return (Check(ADDRESS, "failed", sentence, "export MASTER_ADDR=$(hostname -i)"),)
-    nodes = _nodes(subject)
+    nodes = subject.launch.nodes
     if nodes > 1 and all(ipaddress.ip_address(one).is_loopback for one in found):
         sentence = (
             f"{point.source} {point.host} is {found[0]}, which each of the {nodes} nodes takes for "
@@ -78,27 +79,29 @@ def meeting_point(subject: Subject) -> MeetingPoint | None:
         return None
     if options.get("--rdzv-endpoint"):
         host, _, port = options["--rdzv-endpoint"].partition(":")
-        return MeetingPoint(host, _port(port) or TORCHRUN_PORT, "--rdzv-endpoint")
+        return MeetingPoint(host, _port(port, RENDEZVOUS_PORT), "--rdzv-endpoint")
+    if options.get("--rdzv-backend", "static") != "static":
+        return MeetingPoint("localhost", RENDEZVOUS_PORT, "torchrun's own endpoint")
     port = options.get("--master-port") or options.get("--main-process-port", "")
     for name in ("--master-addr", "--main-process-ip"):
         if options.get(name):
-            return MeetingPoint(options[name], _port(port) or TORCHRUN_PORT, name)
+            return MeetingPoint(options[name], _port(port, TORCHRUN_PORT), name)
     if subject.launch.launcher == "torchrun":
         port = port or environment.get("PET_MASTER_PORT", "")
-        return MeetingPoint("127.0.0.1", _port(port) or TORCHRUN_PORT, "torchrun's own address")
+        if subject.launch.nodes == 1 and not port:
+            return None  # torchrun takes a port that is free (torch/distributed/run.py, 2.13)
+        return MeetingPoint("127.0.0.1", _port(port, TORCHRUN_PORT), "torchrun's own address")
     if "MASTER_ADDR" in environment:
         port = environment.get("MASTER_PORT", "")
         return MeetingPoint(environment["MASTER_ADDR"], _port(port), "MASTER_ADDR")
     return None
 
 
-def _port(text: str) -> int | None:
-    return int(text) if text.isdecimal() and 0 < int(text) < 65536 else None
-
-
-def _nodes(subject: Subject) -> int:
-    of_slurm = subject.environment.get("SLURM_NNODES", "1")
-    return max(subject.launch.nodes, int(of_slurm) if of_slurm.isdecimal() else 1)
+def _port(text: str, default: int | None = None) -> int | None:
+    """The port that is fixed; None of 0, which lets the kernel choose one."""
+    if not text.isdecimal():
+        return default
+    return int(text) if 0 < int(text) < 65536 else None
 
 
 def _addresses(host: str) -> list[str]:

@@ -47,10 +47,11 @@ def slurm_agrees(subject: Subject) -> tuple[Check, ...]:
     if "SLURM_NTASKS" not in environment or environment.get("SLURM_JOB_NAME") in NOT_A_STEP:
         return ()
     tasks = environment["SLURM_NTASKS"]
-    if launch.launcher == "python" and tasks not in ("", "1"):
+    in_step = "SLURM_STEP_ID" in environment
+    if launch.launcher == "python" and tasks not in ("", "1") and not in_step:
         found = f"SLURM_NTASKS={tasks}, but the command starts one process: it waits for the others"
         return (Check(TASKS, "failed", found, "srun " + " ".join(subject.command)),)
-    per_node = environment.get("SLURM_NTASKS_PER_NODE")
+    per_node = launch.options.get("--ntasks-per-node", environment.get("SLURM_NTASKS_PER_NODE"))
     if launch.launcher == "slurm" and per_node is None and tasks not in ("", "1"):
         found = f"SLURM_NTASKS={tasks} without SLURM_NTASKS_PER_NODE: Lightning refuses that"
         return (Check(TASKS, "failed", found, f"#SBATCH --ntasks-per-node={launch.local_ranks}"),)

@@ -23,6 +23,8 @@ COMMANDS = {
     ),
     "srun --ntasks=8 -N 2 python train.py": ("slurm", 4, 2, "train.py"),
     "srun --ntasks-per-node=3 python -u train.py": ("slurm", 3, 1, "train.py"),
+    "srun -p test -n 2 python train.py": ("slurm", 2, 1, "train.py"),
+    "srun -m block -n 2 torchrun a.py": ("slurm", 2, 1, "a.py"),
     "mpirun -np 4 python train.py": ("mpi", 4, 1, "train.py"),
     "python -u train.py --epochs 3": ("python", None, 1, "train.py"),
     "python -m pkg.train": ("python", None, 1, None),
@@ -54,6 +56,7 @@ def test_srun_takes_from_the_allocation_what_it_is_not_told() -> None:
             "python -m torch.distributed.run --nnodes 1",
         ),
         ("srun --ntasks 2 python train.py", "srun --ntasks 2"),
+        ("srun -m block python train.py", "srun -m block"),
     ],
 )
 def test_the_prefix_starts_another_program_in_the_same_way(line: str, prefix: str) -> None:

@@ -67,6 +67,8 @@ def test_tasks_that_nobody_starts_fail(
     [
         ("srun python a.py", {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}, True),
         ("python a.py", {"SLURM_NTASKS": "1"}, True),
+        ("srun --ntasks-per-node=2 python a.py", {"SLURM_NTASKS": "2"}, True),
+        ("python a.py", {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, True),
         ("python a.py", {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "bash"}, False),
         ("python a.py", {}, False),
     ],

@@ -37,10 +37,14 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("command", "point"),
     [
-        ("torchrun --nproc_per_node=2 a.py", ("127.0.0.1", 29500)),
+        ("torchrun --nproc_per_node=2 a.py", None),
+        ("torchrun --nnodes=2 --nproc_per_node=2 a.py", ("127.0.0.1", 29500)),
         ("torchrun --nproc_per_node=2 --master_port=123 a.py", ("127.0.0.1", 123)),
         ("torchrun --rdzv_endpoint=node0:400 a.py", ("node0", 400)),
         ("torchrun --master_addr=node0 a.py", ("node0", 29500)),
+        ("torchrun --rdzv_endpoint=node0 a.py", ("node0", 29400)),
+        ("torchrun --rdzv_endpoint=localhost:0 a.py", ("localhost", None)),
+        ("torchrun --rdzv_backend=c10d a.py", ("localhost", 29400)),
         ("torchrun --standalone a.py", None),
         ("python a.py", ("from-variable", 77)),
     ],
