@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lightning_hangcheck.doctor.launching.questions import LAUNCH
+from lightning_hangcheck.doctor.needed.questions import DATA
 from lightning_hangcheck.doctor.ranks.questions import RANKS
 from lightning_hangcheck.doctor.seeing.questions import SEEING
 from lightning_hangcheck.doctor.storing.questions import STORAGE
 from lightning_hangcheck.doctor.surroundings.questions import ENVIRONMENT
 
-QUESTIONS = (*SEEING, *LAUNCH, *RANKS, *ENVIRONMENT, *STORAGE)
+QUESTIONS = (*SEEING, *LAUNCH, *RANKS, *ENVIRONMENT, *STORAGE, *DATA)
 GROUPS = tuple(dict.fromkeys(question.group for question in QUESTIONS))

@@ -19,6 +19,8 @@ class Subject(Struct, frozen=True, kw_only=True):
         run_dir: Where the run will be recorded.
         checkpoints: Where it will save, as fsspec names places; None where nobody says.
         expect: Patterns of files that must be there, each by its path from there.
+        needs: Files and folders that it reads.
+        fresh_minutes: Age above which these are too old; None where age does not matter.
     """
 
     command: tuple[str, ...] = ()
@@ -26,6 +28,8 @@ class Subject(Struct, frozen=True, kw_only=True):
     run_dir: Path
     checkpoints: str | None = None
     expect: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    fresh_minutes: float | None = None
 
     @property
     def launch(self) -> Launch:

@@ -90,7 +90,15 @@ def test_options_of_report_are_frozen() -> None:
 
 
 def test_options_of_doctor_are_frozen() -> None:
-    assert _options("doctor") == ["--only", "--run-dir", "--checkpoints", "--expect", "--json"]
+    assert _options("doctor") == [
+        "--only",
+        "--run-dir",
+        "--checkpoints",
+        "--expect",
+        "--needs",
+        "--fresh",
+        "--json",
+    ]
 
 
 def test_options_of_attach_and_merge_are_frozen() -> None:

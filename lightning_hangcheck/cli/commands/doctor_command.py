@@ -16,6 +16,7 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
+FRESH_MINUTES = 30.0
 EPILOG = """\b
 Examples:
   hangcheck doctor
@@ -23,6 +24,7 @@ Examples:
   hangcheck doctor -- torchrun --nproc_per_node=2 train.py
   hangcheck doctor --only ranks -- torchrun --nproc_per_node=2
   hangcheck doctor --checkpoints s3://bucket/run --expect 'step_*/model.pt'
+  hangcheck doctor --needs tokens.bin --needs labels.csv --fresh 60
   hangcheck doctor --json -- srun --ntasks=8 python train.py
 """
 
@@ -52,6 +54,22 @@ Examples:
     metavar="PATTERN",
     help="A file that must be there, for example 'step_*/model.pt'; may be given several times.",
 )
+@click.option(
+    "--needs",
+    multiple=True,
+    metavar="FILE",
+    help="A file or folder that the run reads; may be given several times.",
+)
+@click.option(
+    "--fresh",
+    "fresh_minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    is_flag=False,
+    flag_value=FRESH_MINUTES,
+    default=None,
+    metavar="MINUTES",
+    help="These must be newer than that [30 where no number is given].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the answers as JSON, for programs.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
 def doctor(
@@ -60,6 +78,8 @@ def doctor(
     run_dir: Path | None,
     checkpoints: str | None,
     expect: tuple[str, ...],
+    needs: tuple[str, ...],
+    fresh_minutes: float | None,
     *,
     as_json: bool,
 ) -> int:
@@ -77,6 +97,8 @@ def doctor(
         run_dir=run_dir or Path(os.environ.get("HANGCHECK_RUN_DIR") or RUNS_FOLDER),
         checkpoints=checkpoints,
         expect=expect,
+        needs=needs,
+        fresh_minutes=fresh_minutes,
     )
     asked = [question for question in QUESTIONS if not groups or question.group in groups]
     found = examine(subject, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,3 +90,14 @@ def test_a_place_of_checkpoints_is_looked_at(
         "expected files",
         "writing checkpoints",
     ]
+
+
+def test_a_needed_file_that_is_old_gives_two(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("label\n")
+    words = ("--only", "data", "--needs", str(file), "--fresh")
+    assert _answers(capsys, *words, "30")[0] == 0
+    os.utime(file, (0, 0))
+    assert _answers(capsys, *words)[0] == 2
