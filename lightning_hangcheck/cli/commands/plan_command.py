@@ -23,7 +23,24 @@ Examples:
   hangcheck plan ./my-model
   hangcheck plan ./my-model --gpus 2 --gpu-memory 24 --cpu-memory 64 --context 8192
   hangcheck plan ./my-model/config.json --gpus 1 --gpu-memory 80 --extra operators=6
+  hangcheck plan ./my-model --extra operators=174M*complex64 --extra cache=2.5
 """
+COUNTS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
+BYTES_OF_A_NUMBER = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""By torch's names of types."""
 
 
 def _positive(_: click.Context, option: click.Parameter, number: float | None) -> float | None:
@@ -62,7 +79,11 @@ def _positive(_: click.Context, option: click.Parameter, number: float | None) -
     help="Sequences at a time.",
 )
 @click.option(
-    "--extra", "extras", multiple=True, metavar="NAME=GB", help="What is kept beside the model."
+    "--extra",
+    "extras",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="What is kept beside the model: GB, or numbers and their type, 174M*complex64.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON, for programs.")
 def plan(
@@ -102,9 +123,29 @@ def plan(
 def _extra(text: str) -> Extra:
     name, equals, size = text.partition("=")
     try:
-        gigabytes = float(size)
+        wanted = _bytes(size)
     except ValueError:
-        gigabytes = math.nan
-    if not (name.strip() and equals and 0 <= gigabytes < math.inf):
-        raise BadUsage(f"--extra {text} is no NAME=GB", "write for example --extra operators=6")
-    return Extra(name.strip(), int(gigabytes * GB))
+        wanted = math.nan
+    if not (name.strip() and equals and 0 <= wanted < math.inf):
+        raise BadUsage(
+            f"--extra {text} is no NAME=GB and no NAME=COUNT*TYPE",
+            "write for example --extra operators=6, or --extra operators=174M*complex64",
+        )
+    return Extra(name.strip(), int(wanted))
+
+
+def _bytes(size: str) -> float:
+    """Read GB, or a count of numbers and what each of them takes.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    count, times, kind = size.partition("*")
+    if not times:
+        return float(size) * GB
+    if kind.strip() not in BYTES_OF_A_NUMBER:
+        raise ValueError(f"{kind} is no type of numbers")
+    number, letter = count.strip(), count.strip()[-1:]
+    factor = COUNTS.get(letter, 1.0)
+    numbers = float(number[:-1] if letter in COUNTS else number) * factor
+    return numbers * BYTES_OF_A_NUMBER[kind.strip()]

@@ -42,12 +42,31 @@ def test_a_plan_as_text_begins_with_the_class(
 
 
 @pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ("174M*complex64", 1_392_000_000),
+        ("0.5B*bfloat16", 1_000_000_000),
+        ("1000*int8", 1000),
+        ("2.5", 2_500_000_000),
+    ],
+)
+def test_what_is_beside_the_model_may_be_counted_in_numbers(
+    llama: str, size: str, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["plan", llama, *MACHINE, "--extra", f"operators={size}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["extras"] == {"operators": expected}
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--extra", "operators"], "--extra operators is no NAME=GB"),
         (["--extra", "=6"], "--extra =6 is no NAME=GB"),
         (["--extra", "operators=-1"], "write for example --extra operators=6"),
         (["--extra", "operators=nan"], "write for example --extra operators=6"),
+        (["--extra", "operators=174M*complex65"], "write for example --extra operators=6"),
+        (["--extra", "operators=1MM*int8"], "and no NAME=COUNT*TYPE"),
+        (["--extra", "operators=*int8"], "and no NAME=COUNT*TYPE"),
         (["--gpus", "-1"], "-1 is not in the range"),
         (["--gpu-memory", "-80"], "-80 is no positive number"),
         (["--gpu-memory", "inf"], "inf is no positive number"),
