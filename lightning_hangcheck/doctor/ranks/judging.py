@@ -72,7 +72,8 @@ def _undone(trial: Trial, name: str, needed: Sequence[int], done: dict[int, Note
     waiting = sorted(inside - set(done))
     absent = sorted(set(needed) - inside)
     who = f"rank {format_ranks(waiting)}" if waiting else "nobody"
-    verb = "hangs" if trial.ended == "silent" else "failed"
+    hangs = trial.ended == "silent" and not COMPLAINT.search(trial.last_words)
+    verb = "hangs" if hangs else "failed"
     found = f"{who} {verb} in {name}"
     if absent:
         found += f", rank {format_ranks(absent)} has not come there"
@@ -87,15 +88,13 @@ def _sum(name: str, notes: Sequence[Note], ranks: int) -> Check:
     wrong = [note for note in notes if note.sums != (right, right)]
     if wrong:
         found = f"rank {format_ranks(one.rank for one in wrong)} got {wrong[0].sums}, not {right:g}"
-        remedy = (
-            "export NCCL_P2P_DISABLE=1, and have the memory of the GPUs tested: dcgmi diag -r 3"
-        )
+        remedy = "have that host's memory and GPUs tested: dcgmi diag -r 3"
         return Check(name, "failed", found, remedy)
     return Check(name, "ok", f"every rank got the sum {right:g}")
 
 
 def _pairs(trial: Trial) -> Iterator[Check]:
-    """The slowest pair of each backend, and below it all others."""
+    """All pairs of each backend, the slowest first."""
     timed = [note for note in trial.notes if note.round_trip_s and _is_first_of_pair(note)]
     for backend in dict.fromkeys(note.backend for note in timed):
         ours = sorted(
@@ -120,11 +119,11 @@ def _nobody(trial: Trial) -> Check:
 
 def _ending(trial: Trial) -> str:
     """How the trial ended, with the first complaint."""
-    if trial.ended == "silent":
-        return f" (given up after {trial.waited_s:.0f} s without news)"
     complaint = COMPLAINT.search(trial.last_words)
     if complaint:
         return f": {complaint[1]}"
+    if trial.ended == "silent":
+        return f" (given up after {trial.waited_s:.0f} s without news)"
     return f" (the launcher ended with exit code {trial.exit_code})"
 
 

@@ -41,6 +41,7 @@ class Note(Struct, frozen=True):
 
     Attributes:
         did: ``start``, ``begin`` and ``done`` of a step, ``no device``, ``end``.
+        restarts: How often the launcher had started all ranks again before.
         sums: Least and largest number that all_reduce gave.
     """
 
@@ -48,6 +49,7 @@ class Note(Struct, frozen=True):
     rank: int
     step: str = ""
     backend: str = ""
+    restarts: int = 0
     world_size: int = 0
     host: str = ""
     sums: tuple[float, float] | None = None
@@ -70,7 +72,7 @@ class Trial(Struct, frozen=True, kw_only=True):
         ended: By itself, or by us because nothing was heard for too long.
         waited_s: Without any news, at the end.
         exit_code: Of the launcher, None where it was still there at the end.
-        last_words: What the launcher and the ranks complained of.
+        last_words: What the launcher and the ranks complained of until then.
     """
 
     notes: tuple[Note, ...]
@@ -121,10 +123,11 @@ def try_ranks(
                 with suppress(subprocess.TimeoutExpired):
                     launcher.wait(GRACE_S)
             exit_code = launcher.poll()
+            # before they are ended, of which they complain too; pread, because the place in the
+            # file is that of the writers
+            words = os.pread(complaints.fileno(), MOST_WORDS, 0).decode(errors="replace")
         finally:
             _end(launcher)
-        complaints.seek(0)
-        words = complaints.read(MOST_WORDS).decode(errors="replace")
     return msgspec.structs.replace(trial, exit_code=exit_code, last_words=words)
 
 
@@ -144,7 +147,8 @@ def _listen(launcher: subprocess.Popen[bytes], limits: Limits) -> Trial:
         if not data:
             break
         *lines, unread = (unread + data).split(b"\n")
-        heard = [note for line in lines if (note := read_note(line)) is not None]
+        # what comes after a failure and a restart is no news of the failure
+        heard = [note for line in lines if (note := read_note(line)) and not note.restarts]
         notes += heard
         news = time.monotonic() if heard else news
     return Trial(notes=tuple(notes))

@@ -68,10 +68,11 @@ class _Notes:
     """Says what happens, each time in one write, so that lines of several ranks never mix."""
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
+        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self._who = {"rank": rank, "restarts": restarts}
 
     def __call__(self, did: str, **facts: object) -> None:
-        line = MARK + json.dumps({"did": did, "rank": self._rank, **facts})
+        line = MARK + json.dumps({"did": did, **self._who, **facts})
         os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
     def step(self, step: str, backend: str) -> _Step:

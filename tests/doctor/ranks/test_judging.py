@@ -109,6 +109,13 @@ def test_a_complaint_is_quoted_without_what_torch_puts_in_front() -> None:
     )
 
 
+def test_ranks_that_failed_and_are_started_again_do_not_hang() -> None:
+    notes = (_start(0), _start(1), _begin(0, "rendezvous"), _begin(1, "rendezvous"))
+    words = "[rank1]: RuntimeError: no such interface\n"
+    *_, last = judge_trial(Trial(notes=notes, ended="silent", waited_s=15.0, last_words=words))
+    assert "failed in rendezvous (gloo): RuntimeError" in last.sentence
+
+
 def test_a_launcher_that_sends_output_elsewhere_is_a_warning() -> None:
     (check,) = judge_trial(Trial(notes=(), exit_code=0))
     assert check.status == "warning"

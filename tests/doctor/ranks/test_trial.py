@@ -50,7 +50,7 @@ def test_a_rank_that_freezes_is_named_with_its_step_and_is_ended() -> None:
         Limits(step_s=10.0),
         PYTHONPATH=str(PROGRAMS / "stopping"),
         TEST_STOPPED_RANK="1",
-        TEST_STOPPED_AT='"done", "rank": 1, "step": "barrier"',
+        TEST_STOPPED_AT='"done", "rank": 1, "restarts": 0, "step": "barrier"',
     )
     *_, last = judge_trial(trial)
     assert last.status == "failed", trial
@@ -59,7 +59,8 @@ def test_a_rank_that_freezes_is_named_with_its_step_and_is_ended() -> None:
 
 @pytest.mark.real
 def test_an_interface_that_is_not_there_fails_in_the_rendezvous() -> None:
-    trial = _try(TORCHRUN, GLOO_SOCKET_IFNAME="no-such-0")
+    """A launcher that starts failed ranks again changes nothing of that."""
+    trial = _try((*TORCHRUN, "--max-restarts=1"), GLOO_SOCKET_IFNAME="no-such-0")
     *_, last = judge_trial(trial)
     assert (last.name, last.status) == ("rendezvous (gloo)", "failed"), trial
     assert "no-such-0" in last.sentence
