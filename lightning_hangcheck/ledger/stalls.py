@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 STANDING = ("suspect", "hang", "dead")
+OVER = ("crashed", "finished")
+"""How a round ends, and with it its silence."""
 
 
 class Stall(Struct, frozen=True, kw_only=True):
@@ -38,25 +40,27 @@ class Stalls:
     def __init__(self) -> None:
         self._over: list[Stall] = []
         self._standing: Verdict | None = None
-        self._told_ns = 0
+        self._since_ns = 0
 
     def take(self, verdict: Verdict, now_ns: int) -> None:
-        """Take a verdict.
+        """Take a verdict; one that tells a silence again, or its aftermath, begins no other.
 
         Args:
             verdict: That is told.
             now_ns: Monotonic nanoseconds.
         """
         if verdict.verdict in STANDING:
-            self._standing, self._told_ns = verdict, now_ns
-        elif verdict.verdict == "recovered" and self._standing is not None:
+            since_ns = now_ns - int(verdict.stalled_for_s * NANOSECONDS)
+            self._since_ns = min(self._since_ns, since_ns) if self._standing else since_ns
+            self._standing = verdict
+        elif verdict.verdict == "recovered":
             self._close(verdict.stalled_for_s)
+        elif verdict.verdict in OVER:
+            self._close((now_ns - self._since_ns) / NANOSECONDS)
 
     def ended(self, now_ns: int) -> tuple[Stall, ...]:
         """Return all silences of the run, which ends now; one that stands lasted until now."""
-        if self._standing is not None:
-            since_told = max(0, now_ns - self._told_ns) / NANOSECONDS
-            self._close(self._standing.stalled_for_s + since_told)
+        self._close((now_ns - self._since_ns) / NANOSECONDS)
         return tuple(self._over)
 
     def _close(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.ledger.stalls import Stalls
 from lightning_hangcheck.observe.saving import save_verdict
 from lightning_hangcheck.report.terminal import render, render_again, render_line
 from lightning_hangcheck.rundir.layout import prepare_run_folder
@@ -50,11 +51,13 @@ class Publisher:
     Attributes:
         newest: The newest verdict that was told.
         told_ns: When that was, monotonic.
+        stalls: Of the run, by what was told.
     """
 
     def __init__(self, folder: RunFolder, journals: Path) -> None:
         self.newest: Verdict | None = None
         self.told_ns = 0
+        self.stalls = Stalls()
         self._folder = folder
         self._journals = Carrier(journals, partial(prepare_run_folder, folder))
         self._number: int | None = None
@@ -66,6 +69,7 @@ class Publisher:
     def publish(self, case: Case, verdict: Verdict, telling: Telling) -> None:
         """Tell a verdict: on the console as asked, and in the run folder with its evidence."""
         self.newest, self.told_ns = verdict, time.monotonic_ns()
+        self.stalls.take(verdict, self.told_ns)
         if telling == "line":
             _print(render_line(verdict))
         elif telling == "report":

@@ -32,6 +32,7 @@ from lightning_hangcheck.watch.messages import (
 from lightning_hangcheck.watch.note_keeper import NoteKeeper
 from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
+from lightning_hangcheck.watch.ranks.run_ledger import RunLedger
 from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Service:
         self._session = session
         self._publisher = Publisher(_settle(session), session.journals)
         self._record = RunRecorder(session)
+        self._ledger = RunLedger(session, settings)
         self._watcher = Watcher(
             session, settings, self._publisher, self._hang_proven, rounds_so_far(session)
         )
@@ -71,6 +73,7 @@ class Service:
     def run(self) -> None:
         """Watch until the job is over, tell its end, and leave nothing behind."""
         ended = None
+        self._publisher.save(self._ledger.look_around)
         while ended is None and not self._over():
             self._watcher.tick()
             self._publisher.watch_storage()
@@ -136,6 +139,9 @@ class Service:
         last = describe_round(roster.round.number, roster.round.started_at, verdict)
         record = self._record.end(roster, (*self._watcher.earlier, last), exit_code)
         self._publisher.save(partial(self._record.write, record))
+        stalls = self._publisher.stalls.ended(time.monotonic_ns())
+        line = self._ledger.line(roster, verdict, exit_code, stalls)
+        self._publisher.save(partial(self._ledger.write, line))
 
     def _hang_proven(self) -> None:
         """`hangcheck run` may end the job on this, so the evidence should be on the disk first."""

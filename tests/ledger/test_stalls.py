@@ -38,6 +38,22 @@ def test_a_stall_that_stands_lasts_to_the_end() -> None:
     assert (stall.seconds, stall.explained) == (80, False)
 
 
+def test_the_aftermath_of_a_stall_is_no_other_stall_and_not_its_beginning() -> None:
+    stalls = Stalls()
+    stalls.take(verdict("hang", 30), 100 * SECOND)
+    stalls.take(verdict("hang", 30), 200 * SECOND)
+    (stall,) = stalls.ended(210 * SECOND)
+    assert stall.seconds == 140
+
+
+def test_the_end_of_a_round_ends_its_stall() -> None:
+    stalls = Stalls()
+    stalls.take(verdict("dead", 10), 100 * SECOND)
+    stalls.take(verdict("crashed", 0), 105 * SECOND)
+    (stall,) = stalls.ended(900 * SECOND)
+    assert (stall.verdict, stall.seconds) == ("dead", 15)
+
+
 def test_a_run_without_silence_has_none() -> None:
     stalls = Stalls()
     stalls.take(verdict("finished", 0), 0)
