@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.ledger.records import Place
 from lightning_hangcheck.machine.process_stat import read_process_stat
 from lightning_hangcheck.probes.bounded_child import ChildLate, answer_of
-from lightning_hangcheck.probes.gpu.use import gpus_here
+from lightning_hangcheck.probes.gpu.use import gpu_names
 from lightning_hangcheck.text.shown_command import show_command
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def look_around(identity: Identity) -> Place:
         ranks=identity.world_size or 1,
         cpu=_processor(),
         cores=len(os.sched_getaffinity(0)),
-        gpus=tuple(gpu.name for gpu in gpus_here(GPU_LIMIT_S)[0] or () if gpu.name),
+        gpus=gpu_names(GPU_LIMIT_S),
         commit=commit,
         dirty=dirty,
         command=show_command(sys.orig_argv),

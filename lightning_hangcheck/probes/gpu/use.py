@@ -72,6 +72,12 @@ def gpus_here(time_limit_s: float, driver: Path = DRIVER) -> Looked[tuple[GpuSta
     return guarded("gpu", WHAT, None, lambda: _states(time_limit_s))
 
 
+def gpu_names(time_limit_s: float, driver: Path = DRIVER) -> tuple[str, ...]:
+    """Return the models of this machine's GPUs; empty where the driver tells none in time."""
+    states, _ = gpus_here(time_limit_s, driver)
+    return tuple(state.name for state in states or () if state.name)
+
+
 def _states(time_limit_s: float) -> Looked[tuple[GpuState, ...]]:
     devices, gaps = _devices(time_limit_s)
     return tuple(device.state for device in devices or ()), gaps
