@@ -51,6 +51,8 @@ PARTS = frozenset(
 )
 """What lies in this package's own folder, as a test of it holds: a project's folder may have the
 same name, and what else lies in that is its owner's."""
+EXAMPLE = "reference_script"
+"""A wheel has the reference script, too. It stands for a user's script, and is told as one."""
 TYPED_IN = re.compile(r"^<(ipython-input|python-input|stdin)")
 """What a person types into a notebook, a prompt or a pipe has no file, and is the user's."""
 STANDARD = re.compile(r"^<|/lib(64)?/((python|pypy)3(\.\d+)?t?/|python3\d+\.zip/)")
@@ -87,9 +89,10 @@ def owner_of(file: str) -> Owner:
         and what it generates; ``user`` for all else, a package installed in place included.
     """
     rooted = f"/{file}"
-    if _is_part_of_ours(rooted):
+    part = _part_of_ours(rooted)
+    if part in PARTS:
         return Owner("ours")
-    if TYPED_IN.match(file):
+    if part == EXAMPLE or TYPED_IN.match(file):
         return Owner("user")
     installed = INSTALLED.search(rooted)
     if installed is not None:
@@ -117,7 +120,6 @@ def is_standard(file: str) -> bool:
     return owner_of(file).kind == "standard"
 
 
-def _is_part_of_ours(rooted: str) -> bool:
-    """Whether the innermost folder of this package's name holds the file as this package does."""
-    _, found, inside = rooted.rpartition(f"/{PACKAGE}/")
-    return bool(found) and inside.partition("/")[0] in PARTS
+def _part_of_ours(rooted: str) -> str:
+    """What of this package holds the file, if the innermost folder of its name is this package."""
+    return rooted.rpartition(f"/{PACKAGE}/")[2].partition("/")[0]
