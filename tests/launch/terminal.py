@@ -31,6 +31,7 @@ class Terminal:
         self.shown = ""
         self.pid, self._master = os.forkpty()
         if self.pid == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a test run below nohup ignores it
             os.chdir(folder)
             os.execvpe(  # noqa: S606 - a terminal's first program has no shell above it
                 command[0], list(command), {**os.environ, **environment}
