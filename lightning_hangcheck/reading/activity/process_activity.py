@@ -95,10 +95,10 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
     main_share = threads.get(after.pid, cpu_share)
     awaited = awaited_threads(later)
     awaited_share = cpu_share if awaited is None else sum(threads.get(tid, 0.0) for tid in awaited)
-    flowed, starved = _flowed(before, after), _starved(before, after, seconds)
+    flowed, starved = _flowed(before, after), is_starved(before, after, seconds)
     carried = (
         flowed > MANY_BYTES
-        or _transfers(after, flowed, seconds)
+        or _transfers(before, after, flowed, seconds)
         or _connection_carries(earlier, later)
         or _storage_answers(before, after, seconds, computes=starved or main_share >= IDLE_SHARE)
     )
@@ -151,12 +151,19 @@ def _flowed(before: ProcessState, after: ProcessState) -> int:
     return sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
 
 
-def _transfers(after: ProcessState, flowed: int, seconds: float) -> bool:
+def _transfers(before: ProcessState, after: ProcessState, flowed: int, seconds: float) -> bool:
+    """Whether so much flows that the main thread's call makes way.
+
+    At a connection only what connections carried counts, where the kernel tells that: what our own
+    threads read meanwhile, late on a crowded machine, is more than a download may be.
+    """
     main = after.threads[0] if after.threads else None
     if main is None:
         return False
     span_s = max(seconds, SHORTEST_FLOW_S)
     if any(target.kind == "socket" for target in main.waits_for):
+        if before.network_bytes is not None and after.network_bytes is not None:
+            flowed = after.network_bytes - before.network_bytes
         return flowed > DOWNLOAD_RATE * span_s
     return main.syscall in TRANSFER_CALLS and flowed > TRANSFER_RATE * span_s
 
@@ -208,7 +215,7 @@ def _storage_answers(
     return second.turns - first.turns > STORAGE_ANSWERS * seconds
 
 
-def _starved(before: ProcessState, after: ProcessState, seconds: float) -> bool:
+def is_starved(before: ProcessState, after: ProcessState, seconds: float) -> bool:
     """Whether the main thread had work to do, but others had the processor."""
     first, second = before.threads[:1], after.threads[:1]
     if not first or not second or first[0].queued_s is None or second[0].queued_s is None:

@@ -48,6 +48,7 @@ class ProcessActivity(Struct, frozen=True, kw_only=True):
         cpu_share: Processor time of all threads over that span, in cores.
         bytes: Read and written over that span.
         carried: Bytes flowed, or storage answered: no loop of mere computing does that.
+        starved: It was ready, and others had the processor: it ran too little to be known.
         stacks: Whether Python stacks were among them.
     """
 
@@ -57,6 +58,7 @@ class ProcessActivity(Struct, frozen=True, kw_only=True):
     cpu_share: float = 0.0
     bytes: int = 0
     carried: bool = False
+    starved: bool = False
     stacks: bool = False
 
 
@@ -123,7 +125,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         livelocked = not carried and _livelocked(view, seen)
         activity = "busy" if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
-    circling = activity == "busy" and _circles(view, process, stuck)
+    circling = activity == "busy" and not process.starved and _circles(view, process, stuck)
     return replace(found, activity=activity, wait=wait, circling=circling)
 
 
@@ -141,6 +143,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     if not steps:
         return ProcessActivity(activity=ended or "unseen", samples=min(1, len(usable)))
     seconds = sum(step.seconds for step in steps)
+    main_share = sum(step.main_share * step.seconds for step in steps) / seconds
     return ProcessActivity(
         activity=ended or _by_steps(steps, look.role),
         samples=len(steps) + 1,
@@ -148,6 +151,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         cpu_share=sum(step.cpu_share * step.seconds for step in steps) / seconds,
         bytes=sum(step.bytes for step in steps),
         carried=any(step.carried for step in steps),
+        starved=main_share < BUSY_SHARE and any(step.starved for step in steps),
         stacks=any(sample.stack is not None for sample in usable),
     )
 

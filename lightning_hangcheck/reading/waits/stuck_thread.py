@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.reading.activity.process_activity import BUSY_SHARE, thread_shares
+from lightning_hangcheck.reading.activity.process_activity import (
+    BUSY_SHARE,
+    is_starved,
+    thread_shares,
+)
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.kernel_targets import targets_of
 from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
@@ -60,19 +64,28 @@ def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:
 
     A thread in Python code gives it up when another asks; one in a C call may not, and then the
     page's pulse stands still. Without a page, a thread that has it twice while it sleeps keeps it.
+    One that only gets no processor would go on, and whether it gave the lock up then nobody knows.
     """
     samples = [one for one in look.samples if one.kernel is not None and one.stack is not None][-2:]
     if len(samples) < 2:
         return None
     earlier, newest = samples
     before, keeper = _owner(earlier), _owner(newest)
-    if keeper is None:
+    if keeper is None or _gets_no_processor(earlier, newest):
         return None
     if beat is not None and beat.pulse_ns > 0:
         stale = newest.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
         return keeper if stale else None
     same = before is not None and (before.tid, before.frames) == (keeper.tid, keeper.frames)
     return keeper if same and not _computes(earlier, newest, keeper) else None
+
+
+def _gets_no_processor(earlier: Sample, newest: Sample) -> bool:
+    """Of its main thread the kernel tells that; others starve where that one does."""
+    seconds = (newest.taken_ns - earlier.taken_ns) / NANOSECONDS
+    if earlier.kernel is None or newest.kernel is None:
+        return False
+    return is_starved(earlier.kernel, newest.kernel, seconds)
 
 
 def _owner(sample: Sample) -> ThreadStack | None:

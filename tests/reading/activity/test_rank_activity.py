@@ -27,6 +27,7 @@ from cases import (
     user,
     worker,
 )
+from msgspec.structs import replace
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import (
@@ -112,6 +113,24 @@ def test_a_line_that_our_own_threads_read_between_two_looks_is_no_transfer(
     )
     seen = ProcessLook(pid=1, role="rank", samples=(first, second))
     assert _of_process(seen) == activity
+
+
+@pytest.mark.parametrize(("carried", "activity"), [(0, "idle"), (4_000, "moving")])
+def test_at_a_connection_only_what_connections_carried_is_a_transfer(
+    carried: int, activity: str
+) -> None:
+    """Our own threads read 1,200 bytes in a second where they came late."""
+    at_socket = {"state": "S", "waits_for": (WaitTarget(call="poll", kind="socket"),)}
+    samples = [
+        sample(IN_LOAD, NOW_NS + n * SECOND, pid=1, cpu_s=0, read_bytes=n * 1_200, **at_socket)
+        for n in range(2)
+    ]
+    told = tuple(
+        replace(one, kernel=replace(one.kernel, network_bytes=n * carried))
+        for n, one in enumerate(samples)
+        if one.kernel is not None
+    )
+    assert _of_process(ProcessLook(pid=1, role="rank", samples=told)) == activity
 
 
 def test_two_samples_of_the_same_moment_show_nothing() -> None:

@@ -35,6 +35,7 @@ from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import Sample
 
 WAITS = rank(0, IN_BARRIER)
 IN_QUEUE = (MAIN, user("load", 41), Frame("Queue.get", f"{STDLIB}/queue.py", 171))
@@ -120,6 +121,28 @@ def test_a_helper_that_keeps_the_interpreter_lock_holds_up_a_rank_in_a_collectiv
 def test_a_sleeper_that_owns_the_interpreter_lock_needs_no_pulse() -> None:
     assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD))))[3] == "gil_held"
     assert told(job(WAITS, with_lock_owner(rank(1, IN_LOAD, cpu=1.0))))[3] == "spinning"
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.1, "suspect"), (0.8, "healthy")])
+def test_who_keeps_the_lock_for_want_of_a_processor_is_not_blamed(share: float, kind: str) -> None:
+    """Importing torch on a crowded machine: ready to go on, and not let."""
+    beat = Beat(pid=101, pulse_ns=NOW_NS - 3 * SECOND)
+    holds = with_lock_owner(rank(1, IN_LOAD, silent=12.0, cpu=0.03, beat=beat, state="R"))
+    own = holds.processes[0]
+    samples = tuple(_queued(one, own.samples[0].taken_ns, share) for one in own.samples)
+    starved = msgspec.structs.replace(
+        holds, processes=(msgspec.structs.replace(own, samples=samples),)
+    )
+    assert judge(job(rank(0, IN_ALL_REDUCE), starved)).verdict == kind
+
+
+def _queued(one: Sample, since_ns: int, share: float) -> Sample:
+    """The sample of a main thread that waited such a share of its time for a processor."""
+    assert one.kernel is not None
+    main, *others = one.kernel.threads
+    main = msgspec.structs.replace(main, queued_s=share * (one.taken_ns - since_ns) / SECOND)
+    kernel = msgspec.structs.replace(one.kernel, threads=(main, *others))
+    return msgspec.structs.replace(one, kernel=kernel)
 
 
 def test_a_kept_lock_gives_way_to_the_file_that_its_owner_waits_for() -> None:
