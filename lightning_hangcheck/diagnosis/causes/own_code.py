@@ -91,8 +91,9 @@ def spinning(situation: Situation) -> Finding | None:
 
 
 SPINNING = Rule(cause="spinning", needs=("stacks",), find=spinning)
-NO_CAUSE_BY_ITSELF = frozenset({"socket", "futex", "time", "other"})
-"""Waits that the creation of a logger explains; a file, pipe or child tells more than a name."""
+NO_CAUSE_BY_ITSELF = frozenset({"socket", "futex", "time", "other", "process", "pipe"})
+"""Waits that the creation of a logger explains. A file or a lock on one is a cause of its own; a
+child or a pipe would only be `rank_stalled`, which the contract ranks below."""
 
 
 def logger_init(situation: Situation) -> Finding | None:

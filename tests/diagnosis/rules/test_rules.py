@@ -167,13 +167,14 @@ def test_a_name_of_the_users_function_is_no_cause_of_its_own() -> None:
     [
         ("create_logger", None, "logger_init"),
         ("create_logger", "socket", "logger_init"),
+        ("create_logger", "process", "logger_init"),
         ("create_logger", "lock", "file_lock"),
         ("create_logger", "file", "filesystem_wait"),
         ("flush_logger", "socket", "network_wait"),
         ("flush_logger", None, "rank_stalled"),
     ],
 )
-def test_a_function_that_creates_the_logger_explains_a_silent_connection(
+def test_a_function_that_creates_the_logger_explains_what_is_no_cause_by_itself(
     function: str, kind: str | None, cause: str
 ) -> None:
     waits = waiting_for(kind, "recvfrom", "10.0.0.7:443", 4711) if kind else {}
