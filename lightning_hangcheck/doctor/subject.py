@@ -20,6 +20,8 @@ class Subject(Struct, frozen=True, kw_only=True):
         checkpoints: Where it will save, as fsspec names places; None where nobody says.
         expect: Patterns of files that must be there, each by its path from there.
         needs: Files and folders that it reads.
+        loads: Checkpoints that it loads, each a file or folder.
+        backbone: The model that loads them: folder, file, or name in the hub's cache.
         fresh_minutes: Age above which these are too old; None where age does not matter.
     """
 
@@ -29,6 +31,8 @@ class Subject(Struct, frozen=True, kw_only=True):
     checkpoints: str | None = None
     expect: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+    backbone: str | None = None
     fresh_minutes: float | None = None
 
     @property

@@ -96,6 +96,8 @@ def test_options_of_doctor_are_frozen() -> None:
         "--checkpoints",
         "--expect",
         "--needs",
+        "--loads",
+        "--backbone",
         "--fresh",
         "--json",
     ]

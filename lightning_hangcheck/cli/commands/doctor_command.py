@@ -25,6 +25,7 @@ Examples:
   hangcheck doctor --only ranks -- torchrun --nproc_per_node=2
   hangcheck doctor --checkpoints s3://bucket/run --expect 'step_*/model.pt'
   hangcheck doctor --needs tokens.bin --needs labels.csv --fresh 60
+  hangcheck doctor --loads step_500/model.pt --backbone Qwen/Qwen2.5-0.5B
   hangcheck doctor --json -- srun --ntasks=8 python train.py
 """
 
@@ -61,6 +62,17 @@ Examples:
     help="A file or folder that the run reads; may be given several times.",
 )
 @click.option(
+    "--loads",
+    multiple=True,
+    metavar="CHECKPOINT",
+    help="A checkpoint that the run loads, file or folder; may be given several times.",
+)
+@click.option(
+    "--backbone",
+    metavar="MODEL",
+    help="The model that loads it: its folder, or its name in the hub's cache.",
+)
+@click.option(
     "--fresh",
     "fresh_minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -79,6 +91,8 @@ def doctor(
     checkpoints: str | None,
     expect: tuple[str, ...],
     needs: tuple[str, ...],
+    loads: tuple[str, ...],
+    backbone: str | None,
     fresh_minutes: float | None,
     *,
     as_json: bool,
@@ -98,6 +112,8 @@ def doctor(
         checkpoints=checkpoints,
         expect=expect,
         needs=needs,
+        loads=loads,
+        backbone=backbone,
         fresh_minutes=fresh_minutes,
     )
     asked = [question for question in QUESTIONS if not groups or question.group in groups]
