@@ -103,6 +103,20 @@ def test_options_of_doctor_are_frozen() -> None:
     ]
 
 
+def test_options_of_plan_are_frozen() -> None:
+    assert _options("plan") == [
+        "--gpus",
+        "--gpu-memory",
+        "--cpu-memory",
+        "--dtype",
+        "--context",
+        "--batch",
+        "--extra",
+        "--phase",
+        "--json",
+    ]
+
+
 def test_options_of_attach_and_merge_are_frozen() -> None:
     assert _options("attach") == ["--pid", "--run-dir", FLAG]
     assert _options("merge") == ["--run-dir"]

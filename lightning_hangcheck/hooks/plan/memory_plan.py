@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.planning.config import Fields
+    from lightning_hangcheck.planning.phases import PlannedPhase
     from lightning_hangcheck.planning.placing import Placement
     from lightning_hangcheck.planning.plan import Extra, Machine, Plan
     from lightning_hangcheck.planning.sizes import Sizes
@@ -38,6 +39,7 @@ def plan_memory(
     context: int | None = None,
     batch: int = 1,
     extras: tuple[Extra, ...] = (),
+    phases: tuple[PlannedPhase, ...] = (),
 ) -> Plan:
     """Say whether a model fits, where its parts go, how fast it will be, and what would help.
 
@@ -51,7 +53,8 @@ def plan_memory(
         dtype: Number format of the weights; None for the one they are stored in.
         context: Tokens of prompt and answer; None for 4,096, or as many as the model takes.
         batch: Sequences at a time.
-        extras: Modules kept on the first GPU beside it.
+        extras: Modules kept beside it.
+        phases: In which context, batch or extras differ.
 
     Raises:
         BadUsage: The configuration cannot be had, read or understood.
@@ -64,13 +67,14 @@ def plan_memory(
         meta = _without_data(path)
         if isinstance(meta, str):
             known = Model(model, fields, count_weights(fields))
-            return make_plan(known, machine, use, place, (*assumed, f"weights by formula: {meta}"))
+            notes = (*assumed, f"weights by formula: {meta}")
+            return make_plan(known, machine, use, place, notes, phases)
 
         def placing(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
             return meta.place(sizes, limits, use.dtype)
 
         known = Model(model, fields, meta.weights())
-        return make_plan(known, machine, use, placing, assumed)
+        return make_plan(known, machine, use, placing, assumed, phases)
 
 
 def _settle(
