@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from lightning_hangcheck.doctor.launching.launch import Launch, read_launch
+from lightning_hangcheck.planning.plan import Extra
 
 
 class Subject(Struct, frozen=True, kw_only=True):
@@ -22,6 +23,7 @@ class Subject(Struct, frozen=True, kw_only=True):
         needs: Files and folders that it reads.
         loads: Checkpoints that it loads, each a file or folder.
         backbone: The model that loads them: folder, file, or name in the hub's cache.
+        extras: What is kept in memory beside that model.
         fresh_minutes: Age above which these are too old; None where age does not matter.
     """
 
@@ -33,6 +35,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
     backbone: str | None = None
+    extras: tuple[Extra, ...] = ()
     fresh_minutes: float | None = None
 
     @property

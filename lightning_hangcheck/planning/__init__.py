@@ -11,5 +11,6 @@ __all__ = [
     "planner",
     "sizes",
     "speed",
+    "usual_use",
     "weights",
 ]

@@ -130,6 +130,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         seconds_per_token: About what one token takes, wherever the weights are; no measurement.
         seconds_per_pass: Least time to carry offloaded weights once, for each token; 0 if none.
         placed_by: Whose rules placed the layers.
+        unused: What is paid for and stays empty, in words; nothing where that is little.
         notes: What was assumed, and how sure it is.
         phases: Each by itself; all else is that of the phase that needs the most.
         ways_out: Only where something is offloaded or does not fit.
@@ -155,6 +156,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     speed: SpeedClass
     reason: str
     placed_by: str
+    unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     phases: tuple[PhasePlan, ...] = ()
     ways_out: tuple[WayOut, ...] = ()

@@ -45,9 +45,13 @@ def make_plan(
     hardest = max(plans, key=lambda name: _hardness(plans[name]), default="")
     plan = plans[hardest] if hardest else outline(model, machine, use, placing)
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
-    notes = (*assumed, *placed_for, *_unused(model, plan), *_notes(model, machine, plan.use))
-    told = tuple(_told(name, one) for name, one in plans.items())
-    return replace(plan, notes=notes, phases=told, ways_out=ways_out(model, plan))
+    return replace(
+        plan,
+        unused=tuple(_unused(model, plan)),
+        notes=(*assumed, *placed_for, *_notes(model, machine, plan.use)),
+        phases=tuple(_told(name, one) for name, one in plans.items()),
+        ways_out=ways_out(model, plan),
+    )
 
 
 def _hardness(plan: Plan) -> tuple[int, float, int]:

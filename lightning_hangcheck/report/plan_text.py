@@ -34,6 +34,7 @@ def render(plan: Plan) -> str:
         listed("class", [f"{plan.speed}: {MEANS[plan.speed]}"], MOST_LINES),
         _rows("paste", [[line] for line in _paste(plan)]),
         listed("ways out", _ways_out(plan), MOST_LINES) if plan.ways_out else [],
+        listed("unused", plan.unused, MOST_LINES),
         listed("notes", plan.notes, MOST_LINES),
     ]
     blocks = ["\n".join(lines) for lines in paragraphs if lines]

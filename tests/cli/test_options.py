@@ -98,6 +98,7 @@ def test_options_of_doctor_are_frozen() -> None:
         "--needs",
         "--loads",
         "--backbone",
+        "--extra",
         "--fresh",
         "--json",
     ]

@@ -91,11 +91,10 @@ def test_keeping_all_of_several_things_on_the_cpu_is_planned_too() -> None:
 @pytest.mark.parametrize(("gpu_gb", "said"), [(80, True), (24, False)])
 def test_memory_that_is_paid_for_and_stays_empty_is_said(gpu_gb: int, said: bool) -> None:
     plan = make_plan(model(), machine(gpu_gb), use())
-    notes = [note for note in plan.notes if "stays empty" in note]
-    assert bool(notes) == said
+    assert bool(plan.unused) == said
     if said:
-        assert "of 80 GB of GPU memory are used" in notes[0]
-        least = int(notes[0].partition("one GPU of ")[2].split()[0])
+        assert "of 80 GB of GPU memory are used" in plan.unused[0]
+        least = int(plan.unused[0].partition("one GPU of ")[2].split()[0])
         assert make_plan(model(), machine(least), use()).fits
         assert not make_plan(model(), machine(least - 1), use()).fits
 

@@ -14,6 +14,7 @@ from lightning_hangcheck.doctor.groups import GROUPS, QUESTIONS
 from lightning_hangcheck.doctor.subject import Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.planning.beside import read_extra
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 FRESH_MINUTES = 30.0
@@ -73,6 +74,13 @@ Examples:
     help="The model that loads it: its folder, or its name in the hub's cache.",
 )
 @click.option(
+    "--extra",
+    "extras",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="What is kept in memory beside that model, as for `hangcheck plan`.",
+)
+@click.option(
     "--fresh",
     "fresh_minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -93,6 +101,7 @@ def doctor(
     needs: tuple[str, ...],
     loads: tuple[str, ...],
     backbone: str | None,
+    extras: tuple[str, ...],
     fresh_minutes: float | None,
     *,
     as_json: bool,
@@ -105,6 +114,8 @@ def doctor(
     """
     if expect and checkpoints is None:
         raise BadUsage("--expect needs a place to look", "say it too: --checkpoints PLACE")
+    if extras and backbone is None:
+        raise BadUsage("--extra stands beside a model", "say which: --backbone MODEL")
     subject = Subject(
         command=command,
         environment=dict(os.environ),
@@ -114,6 +125,7 @@ def doctor(
         needs=needs,
         loads=loads,
         backbone=backbone,
+        extras=tuple(map(read_extra, extras)),
         fresh_minutes=fresh_minutes,
     )
     asked = [question for question in QUESTIONS if not groups or question.group in groups]

@@ -17,8 +17,11 @@ from lightning_hangcheck.doctor.needed.backbone_fit import (
     layers_beyond,
     sizes_in_names_differ,
 )
-from lightning_hangcheck.doctor.needed.model_files import ModelFiles, read_model_files
-from lightning_hangcheck.doctor.surroundings.hugging_face import cache_folder
+from lightning_hangcheck.doctor.needed.model_files import (
+    ModelFiles,
+    find_model,
+    read_model_files,
+)
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.text.amounts import several
 
@@ -60,22 +63,14 @@ def model_fits(subject: Subject) -> tuple[Check, ...]:
 def _read(name: str, environment: Mapping[str, str]) -> _Named | Check:
     """Return what its files say, or the check that says why they cannot."""
     try:
-        return _Named(name, apart(TIME_LIMIT_S, lambda: read_model_files(_find(name, environment))))
+        return _Named(
+            name, apart(TIME_LIMIT_S, lambda: read_model_files(find_model(name, environment)))
+        )
     except FileNotFoundError:
         remedy = f"correct its name, or fetch it: hf download {name}"
         return Check(FILES, "failed", f"{name} is not here", remedy)
     except (OSError, NoAnswerFromStorage) as error:
         return Check(FILES, "failed", f"{name} cannot be read: {error}", f"ls -l {name}")
-
-
-def _find(name: str, environment: Mapping[str, str]) -> Path:
-    """A file or folder, else the newest snapshot of that name in the hub's cache."""
-    path = Path(name).expanduser()
-    if path.exists() or name.startswith(("/", ".", "~")):
-        return path
-    kept = cache_folder(environment) / f"models--{name.replace('/', '--')}" / "snapshots"
-    snapshots = sorted(kept.glob("*"), key=lambda one: one.stat().st_mtime)
-    return snapshots[-1] if snapshots else path
 
 
 def _whole(one: _Named) -> Check:

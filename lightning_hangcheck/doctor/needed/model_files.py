@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,11 +21,12 @@ from lightning_hangcheck.doctor.needed.weight_files import (
     Shape,
     read_weight_file,
 )
+from lightning_hangcheck.doctor.surroundings.hugging_face import cache_folder
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.planning.config import CONFIG_NAME, Fields, read_config, read_fields
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
 ADAPTER = "adapter_config.json"
 TOKENIZER = "tokenizer.json"
@@ -65,6 +67,16 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     base: str = ""
     files: int = 0
     complaints: tuple[str, ...] = ()
+
+
+def find_model(name: str, environment: Mapping[str, str]) -> Path:
+    """Return a file or folder, else the newest snapshot of that name in the hub's cache."""
+    path = Path(name).expanduser()
+    if path.exists() or name.startswith(("/", ".", "~")):
+        return path
+    kept = cache_folder(environment) / f"models--{name.replace('/', '--')}" / "snapshots"
+    snapshots = sorted(kept.glob("*"), key=lambda one: one.stat().st_mtime)
+    return snapshots[-1] if snapshots else path
 
 
 def read_model_files(path: Path) -> ModelFiles:
