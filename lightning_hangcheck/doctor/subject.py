@@ -10,6 +10,9 @@ from msgspec import Struct
 from lightning_hangcheck.doctor.launching.launch import Launch, read_launch
 from lightning_hangcheck.planning.plan import Extra
 
+DEPTH = 3
+"""Folders: run, step and part of a checkpoint."""
+
 
 class Subject(Struct, frozen=True, kw_only=True):
     """A run before it starts.
@@ -19,6 +22,7 @@ class Subject(Struct, frozen=True, kw_only=True):
         environment: That the ranks will have.
         run_dir: Where the run will be recorded.
         checkpoints: Where it will save, as fsspec names places; None where nobody says.
+        depth: How many folders deep that place is looked at.
         expect: Patterns of files that must be there, each by its path from there.
         needs: Files and folders that it reads.
         loads: Checkpoints that it loads, each a file or folder.
@@ -31,6 +35,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
     run_dir: Path
     checkpoints: str | None = None
+    depth: int = DEPTH
     expect: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()

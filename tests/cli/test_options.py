@@ -94,6 +94,7 @@ def test_options_of_doctor_are_frozen() -> None:
         "--only",
         "--run-dir",
         "--checkpoints",
+        "--depth",
         "--expect",
         "--needs",
         "--loads",

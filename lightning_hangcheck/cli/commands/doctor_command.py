@@ -11,7 +11,7 @@ from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.examination import examine
 from lightning_hangcheck.doctor.examination_text import STYLES, render
 from lightning_hangcheck.doctor.groups import GROUPS, QUESTIONS
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.subject import DEPTH, Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.beside import read_extra
@@ -49,6 +49,13 @@ Examples:
     "--checkpoints",
     metavar="PLACE",
     help="Where the run saves: a folder, or s3://, gs://, hf:// and the like.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 20),
+    default=DEPTH,
+    metavar="FOLDERS",
+    help="How deep that place is looked at and shown [3].",
 )
 @click.option(
     "--expect",
@@ -97,6 +104,7 @@ def doctor(
     groups: tuple[str, ...],
     run_dir: Path | None,
     checkpoints: str | None,
+    depth: int,
     expect: tuple[str, ...],
     needs: tuple[str, ...],
     loads: tuple[str, ...],
@@ -121,6 +129,7 @@ def doctor(
         environment=dict(os.environ),
         run_dir=run_dir or Path(os.environ.get("HANGCHECK_RUN_DIR") or RUNS_FOLDER),
         checkpoints=checkpoints,
+        depth=depth,
         expect=expect,
         needs=needs,
         loads=loads,
