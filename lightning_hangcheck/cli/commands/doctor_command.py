@@ -95,7 +95,7 @@ Examples:
     flag_value=FRESH_MINUTES,
     default=None,
     metavar="MINUTES",
-    help="These must be newer than that [30 where no number is given].",
+    help="What --needs names must be newer than that [30 where no number is given].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answers as JSON, for programs.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")

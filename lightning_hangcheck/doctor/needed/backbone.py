@@ -6,6 +6,7 @@ weights that were never trained.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +27,7 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.doctor.subject import Subject
 
@@ -35,6 +36,8 @@ FIT = "checkpoint's backbone"
 TIME_LIMIT_S = 20.0
 """Of one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
 MOST_SHOWN = 3
+STEP = re.compile(r"(?:step|checkpoint)[_=-]?(\d+|final)", re.IGNORECASE)
+"""As Lightning (step=500), transformers (checkpoint-500) and most scripts name them."""
 
 
 class _Named(NamedTuple):
@@ -53,11 +56,22 @@ def model_fits(subject: Subject) -> tuple[Check, ...]:
     names = dict.fromkeys(filter(None, (*subject.loads, subject.backbone)))
     read = {name: _read(name, subject.environment) for name in names}
     checks = [one if isinstance(one, Check) else _whole(one) for one in read.values()]
+    checks += _of_one_step([name for name in subject.loads if name in read])
     backbone = read.get(subject.backbone or "")
     if isinstance(backbone, _Named):
         loaded = (read[name] for name in subject.loads)
         checks += [_fit(one, backbone) for one in loaded if isinstance(one, _Named)]
     return tuple(checks)
+
+
+def _of_one_step(names: Sequence[str]) -> list[Check]:
+    """Warn of checkpoints that are loaded together, and by their names are of other steps."""
+    steps = {name: found[-1] for name in names if (found := STEP.findall(name))}
+    if len(set(steps.values())) < 2:
+        return []
+    told = ", ".join(f"{name} (step {step})" for name, step in steps.items())
+    sentence = f"checkpoints of several steps are loaded together: {told}"
+    return [Check(FILES, "warning", sentence, "name those of one step: --loads step_N/...")]
 
 
 def _read(name: str, environment: Mapping[str, str]) -> _Named | Check:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 SAFE = (".safetensors",)
 OF_TORCH = (".bin", ".pt", ".pth", ".ckpt")
+ARCHIVE = b"PK\x03\x04"
+"""With this torch begins since 1.6; before that it wrote bare pickles, and so do others."""
+POINTER = b"version https://git-lfs"
 LONGEST_INDEX = 100_000_000
 """Bytes; the limit of the safetensors format for its header, far more than any index takes."""
 DEEPEST = 6
@@ -36,7 +39,7 @@ NAMES_OF_A_BASE = (
 
 
 class CannotBeRead(Exception):
-    """The file is damaged, or of a format that is not known here; the message says which."""
+    """The file is damaged; the message says how."""
 
 
 class Shape(tuple[int, ...]):
@@ -61,14 +64,22 @@ class WeightFile(Struct, frozen=True):
 
 
 def read_weight_file(path: Path) -> WeightFile:
-    """Read what a file of weights holds.
+    """Read what a file of weights holds: nothing, where it is of a format that is not known here.
 
     Raises:
         CannotBeRead: It is damaged, or no such file.
         OSError: It may not be read.
     """
+    with path.open("rb") as file:
+        beginning = file.read(len(POINTER))
+    if not beginning:
+        raise CannotBeRead("it is empty")
+    if beginning == POINTER:
+        raise CannotBeRead("it is a pointer of git-lfs to the real file: git lfs pull")
     if path.suffix in SAFE:
         return WeightFile(_safetensors(path))
+    if not beginning.startswith(ARCHIVE):
+        return WeightFile({})
     content = _index_of_torch(path)
     return WeightFile(dict(_tensors(content, (), set())), _base(content))
 
@@ -93,10 +104,6 @@ def _safetensors(path: Path) -> dict[str, Shape]:
 
 
 def _index_of_torch(path: Path) -> object:
-    with path.open("rb") as file:
-        is_archive = file.read(4) == b"PK\x03\x04"
-    if not is_archive:
-        raise CannotBeRead("it is none of torch's archives (before 1.6 it saved in another format)")
     try:
         with zipfile.ZipFile(path) as archive:
             return _inert_index(archive)

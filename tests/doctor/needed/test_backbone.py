@@ -132,6 +132,21 @@ def test_layers_of_a_module_of_another_name_are_not_the_backbones(
     assert _fit(_saved(tmp_path / "model.pt", shapes), small).status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("other", "status"), [("step_500/b.pt", None), ("step=400.ckpt", "warning"), ("b.pt", None)]
+)
+def test_checkpoints_of_several_steps_are_told(
+    tmp_path: Path, other: str, status: str | None
+) -> None:
+    files = [tmp_path / "step_500" / "a.pt", tmp_path / other]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        _saved(file, {"w": (1,)})
+    run = Subject(environment={}, run_dir=tmp_path, loads=tuple(map(str, files)))
+    found = [one.status for one in model_fits(run) if "several steps" in one.sentence]
+    assert found == ([status] if status else [])
+
+
 def test_another_tokenizer_is_told(tmp_path: Path, small: Path) -> None:
     other = write_model(tmp_path / "other", SMALL, tokens=31)
     check = _fit(other, small)

@@ -71,9 +71,33 @@ def test_a_file_that_is_cut_off_says_so(tmp_path: Path, name: str) -> None:
         read_weight_file(file)
 
 
-@pytest.mark.parametrize("name", ["a.safetensors", "a.pt"])
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x04\0\0\0\0\0\0\0nope", b"x" * 999])
-def test_what_is_no_file_of_weights_says_so(tmp_path: Path, name: str, content: bytes) -> None:
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.safetensors", b"", "empty"),
+        ("a.pt", b"", "empty"),
+        ("a.safetensors", POINTER, "git lfs pull"),
+        ("a.bin", POINTER, "git lfs pull"),
+        ("a.safetensors", b"\x04\0\0\0\0\0\0\0nope", "damaged"),
+        ("a.safetensors", b"x" * 999, "no safetensors"),
+        ("a.ckpt", b"PK\x03\x04", "cut off"),
+    ],
+)
+def test_a_file_that_cannot_be_weights_says_so(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CannotBeRead):
+    with pytest.raises(CannotBeRead, match=said):
         read_weight_file(tmp_path / name)
+
+
+def test_a_format_that_is_not_known_is_no_damage(tmp_path: Path) -> None:
+    """Torch's own before 1.6 among them, in which many older models on the hub still are."""
+    file = tmp_path / "a.bin"
+    torch.save({"w": torch.ones(5)}, file, _use_new_zipfile_serialization=False)
+    assert read_weight_file(file).shapes == {}
+    file.write_bytes(b"tokens" * 9)
+    assert read_weight_file(file).shapes == {}
