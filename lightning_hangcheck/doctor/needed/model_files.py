@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter_config.json"
 TOKENIZER = "tokenizer.json"
-INDEX = "*.index.json"
+INDEX, SAFE_INDEX = "*.index.json", "*.safetensors.index.json"
 LONGEST_JSON = 200_000_000
 """Bytes; the largest tokenizer.json known has 33 million."""
 
@@ -91,10 +91,13 @@ def read_model_files(path: Path) -> ModelFiles:
         if path.suffix == ".json":
             return ModelFiles(fields=_fields(path))
         return _weights([path], [])
-    indexes, complaints = _indexed(path)
-    found = _weights(_weight_files(path), complaints)
-    missing = [name for name in indexes if name not in found.shapes]
+    files = _weight_files(path)
+    safe = any(one.suffix in SAFE for one in files)
+    named, complaints = _indexed(path, safe=safe)
+    found = _weights(files, complaints)
     complaints = list(found.complaints)
+    # what is in files of torch before 1.6 is not known
+    missing = [name for name in named if safe and name not in found.shapes]
     if missing and not complaints:
         which = f"{len(missing)} tensors, {missing[0]} for one"
         complaints.append(f"an index names {which}, that no file here holds")
@@ -128,11 +131,15 @@ def _weights(files: list[Path], complaints: list[str]) -> ModelFiles:
     return ModelFiles(shapes=shapes, base=base, files=len(files), complaints=tuple(complaints))
 
 
-def _indexed(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the tensors that an index names, and a complaint for each part that is missing."""
-    safe = [one for one in folder.glob(INDEX) if "safetensors" in one.name]
+def _indexed(folder: Path, *, safe: bool) -> tuple[list[str], list[str]]:
+    """Names of the tensors that an index names, and a complaint for each part that is missing.
+
+    Args:
+        folder: Of the model.
+        safe: Only what names safetensors files counts, as these are what is loaded.
+    """
     named: dict[str, str] = {}
-    for index in safe or folder.glob(INDEX):
+    for index in folder.glob(SAFE_INDEX if safe else INDEX):
         content = _json(index).get("weight_map")
         named |= content if isinstance(content, dict) else {}
     parts = sorted({part for part in named.values() if not (folder / part).exists()})

@@ -167,6 +167,22 @@ def test_a_part_that_is_missing_is_named(small: Path) -> None:
     assert "model-2.safetensors is missing" in check.sentence
 
 
+def test_an_index_of_files_that_nobody_would_load_does_not_count(small: Path) -> None:
+    """Folders on the hub have weights in both formats, and often only one is fetched."""
+    parts = {"model.embed_tokens.weight": "pytorch_model-1.bin"}
+    (small / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": parts}))
+    assert _whole(small).status == "ok"
+
+
+def test_parts_of_a_format_that_is_not_known_miss_nothing(small: Path) -> None:
+    (small / "model.safetensors").unlink()
+    part = small / "pytorch_model-1.bin"
+    torch.save({"a.weight": torch.ones(5)}, part, _use_new_zipfile_serialization=False)
+    index = json.dumps({"weight_map": {"a.weight": part.name}})
+    (small / "pytorch_model.bin.index.json").write_text(index)
+    assert _whole(small).status == "ok"
+
+
 def test_a_tensor_that_no_part_holds_is_named(small: Path) -> None:
     parts = {"model.norm.weight": "model.safetensors"}
     (small / "model.safetensors.index.json").write_text(json.dumps({"weight_map": parts}))
