@@ -188,7 +188,9 @@ def _what_agrees(files: ModelFiles, model: ModelFiles, compared: int) -> str:
         alike if compared else "",
         "the same tokens" if files.vocabulary and model.vocabulary else "",
     ]
-    return ", ".join(filter(None, said)) or "nothing contradicts it, no tensor has a name of its"
+    return (
+        ", ".join(filter(None, said)) or "nothing contradicts it, but no tensor could be compared"
+    )
 
 
 def _some(sentences: list[str]) -> str:
