@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.reading.knowledge.loading import causes_file
+from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ def aspect_of(view: RankView) -> str:
         return "outside"
     if ending_signal(view) is not None:
         return "killed"
+    if gpu_out_of_memory(last_words(view)) is not None:
+        return "gpu_memory"
     if last_words(view):
         return "raised"
     clean = view.process_exit is not None and view.process_exit.exit_code == 0

@@ -14,6 +14,7 @@ class Check(Struct, frozen=True):
         name: Of the check, for example ``"stacks readable"``.
         status: ``warning`` the run goes on with less, ``failed`` a promise cannot be kept.
         sentence: What was found.
+        details: More of what was found, a line each, as it should stand.
         remedy: What to do, with a command or a line to change; empty where nothing is needed.
     """
 
@@ -21,3 +22,4 @@ class Check(Struct, frozen=True):
     status: Literal["ok", "warning", "failed"]
     sentence: str
     remedy: str = ""
+    details: tuple[str, ...] = ()

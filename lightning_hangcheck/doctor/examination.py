@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from msgspec import Struct
 
 from lightning_hangcheck.doctor.check import Check
-from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.text.plain_text import one_line, visible
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -33,6 +33,7 @@ class Answer(Struct, frozen=True, kw_only=True):
         group: That the check belongs to.
         looked_at: What was looked at.
         found: What was seen there.
+        details: More of it, a line each.
         why: What goes wrong in a run where this is not ok.
         remedy: The command or line that mends it; empty where nothing is needed.
         seconds: That the check took.
@@ -46,6 +47,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     why: str
     remedy: str
     seconds: float
+    details: tuple[str, ...] = ()
 
 
 class Examination(Struct, frozen=True, kw_only=True):
@@ -128,6 +130,7 @@ def _answer(question: Question, check: Check, seconds: float) -> Answer:
         why=question.why,
         remedy=redact_text(check.remedy),
         seconds=seconds,
+        details=tuple(visible(redact_text(line)) for line in check.details),
     )
 
 

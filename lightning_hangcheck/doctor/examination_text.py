@@ -53,6 +53,7 @@ def _headline(examination: Examination) -> str:
 
 def _lines(answer: Answer) -> list[str]:
     lines = _row(answer.status, answer.check, _wrapped(answer.found))
+    lines += [f"{MARGIN}{line}" for line in answer.details]
     if answer.status != "ok":
         lines += _row("", "looked at", _wrapped(answer.looked_at))
         lines += _row("", "why", _wrapped(answer.why))

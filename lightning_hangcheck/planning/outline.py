@@ -10,7 +10,7 @@ from lightning_hangcheck.planning.config import Fields
 from lightning_hangcheck.planning.placing import fitting_limits, place, shares_of
 from lightning_hangcheck.planning.plan import Plan
 from lightning_hangcheck.planning.sizes import sizes_of
-from lightning_hangcheck.planning.speed import seconds_per_pass, speed_of
+from lightning_hangcheck.planning.speed import seconds_per_pass, seconds_per_token, speed_of
 from lightning_hangcheck.planning.weights import Weights
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) 
         max_memory=_max_memory(limits),
         offloaded_layers=sum(placement.layers[away:]),
         offloaded=sum(placement.weights[away:]),
+        seconds_per_token=seconds_per_token(shares, sizes.layers),
         seconds_per_pass=seconds_per_pass(shares),
         speed=speed,
         reason=reason,

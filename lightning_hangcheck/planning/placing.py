@@ -88,13 +88,14 @@ def fitting_limits(sizes: Sizes, machine: Machine, placing: Placing) -> tuple[in
     Returns:
         Bytes for each GPU, then for the main memory.
     """
+    main = machine.cpu - sizes.extras_on_cpu
     if not machine.gpus:
-        return (max(0, machine.cpu - sizes.cache - sizes.activations - sizes.extras),)
+        return (max(0, main - sizes.cache - sizes.activations - sizes.extras),)
     tenths = tuple(int(memory * GPU_SHARE) for memory in machine.gpus)
     kept = (0,) * len(machine.gpus)
     for _ in range(sizes.layers + 1):
         rooms = (memory - taken for memory, taken in zip(machine.gpus, kept, strict=True))
-        limits = (*(max(0, min(pair)) for pair in zip(tenths, rooms, strict=True)), machine.cpu)
+        limits = (*(max(0, min(pair)) for pair in zip(tenths, rooms, strict=True)), max(0, main))
         needed = tuple(
             memory - share.weights - share.headroom
             for memory, share in zip(
@@ -130,7 +131,7 @@ def shares_of(
             weights=placement.weights[index],
             cache=sizes.cache * mine // layers if runs else 0,
             activations=sizes.activations if runs else 0,
-            extras=0 if index else sizes.extras,
+            extras=(0 if index else sizes.extras) + (sizes.extras_on_cpu if name == "cpu" else 0),
         )
         taken = share.weights + share.cache + share.activations + share.extras
         taken += CUDA_CONTEXT if is_gpu else 0

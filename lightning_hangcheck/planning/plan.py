@@ -16,10 +16,11 @@ SPEEDS: tuple[SpeedClass, ...] = get_args(SpeedClass)
 
 
 class Extra(Struct, frozen=True):
-    """A module kept beside the model, on the first GPU."""
+    """A module kept beside the model: on the first GPU, or in main memory."""
 
     name: str
     size: int
+    on_cpu: bool = False
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -94,6 +95,25 @@ class WayOut(Struct, frozen=True, kw_only=True):
     speed: SpeedClass
 
 
+class PhasePlan(Struct, frozen=True, kw_only=True):
+    """What a phase comes to if the model is placed for it alone.
+
+    Attributes:
+        beside: Bytes kept beside the model then.
+        least_left: Bytes left on the fullest device; below 0 it does not fit.
+    """
+
+    name: str
+    context: int
+    batch: int
+    cache: int
+    activations: int
+    beside: int
+    least_left: int
+    speed: SpeedClass
+    reason: str
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """Whether a model fits, where its parts go, and how fast it will be.
 
@@ -107,9 +127,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         max_memory: Ready for ``from_pretrained``; keys of GPUs are their numbers.
         offloaded_layers: Layers that are not on a GPU, although there are GPUs.
         offloaded: Bytes of weights that are not on a GPU.
+        seconds_per_token: About what one token takes, wherever the weights are; no measurement.
         seconds_per_pass: Least time to carry offloaded weights once, for each token; 0 if none.
         placed_by: Whose rules placed the layers.
+        unused: What is paid for and stays empty, in words; nothing where that is little.
         notes: What was assumed, and how sure it is.
+        phases: Each by itself; all else is that of the phase that needs the most.
         ways_out: Only where something is offloaded or does not fit.
     """
 
@@ -128,11 +151,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     max_memory: dict[str, str]
     offloaded_layers: int
     offloaded: int
+    seconds_per_token: float
     seconds_per_pass: float
     speed: SpeedClass
     reason: str
     placed_by: str
+    unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    phases: tuple[PhasePlan, ...] = ()
     ways_out: tuple[WayOut, ...] = ()
 
     @property

@@ -45,7 +45,8 @@ class Sizes(Struct, frozen=True, kw_only=True):
         pieces: Weights in the order of running: embeddings, each layer, norm and head.
         cache: Keys and values of all layers.
         activations: In flight while one layer runs.
-        extras: Of all modules beside the model.
+        extras: Of the modules beside the model on the first GPU.
+        extras_on_cpu: Of those in main memory.
         quantized: The weights are loaded in 8 or 4 bits.
     """
 
@@ -53,6 +54,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
     cache: int
     activations: int
     extras: int
+    extras_on_cpu: int
     quantized: bool
 
     @property
@@ -74,7 +76,8 @@ def sizes_of(fields: Fields, weights: Weights, use: Use) -> Sizes:
         pieces=tuple(piece.bytes_in(use.dtype) for piece in pieces),
         cache=sum(cache_bytes(fields, use.context, use.batch, number)),
         activations=activation_bytes(fields, use.context, use.batch, number),
-        extras=sum(extra.size for extra in use.extras),
+        extras=sum(extra.size for extra in use.extras if not extra.on_cpu),
+        extras_on_cpu=sum(extra.size for extra in use.extras if extra.on_cpu),
         quantized=use.dtype in ("int8", "int4"),
     )
 

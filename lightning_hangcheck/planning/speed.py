@@ -16,12 +16,28 @@ DISK = 2e9
 """Bytes a second that a local NVMe disk reads; network storage is far slower."""
 MAIN_MEMORY = 50e9
 """Bytes a second that a processor reads of its memory: two channels of DDR5-4800 carry 77e9."""
+GPU_MEMORY = 1e12
+"""Bytes a second that a GPU reads of its own memory, by their data sheets: RTX 4090 1.0e12, A100
+1.6e12 to 2.0e12, H100 3.4e12, but L4 and T4 0.3e12."""
+LAYER_S = 0.5e-3
+"""Seconds in which Python starts the kernels of one layer, whatever they compute: a token of a
+model of 32 layers takes 20 to 30 ms in `generate`, also where the GPU could read it in 5."""
 ANSWER = 512
 """Tokens of a debugging run's longest answer, the cap that `generate` sets by default."""
 ACCEPTABLE_S, SLOW_S = 300.0, 3600.0
 """Seconds for such an answer: `generate` warns from five minutes on; none waits beyond an hour."""
 TIGHT = 0.05
 """Share of a GPU's memory that should be left: the allocator's fragments take some of it."""
+MEANS: dict[SpeedClass, str] = {
+    "fast": f"one GPU holds all, with {TIGHT:.0%} left for the allocator's fragments",
+    "good": "GPUs hold all, and nothing is carried for a token",
+    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes of carrying: from there "
+    "on `generate` warns",
+    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes of carrying: nobody waits longer "
+    "for one answer",
+    "too slow": f"{ANSWER} tokens take over {SLOW_S / 60:.0f} minutes, or it does not fit",
+}
+"""What each class promises, with the reason for its threshold."""
 
 
 def seconds_per_pass(shares: tuple[Share, ...]) -> float:
@@ -31,6 +47,12 @@ def seconds_per_pass(shares: tuple[Share, ...]) -> float:
     if "0" not in weights:
         return weights.get("cpu", 0) / MAIN_MEMORY + disk
     return weights.get("cpu", 0) / BUS + disk
+
+
+def seconds_per_token(shares: tuple[Share, ...], layers: int) -> float:
+    """Seconds that one token takes, about: each weight is read once, and each layer is started."""
+    on_gpus = sum(share.weights + share.cache for share in shares if share.device.isdigit())
+    return on_gpus / GPU_MEMORY + layers * LAYER_S + seconds_per_pass(shares)
 
 
 def speed_of(shares: tuple[Share, ...]) -> tuple[SpeedClass, str]:

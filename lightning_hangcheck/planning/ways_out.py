@@ -29,7 +29,12 @@ def ways_out(model: Model, plan: Plan) -> tuple[WayOut, ...]:
     """
     if plan.speed in ("fast", "good"):
         return ()
-    found = [*_smaller_numbers(model, plan), *_more_gpus(model, plan), *_less_text(model, plan)]
+    found = [
+        *_smaller_numbers(model, plan),
+        *_kept_on_cpu(model, plan),
+        *_more_gpus(model, plan),
+        *_less_text(model, plan),
+    ]
     if plan.fits:  # in main memory: only what would be faster helps
         found = [way for way in found if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
     return tuple(sorted(found, key=lambda way: not way.fits))
@@ -44,6 +49,20 @@ def _smaller_numbers(model: Model, plan: Plan) -> Iterator[WayOut]:
         yield _tried(model, plan.machine, use, f"{names[dtype]}: --dtype {dtype}")
 
 
+def _kept_on_cpu(model: Model, plan: Plan) -> Iterator[WayOut]:
+    """What stands beside the model, each alone in main memory, then all of it."""
+    extras = plan.use.extras
+    on_gpu = [extra for extra in extras if not extra.on_cpu and extra.size]
+    if not plan.machine.gpus:
+        return
+    for moved in [[extra] for extra in on_gpu] + ([on_gpu] if len(on_gpu) > 1 else []):
+        kept = (replace(one, on_cpu=one.on_cpu or one in moved) for one in extras)
+        use = replace(plan.use, extras=tuple(kept))
+        named = " and ".join(extra.name for extra in moved)
+        options = " ".join(f"--extra {one.name}={one.size / GB:g}@cpu" for one in moved)
+        yield _tried(model, plan.machine, use, f"keep {named} on the CPU: {options}")
+
+
 def _more_gpus(model: Model, plan: Plan) -> Iterator[WayOut]:
     """The least number of such GPUs, and the smallest single GPU."""
     present = plan.machine.gpus
@@ -56,14 +75,17 @@ def _more_gpus(model: Model, plan: Plan) -> Iterator[WayOut]:
                 break
         else:
             yield replace(way, change=f"more GPUs of {_whole_gb(present[-1])}, up to {MOST_GPUS}")
-    least = _smallest_gpu(model, plan)
+    least = smallest_gpu(model, plan)
     if least:
         machine = replace(plan.machine, gpus=(least * GB,))
         yield _tried(model, machine, plan.use, f"one GPU of {least} GB")
 
 
-def _smallest_gpu(model: Model, plan: Plan) -> int | None:
-    """Search by halves: a larger GPU never fits less."""
+def smallest_gpu(model: Model, plan: Plan) -> int | None:
+    """Return the GB of the smallest single GPU that would hold all; None if none would.
+
+    Search by halves: a larger GPU never fits less.
+    """
     low, high = 0, LARGEST_GPU_GB + 1
     while high - low > 1:
         middle = (low + high) // 2

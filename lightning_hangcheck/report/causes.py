@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from lightning_hangcheck.reading.knowledge.loading import CauseKnowledge, RemedyKnowledge
 
 MOST = 40
-WORDS = {"rank": "RANK", "pid": "PID", "place": "FILE:LINE", "function": "FUNCTION"}
+WORDS = {
+    "rank": "RANK",
+    "pid": "PID",
+    "place": "FILE:LINE",
+    "function": "FUNCTION",
+    "unused": "SO MANY GiB",
+}
 """What a verdict fills in: here a word that a reader replaces."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _THREAD = re.compile(r"https://(github\.com/[\w.-]+/[\w.-]+/(issues|discussions|pull)/|discuss\.)")
@@ -108,7 +114,7 @@ def _items(known: CauseKnowledge) -> Iterator[str]:
 
 
 def _filled(remedy: RemedyKnowledge) -> str:
-    limits = ", ".join(filter(None, (remedy.aspect, remedy.needs)))
+    limits = ", ".join(filter(None, (remedy.aspect, remedy.needs, remedy.phase)))
     when = f" ({limits})" if limits else ""
     return _PLACEHOLDER.sub(lambda match: WORDS.get(match[1], match[0]), remedy.text) + when
 

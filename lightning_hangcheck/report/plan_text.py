@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.planning.plan import GB
+from lightning_hangcheck.planning.speed import ANSWER, MEANS
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH, listed, plain
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.amounts import seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.planning.plan import Plan, Share
+    from lightning_hangcheck.planning.plan import PhasePlan, Plan, Share
 
 MOST_LINES = 24
 MARGIN = INDENT + " " * LABEL_WIDTH
@@ -26,10 +27,14 @@ def render(plan: Plan) -> str:
     paragraphs = [
         _headline(plan),
         _rows("needs", _needs(plan)),
+        _rows("phases", [_phase(phase) for phase in plan.phases]) if plan.phases else [],
         _rows("places", [_place(share) for share in plan.shares]),
         listed("offload", [_away(plan)], MOST_LINES),
+        listed("time", [_time(plan)], MOST_LINES),
+        listed("class", [f"{plan.speed}: {MEANS[plan.speed]}"], MOST_LINES),
         _rows("paste", [[line] for line in _paste(plan)]),
         listed("ways out", _ways_out(plan), MOST_LINES) if plan.ways_out else [],
+        listed("unused", plan.unused, MOST_LINES),
         listed("notes", plan.notes, MOST_LINES),
     ]
     blocks = ["\n".join(lines) for lines in paragraphs if lines]
@@ -63,7 +68,22 @@ def _needs(plan: Plan) -> list[list[str]]:
         ["weights", _gb(plan.weights), sure],
         ["KV cache", _gb(plan.cache), f"context {use.context} tokens, batch {use.batch}"],
         ["activations", _gb(plan.activations), "estimated, within a factor of 1.5"],
-        *([plain(name), _gb(size), "beside the model"] for name, size in plan.extras.items()),
+        *(
+            [plain(one.name), _gb(one.size), "in main memory" if one.on_cpu else "beside the model"]
+            for one in use.extras
+        ),
+    ]
+
+
+def _phase(phase: PhasePlan) -> list[str]:
+    left = phase.least_left
+    return [
+        plain(phase.name),
+        f"context {phase.context}, batch {phase.batch}",
+        f"cache {_gb(phase.cache)}",
+        f"activations {_gb(phase.activations)}",
+        f"beside {_gb(phase.beside)}",
+        f"{phase.speed}: {_gb(left)} left" if left >= 0 else f"{phase.speed}: {_gb(-left)} short",
     ]
 
 
@@ -99,6 +119,19 @@ def _away(plan: Plan) -> str:
         return "nothing is offloaded"
     layers = several(plan.offloaded_layers, "layer")
     return f"{layers}, {_gb(plan.offloaded)} of weights; placed by {plan.placed_by}"
+
+
+def _time(plan: Plan) -> str:
+    """What one generation takes; a model that does not make text token by token takes one pass."""
+    token = _about(plan.seconds_per_token)
+    if not plan.cache:
+        return f"about {token} for one pass"
+    return f"about {token} a token, {_about(plan.seconds_per_token * ANSWER)} for {ANSWER} tokens"
+
+
+def _about(seconds: float) -> str:
+    """Two digits: more would claim what an estimate does not know."""
+    return seconds_in_words(float(f"{seconds:.2g}"))
 
 
 def _ways_out(plan: Plan) -> list[str]:

@@ -94,9 +94,27 @@ def test_options_of_doctor_are_frozen() -> None:
         "--only",
         "--run-dir",
         "--checkpoints",
+        "--depth",
         "--expect",
         "--needs",
+        "--loads",
+        "--backbone",
+        "--extra",
         "--fresh",
+        "--json",
+    ]
+
+
+def test_options_of_plan_are_frozen() -> None:
+    assert _options("plan") == [
+        "--gpus",
+        "--gpu-memory",
+        "--cpu-memory",
+        "--dtype",
+        "--context",
+        "--batch",
+        "--extra",
+        "--phase",
         "--json",
     ]
 

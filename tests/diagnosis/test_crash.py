@@ -51,6 +51,34 @@ def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
     assert "rank 1 raised" in verdict.remedies[0].text
 
 
+FULL = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
+    "of 24.00 GiB of which 1.50 GiB is free. {} in fit (train.py:9)"
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_gpu_is_told_in_sizes_with_remedies_of_its_own(ranks: int) -> None:
+    first = gone(0, 1, order=0, words=FULL.format(""))
+    others = [gone(number, 1, order=number, words="DistError: peer") for number in range(1, ranks)]
+    verdict = judge(job(first, *others, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("crashed", "process_dead", (0,))
+    (told,) = (one.text for one in verdict.evidence if one.kind == "memory")
+    assert told == (
+        "its GPU was full: 2.00 GiB more were wanted, 1.50 GiB of 24.00 GiB were free, "
+        "512.00 MiB were missing"
+    )
+    assert verdict.remedies[0].text.startswith("Reduce batch size")
+    assert "max_new_tokens=256, or 128" in verdict.remedies[1].text
+    assert not any("PYTORCH_CUDA_ALLOC_CONF" in one.text for one in verdict.remedies)
+
+
+def test_memory_that_lies_in_pieces_has_its_own_remedy() -> None:
+    words = FULL.format("and 3.00 GiB is reserved by PyTorch but unallocated.")
+    verdict = judge(job(gone(0, 1, words=words), ended=True, exit_code=1))
+    assert verdict.remedies[1].text.startswith("3.00 GiB were kept in pieces")
+
+
 def _raising(view: RankView, at_ns: int, *, last_beat_ns: int = 0) -> RankView:
     beat = Beat(pid=1, ending="raised", ended_ns=at_ns, last_beat_ns=last_beat_ns)
     return _beaten(view, beat)

@@ -34,7 +34,7 @@ ASPECTS = {
     "rank_stalled": {None, "child", "input"},
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
-    "process_dead": {"killed", "raised", "silent", "left", "outside"},
+    "process_dead": {"killed", "raised", "gpu_memory", "silent", "left", "outside"},
 }
 
 

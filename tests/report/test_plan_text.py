@@ -6,6 +6,7 @@ import ast
 
 from planning.planned import machine, model, use
 
+from lightning_hangcheck.planning.phases import read_phase
 from lightning_hangcheck.planning.planner import make_plan
 from lightning_hangcheck.report.plan_text import render
 
@@ -42,6 +43,23 @@ def test_it_begins_with_the_class_and_the_reason() -> None:
     first, second = render(make_plan(model(), machine(80), use())).splitlines()[:2]
     assert first == "FAST  llama-8b (8.03 billion weights, 16.1 GB in bfloat16) on 1 GPU of 80.0 GB"
     assert second.strip().startswith("all on one GPU")
+
+
+def test_it_names_the_time_of_an_answer_and_what_the_class_means() -> None:
+    lines = render(make_plan(model(), machine(80), use())).splitlines()
+    assert "      time     about 0.033 s a token, 17 s for 512 tokens" in lines
+    assert (
+        "      class    fast: one GPU holds all, with 5% left for the allocator's fragments"
+        in lines
+    )
+
+
+def test_phases_stand_in_rows_of_their_own() -> None:
+    phases = (read_phase("rollout:context=8192,batch=2"), read_phase("train:optimizer=30"))
+    text = render(make_plan(model(), machine(80), use(), phases=phases))
+    rollout, train = text.partition("phases   ")[2].splitlines()[:2]
+    assert rollout.split()[:5] == ["rollout", "context", "8192,", "batch", "2"]
+    assert "beside 30.0 GB" in train
 
 
 def test_nothing_of_a_foreign_name_reaches_the_terminal_raw() -> None:

@@ -11,9 +11,10 @@ from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.examination import examine
 from lightning_hangcheck.doctor.examination_text import STYLES, render
 from lightning_hangcheck.doctor.groups import GROUPS, QUESTIONS
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.subject import DEPTH, Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.planning.beside import read_extra
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 FRESH_MINUTES = 30.0
@@ -25,6 +26,7 @@ Examples:
   hangcheck doctor --only ranks -- torchrun --nproc_per_node=2
   hangcheck doctor --checkpoints s3://bucket/run --expect 'step_*/model.pt'
   hangcheck doctor --needs tokens.bin --needs labels.csv --fresh 60
+  hangcheck doctor --loads step_500/model.pt --backbone Qwen/Qwen2.5-0.5B
   hangcheck doctor --json -- srun --ntasks=8 python train.py
 """
 
@@ -49,6 +51,13 @@ Examples:
     help="Where the run saves: a folder, or s3://, gs://, hf:// and the like.",
 )
 @click.option(
+    "--depth",
+    type=click.IntRange(1, 20),
+    default=DEPTH,
+    metavar="FOLDERS",
+    help="How deep that place is looked at and shown [3].",
+)
+@click.option(
     "--expect",
     multiple=True,
     metavar="PATTERN",
@@ -61,6 +70,24 @@ Examples:
     help="A file or folder that the run reads; may be given several times.",
 )
 @click.option(
+    "--loads",
+    multiple=True,
+    metavar="CHECKPOINT",
+    help="A checkpoint that the run loads, file or folder; may be given several times.",
+)
+@click.option(
+    "--backbone",
+    metavar="MODEL",
+    help="The model that loads it: its folder, or its name in the hub's cache.",
+)
+@click.option(
+    "--extra",
+    "extras",
+    multiple=True,
+    metavar="NAME=SIZE",
+    help="What is kept in memory beside that model, as for `hangcheck plan`.",
+)
+@click.option(
     "--fresh",
     "fresh_minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -68,7 +95,7 @@ Examples:
     flag_value=FRESH_MINUTES,
     default=None,
     metavar="MINUTES",
-    help="These must be newer than that [30 where no number is given].",
+    help="What --needs names must be newer than that [30 where no number is given].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answers as JSON, for programs.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
@@ -77,8 +104,12 @@ def doctor(
     groups: tuple[str, ...],
     run_dir: Path | None,
     checkpoints: str | None,
+    depth: int,
     expect: tuple[str, ...],
     needs: tuple[str, ...],
+    loads: tuple[str, ...],
+    backbone: str | None,
+    extras: tuple[str, ...],
     fresh_minutes: float | None,
     *,
     as_json: bool,
@@ -91,13 +122,19 @@ def doctor(
     """
     if expect and checkpoints is None:
         raise BadUsage("--expect needs a place to look", "say it too: --checkpoints PLACE")
+    if extras and backbone is None:
+        raise BadUsage("--extra stands beside a model", "say which: --backbone MODEL")
     subject = Subject(
         command=command,
         environment=dict(os.environ),
         run_dir=run_dir or Path(os.environ.get("HANGCHECK_RUN_DIR") or RUNS_FOLDER),
         checkpoints=checkpoints,
+        depth=depth,
         expect=expect,
         needs=needs,
+        loads=loads,
+        backbone=backbone,
+        extras=tuple(map(read_extra, extras)),
         fresh_minutes=fresh_minutes,
     )
     asked = [question for question in QUESTIONS if not groups or question.group in groups]

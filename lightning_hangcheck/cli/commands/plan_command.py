@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from lightning_hangcheck.doctor.machine import find_machine
-from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.planning.plan import GB, Extra
+from lightning_hangcheck.planning.beside import read_extra
+from lightning_hangcheck.planning.phases import read_phase
 from lightning_hangcheck.planning.weights import DTYPES
 from lightning_hangcheck.report import plan_text
 
@@ -23,24 +23,9 @@ Examples:
   hangcheck plan ./my-model
   hangcheck plan ./my-model --gpus 2 --gpu-memory 24 --cpu-memory 64 --context 8192
   hangcheck plan ./my-model/config.json --gpus 1 --gpu-memory 80 --extra operators=6
-  hangcheck plan ./my-model --extra operators=174M*complex64 --extra cache=2.5
+  hangcheck plan ./my-model --extra operators=174M*complex64 --extra cache=2.5@cpu
+  hangcheck plan ./my-model --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'
 """
-COUNTS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
-BYTES_OF_A_NUMBER = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
-}
-"""By torch's names of types."""
 
 
 def _positive(_: click.Context, option: click.Parameter, number: float | None) -> float | None:
@@ -83,7 +68,14 @@ def _positive(_: click.Context, option: click.Parameter, number: float | None) -
     "extras",
     multiple=True,
     metavar="NAME=SIZE",
-    help="What is kept beside the model: GB, or numbers and their type, 174M*complex64.",
+    help="What is kept beside the model: GB, or numbers and their type, 174M*complex64; @cpu.",
+)
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    metavar="NAME:SETTINGS",
+    help="A phase with another context, batch or extra: 'rollout:context=16384,batch=8'.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON, for programs.")
 def plan(
@@ -95,6 +87,7 @@ def plan(
     context: int | None,
     batch: int,
     extras: tuple[str, ...],
+    phases: tuple[str, ...],
     *,
     as_json: bool,
 ) -> int:
@@ -104,48 +97,17 @@ def plan(
     weights, KV cache and activations need, where they go, what to give to from_pretrained, how fast
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
-    beside = tuple(map(_extra, extras))
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),
         dtype=cast("Dtype | None", dtype),
         context=context,
         batch=batch,
-        extras=beside,
+        extras=tuple(map(read_extra, extras)),
+        phases=tuple(map(read_phase, phases)),
     )
     if as_json:
         click.echo(encode_pretty(made), nl=False)
     else:
         click.echo(plan_text.render(made), nl=False)
     return 0
-
-
-def _extra(text: str) -> Extra:
-    name, equals, size = text.partition("=")
-    try:
-        wanted = _bytes(size)
-    except ValueError:
-        wanted = math.nan
-    if not (name.strip() and equals and 0 <= wanted < math.inf):
-        raise BadUsage(
-            f"--extra {text} is no NAME=GB and no NAME=COUNT*TYPE",
-            "write for example --extra operators=6, or --extra operators=174M*complex64",
-        )
-    return Extra(name.strip(), int(wanted))
-
-
-def _bytes(size: str) -> float:
-    """Read GB, or a count of numbers and what each of them takes.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    count, times, kind = size.partition("*")
-    if not times:
-        return float(size) * GB
-    if kind.strip() not in BYTES_OF_A_NUMBER:
-        raise ValueError(f"{kind} is no type of numbers")
-    number, letter = count.strip(), count.strip()[-1:]
-    factor = COUNTS.get(letter, 1.0)
-    numbers = float(number[:-1] if letter in COUNTS else number) * factor
-    return numbers * BYTES_OF_A_NUMBER[kind.strip()]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_memory
+from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_memory, last_words
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.activity.process_activity import describe_gpus
 from lightning_hangcheck.reading.place import tracked_place, users_place
+from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory
 from lightning_hangcheck.reading.wording import duration, name_ranks, short_place, verb
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
         yield EvidenceItem("departure", rank, f"rank {rank} {ended}")
         if killed not in ended:
             yield EvidenceItem("memory", rank, killed)
+        full = gpu_out_of_memory(last_words(reading.view))
+        if full is not None and full.words:
+            yield EvidenceItem("memory", rank, f"its GPU was full: {full.words}")
     if frames:
         yield EvidenceItem("stack", rank, f"stands in {_where(frames)}")
     yield from (EvidenceItem("stack", rank, text) for text in _awaited(reading))

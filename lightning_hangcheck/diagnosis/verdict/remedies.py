@@ -5,8 +5,10 @@ from __future__ import annotations
 from string import Formatter
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.process_exit import last_words
 from lightning_hangcheck.model.verdict import Remedy
 from lightning_hangcheck.reading.knowledge.loading import causes_file
+from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory, in_binary
 from lightning_hangcheck.reading.wording import function_name, short_place
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rules.contract import Finding
     from lightning_hangcheck.reading.knowledge.loading import JobKind
 
-PLACEHOLDERS = ("rank", "pid", "place", "function")
+PLACEHOLDERS = ("rank", "pid", "place", "function", "unused")
 
 
 def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
@@ -26,6 +28,7 @@ def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
         for remedy in causes_file().cause[finding.cause].remedies
         if remedy.aspect in (None, finding.aspect)
         and remedy.needs in (None, kind)
+        and remedy.phase in (None, finding.phase)
         and placeholders(remedy.text) <= known.keys()
     )
 
@@ -43,6 +46,9 @@ def _known(finding: Finding, job: JobReading) -> dict[str, str]:
         reading = job.ranks.get(rank)
         if reading is not None and reading.alive and reading.view.pid is not None:
             known["pid"] = str(reading.view.pid)
+        full = gpu_out_of_memory(last_words(reading.view)) if reading is not None else None
+        if full is not None and full.in_pieces:
+            known["unused"] = in_binary(full.unused or 0)
     if finding.place is not None:
         known["place"] = short_place(finding.place)
         known["function"] = function_name(finding.place)

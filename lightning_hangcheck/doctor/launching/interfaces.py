@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.doctor.subject import Subject
 
 NAME = "network interface"
-NOT_OUTWARD = ("lo", "docker", "veth", "virbr", "br-")
+LOOPBACK = "lo"
+NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")
 """Beginnings of names of interfaces that only this machine sees, as NCCL's own list has them."""
 
 
@@ -31,6 +32,9 @@ def interface_chosen(subject: Subject) -> tuple[Check, ...]:
         chosen = subject.environment.get(variable)
         if chosen and not _matches(variable, chosen, up):
             sentence = f"{variable}={chosen} names no interface that is up here"
+            return (Check(NAME, "failed", sentence, _remedy(variable, up)),)
+        if subject.launch.nodes > 1 and (chosen or "").lstrip("=") == LOOPBACK:
+            sentence = f"{variable}={chosen} is loopback, where no other node can be reached"
             return (Check(NAME, "failed", sentence, _remedy(variable, up)),)
     named = subject.environment.get("GLOO_SOCKET_IFNAME")
     if subject.launch.nodes > 1 and not named and _own_name_is_loopback():

@@ -29,7 +29,7 @@ LAUNCH = (
     Question(
         GROUP,
         "time left",
-        "SLURM_JOB_END_TIME",
+        "SLURM_JOB_END_TIME, and earlier runs of this command in the ledger",
         "a job that is cut off loses what it did since its last checkpoint",
         time_left,
     ),

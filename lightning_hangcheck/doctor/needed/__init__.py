@@ -1,3 +1,3 @@
 """What the run reads: is it there, is it whole, and is it of today where it must be?"""
 
-__all__ = ["questions"]
+__all__ = ["model_files", "questions"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightning_hangcheck.doctor.needed.backbone import TIME_LIMIT_S, model_fits
 from lightning_hangcheck.doctor.needed.files import needed_files
 from lightning_hangcheck.doctor.question import Question
 
@@ -14,5 +15,13 @@ DATA = (
         "a rank that finds nothing, or yesterday's file, fails or waits while the others go on",
         needed_files,
         limit_s=30.0,
+    ),
+    Question(
+        GROUP,
+        "model's files",
+        "config.json, headers of the weights and tokenizer.json of --loads and of --backbone",
+        "a checkpoint of another backbone fails late, or leaves weights as they were at random",
+        model_fits,
+        limit_s=2 * TIME_LIMIT_S,
     ),
 )

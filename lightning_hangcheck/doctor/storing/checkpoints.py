@@ -12,6 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.storing.tree import tree
+from lightning_hangcheck.doctor.subject import DEPTH
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.text.amounts import bytes_in_words, several
 
@@ -23,8 +25,8 @@ EXPECTED = "expected files"
 WRITING = "writing checkpoints"
 LOOK_LIMIT_S = 10.0
 WRITE_LIMIT_S = 15.0
-DEPTH = 3
 MOST_SHOWN = 12
+TRIAL = "hangcheck-doctor-"
 TRIAL_BYTES = 8 * 2**20
 """Enough to get past what a local disk's cache hides of a sync, 0.1 s on a slow network."""
 KEPT_AT_ONCE = 2
@@ -39,7 +41,7 @@ class Found(NamedTuple):
     """What is below a place.
 
     Attributes:
-        files: Sizes by the path from there, to a depth of three folders.
+        files: Sizes by the path from there, as deep as was asked; without our own trial.
         free: Bytes that are left, None where nobody says.
     """
 
@@ -66,7 +68,7 @@ def checkpoints_there(subject: Subject) -> tuple[Check, ...]:
     if url is None:
         return ()
     try:
-        found = apart(LOOK_LIMIT_S, lambda: _look(url))
+        found = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
     except NotThere:
         sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
         remedy = f"correct its spelling, or make it: mkdir -p {url}"
@@ -74,7 +76,8 @@ def checkpoints_there(subject: Subject) -> tuple[Check, ...]:
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
         return (_unusable(PLACE, url, error),)
     number, size = several(len(found.files), "file"), bytes_in_words(sum(found.files.values()))
-    place = Check(PLACE, "ok", f"{url}: {number}, {size}")
+    deep = f", {subject.depth} folders deep" if subject.depth != DEPTH else ""
+    place = Check(PLACE, "ok", f"{url}: {number}, {size}{deep}", details=tree(found.files))
     return (place, *(_expected(url, pattern, found.files) for pattern in subject.expect))
 
 
@@ -89,7 +92,7 @@ def checkpoints_writable(subject: Subject) -> tuple[Check, ...]:
         return ()
     try:
         rate = apart(WRITE_LIMIT_S, lambda: _write(url))
-        found = apart(LOOK_LIMIT_S, lambda: _look(url))
+        found = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
     except NotThere:
         return ()  # `checkpoints_there` says so
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
@@ -105,7 +108,7 @@ def checkpoints_writable(subject: Subject) -> tuple[Check, ...]:
     return (Check(WRITING, "ok", f"{speed}, with sync and reading back"),)
 
 
-def _look(url: str) -> Found:
+def _look(url: str, depth: int) -> Found:
     """List what is there.
 
     Raises:
@@ -114,9 +117,10 @@ def _look(url: str) -> Found:
     system, root = _open(url)
     if not system.exists(root):
         raise NotThere(url)
-    listed = system.find(root, maxdepth=DEPTH, detail=True)
+    listed = system.find(root, maxdepth=depth, detail=True)
     start = len(root.rstrip("/")) + 1
-    files = {path[start:]: int(one.get("size") or 0) for path, one in listed.items()}
+    sizes = {path[start:]: int(one.get("size") or 0) for path, one in listed.items()}
+    files = {path: size for path, size in sizes.items() if not path.startswith(TRIAL)}
     local = "file" in system.protocol
     return Found(files, shutil.disk_usage(root).free if local else None)
 
@@ -126,7 +130,7 @@ def _write(url: str) -> float:
     system, root = _open(url)
     if not system.exists(root):
         raise NotThere(url)
-    trial, data = f"{root.rstrip('/')}/hangcheck-doctor-{os.getpid()}", os.urandom(TRIAL_BYTES)
+    trial, data = f"{root.rstrip('/')}/{TRIAL}{os.getpid()}", os.urandom(TRIAL_BYTES)
     began = time.monotonic()
     try:
         with system.open(trial, "wb") as file:

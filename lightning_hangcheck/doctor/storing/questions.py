@@ -16,7 +16,7 @@ STORAGE = (
     Question(
         GROUP,
         "checkpoints",
-        "the place named by --checkpoints, three folders deep, and --expect",
+        "the place named by --checkpoints, as deep as --depth says, and --expect",
         "a run that is resumed from nothing starts anew, or waits for a file that never comes",
         checkpoints_there,
         limit_s=LOOK_LIMIT_S + 2.0,

@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.plan.hub_config import fetch_config
 from lightning_hangcheck.hooks.plan.meta_model import MetaModel
-from lightning_hangcheck.planning.config import find_config, read_config, read_fields, stored_dtype
+from lightning_hangcheck.planning.config import find_config, read_config, read_fields
 from lightning_hangcheck.planning.counting import count_weights
 from lightning_hangcheck.planning.outline import Model
 from lightning_hangcheck.planning.placing import place
-from lightning_hangcheck.planning.plan import Use
 from lightning_hangcheck.planning.planner import make_plan
+from lightning_hangcheck.planning.usual_use import settle_use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from lightning_hangcheck.planning.config import Fields
+    from lightning_hangcheck.planning.phases import PlannedPhase
     from lightning_hangcheck.planning.placing import Placement
     from lightning_hangcheck.planning.plan import Extra, Machine, Plan
     from lightning_hangcheck.planning.sizes import Sizes
     from lightning_hangcheck.planning.weights import Dtype
-
-CONTEXT = 4096
-"""Tokens that are planned where the user says nothing, if the model was made for so many."""
 
 
 def plan_memory(
@@ -38,6 +35,7 @@ def plan_memory(
     context: int | None = None,
     batch: int = 1,
     extras: tuple[Extra, ...] = (),
+    phases: tuple[PlannedPhase, ...] = (),
 ) -> Plan:
     """Say whether a model fits, where its parts go, how fast it will be, and what would help.
 
@@ -51,7 +49,8 @@ def plan_memory(
         dtype: Number format of the weights; None for the one they are stored in.
         context: Tokens of prompt and answer; None for 4,096, or as many as the model takes.
         batch: Sequences at a time.
-        extras: Modules kept on the first GPU beside it.
+        extras: Modules kept beside it.
+        phases: In which context, batch or extras differ.
 
     Raises:
         BadUsage: The configuration cannot be had, read or understood.
@@ -59,37 +58,19 @@ def plan_memory(
     path = find_config(model) or fetch_config(model)
     config = read_config(path)
     fields = read_fields(config)
-    use, assumed = _settle(config, fields, dtype, context, batch, extras)
+    use, assumed = settle_use(config, fields, dtype, context, batch, extras)
     with _quiet():
         meta = _without_data(path)
         if isinstance(meta, str):
             known = Model(model, fields, count_weights(fields))
-            return make_plan(known, machine, use, place, (*assumed, f"weights by formula: {meta}"))
+            notes = (*assumed, f"weights by formula: {meta}")
+            return make_plan(known, machine, use, place, notes, phases)
 
         def placing(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
             return meta.place(sizes, limits, use.dtype)
 
         known = Model(model, fields, meta.weights())
-        return make_plan(known, machine, use, placing, assumed)
-
-
-def _settle(
-    config: Mapping[str, object],
-    fields: Fields,
-    dtype: Dtype | None,
-    context: int | None,
-    batch: int,
-    extras: tuple[Extra, ...],
-) -> tuple[Use, tuple[str, ...]]:
-    """Choose what the user did not say, and note each choice."""
-    assumed = []
-    if dtype is None:
-        dtype, why = stored_dtype(config)
-        assumed.append(f"weights in {dtype}: {why}")
-    if context is None:
-        context = min(CONTEXT, fields.positions or CONTEXT)
-        assumed.append(f"a context of {context} tokens; say --context for yours")
-    return Use(dtype=dtype, context=context, batch=batch, extras=extras), tuple(assumed)
+        return make_plan(known, machine, use, placing, assumed, phases)
 
 
 def _without_data(config: Path) -> MetaModel | str:

@@ -60,12 +60,14 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         aspect: It helps only against findings of that aspect of their cause.
         needs: It helps only jobs of that kind.
+        phase: It helps only where the first culprit is in that phase.
     """
 
     text: str
     see: str
     aspect: str | None = None
     needs: JobKind | None = None
+    phase: Phase | None = None
 
 
 class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

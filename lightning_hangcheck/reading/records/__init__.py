@@ -1,3 +1,12 @@
-"""What torch's record and the ranks' own notes tell of a rank: operations left open, messages."""
+"""What torch's record, its errors and the ranks' own notes tell of a rank.
 
-__all__ = ["device_waits", "messages", "open_operations", "started_operations"]
+Operations left open, messages, what a GPU has no room for.
+"""
+
+__all__ = [
+    "device_waits",
+    "gpu_out_of_memory",
+    "messages",
+    "open_operations",
+    "started_operations",
+]

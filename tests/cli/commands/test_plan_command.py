@@ -32,6 +32,14 @@ def test_a_plan_as_json_holds_everything(llama: str, capsys: pytest.CaptureFixtu
     assert plan["max_memory"] == {"0": "72GB", "cpu": "64GB"}
 
 
+def test_phases_are_planned_each_for_itself(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
+    phases = ("--phase", "rollout:context=32768,batch=4", "--phase", "train:optimizer=40")
+    assert invoke(["plan", llama, *MACHINE, *phases, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [phase["name"] for phase in plan["phases"]] == ["rollout", "train"]
+    assert plan["extras"] == {"optimizer": 40_000_000_000}
+
+
 def test_a_plan_as_text_begins_with_the_class(
     llama: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,6 +70,8 @@ def test_what_is_beside_the_model_may_be_counted_in_numbers(
     [
         (["--extra", "operators"], "--extra operators is no NAME=GB"),
         (["--extra", "=6"], "--extra =6 is no NAME=GB"),
+        (["--phase", "rollout"], "--phase rollout is no NAME:SETTING,SETTING"),
+        (["--phase", "a:batch=x"], "'x' is no number from 1"),
         (["--extra", "operators=-1"], "write for example --extra operators=6"),
         (["--extra", "operators=nan"], "write for example --extra operators=6"),
         (["--extra", "operators=174M*complex65"], "write for example --extra operators=6"),

@@ -120,8 +120,9 @@ def test_a_crash_of_one_process_speaks_of_one(code: int) -> None:
 @pytest.mark.parametrize("cause", sorted(set(causes_file().cause) - {"rendezvous"}))
 def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
     several = job(rank(0, IN_LOAD), rank(1, IN_LOAD))
-    aspects = {remedy.aspect for remedy in causes_file().cause[cause].remedies}
-    for aspect in aspects | {None}:
+    known = causes_file().cause[cause].remedies
+    aspects = {(remedy.aspect, remedy.phase) for remedy in known}
+    for aspect, phase in aspects | {(None, None)}:
         finding = Finding(
             cause=cause,
             culprits=(0,),
@@ -130,6 +131,7 @@ def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
             silence_s=301.0,
             sentence="",
             aspect=aspect,
+            phase=phase,
             place=IN_LOAD[-1],
         )
         for remedy in remedies_for(finding, read_job(job(alone(IN_LOAD)))):

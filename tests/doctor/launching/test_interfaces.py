@@ -17,6 +17,14 @@ def test_an_interface_that_is_up_is_fine(chosen: str) -> None:
     assert check.status == "ok"
 
 
+@pytest.mark.parametrize(("nodes", "status"), [(2, "failed"), (1, "ok")])
+@pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
+def test_loopback_will_do_for_one_node_only(variable: str, nodes: int, status: str) -> None:
+    command = f"torchrun --nnodes={nodes} --nproc_per_node=2 a.py"
+    (check,) = interface_chosen(subject(command, **{variable: "lo"}))
+    assert check.status == status
+
+
 @pytest.mark.parametrize(
     "variables",
     [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import resource
+import shutil
 from typing import TYPE_CHECKING
 
 import fsspec
 import pytest
+from msgspec.structs import replace
 from subjects import saving, subject
 
 from lightning_hangcheck.doctor.storing.checkpoints import (
@@ -32,6 +35,30 @@ def test_what_is_expected_and_there_is_fine(saved: Path) -> None:
     assert "2 files, 2.0 kB" in expected.sentence
 
 
+def test_what_is_there_is_shown_as_a_tree(saved: Path) -> None:
+    (place,) = checkpoints_there(saving(saved))
+    assert [line.split()[0] for line in place.details] == [
+        "step_1/",
+        "model.pt",
+        "step_2/",
+        "model.pt",
+    ]
+
+
+def test_the_depth_may_be_chosen(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b" / "c" / "d").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c" / "d" / "model.pt").write_bytes(b"x")
+    (shallow,) = checkpoints_there(saving(tmp_path))
+    (deep,) = checkpoints_there(replace(saving(tmp_path), depth=5))
+    assert (len(shallow.details), len(deep.details)) == (0, 5)
+
+
+def test_our_own_trial_is_not_shown(saved: Path) -> None:
+    (saved / "hangcheck-doctor-1").touch()
+    (place,) = checkpoints_there(saving(saved))
+    assert "2 files" in place.sentence
+
+
 def test_what_is_expected_and_missing_fails_and_shows_what_is_there(saved: Path) -> None:
     _, missing = checkpoints_there(saving(saved, "step_final/*"))
     assert missing.status == "failed"
@@ -52,6 +79,30 @@ def test_a_folder_is_written_read_and_left_as_it_was(saved: Path) -> None:
     assert check.status == "ok"
     assert "a checkpoint of 1.0 kB" in check.sentence
     assert sorted(path.name for path in saved.iterdir()) == ["step_1", "step_2"]
+
+
+def test_a_disk_that_takes_no_more_fails_and_nothing_stays(saved: Path) -> None:
+    """A limit on the size of a file ends a write half-way, as a full disk or a quota does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
+    try:
+        (check,) = checkpoints_writable(saving(saved))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert check.status == "failed"
+    assert "File too large" in check.sentence
+    assert sorted(path.name for path in saved.iterdir()) == ["step_1", "step_2"]
+
+
+def test_room_for_less_than_two_checkpoints_fails(saved: Path) -> None:
+    """The largest one is a file full of holes: it has that size, and takes no room."""
+    free = shutil.disk_usage(saved).free
+    with (saved / "step_3.ckpt").open("wb") as file:
+        file.truncate(int(free * 0.75))
+    (check,) = checkpoints_writable(saving(saved))
+    assert check.status == "failed"
+    assert "less than two checkpoints take" in check.sentence
+    assert check.remedy.startswith("free some space")
 
 
 def test_a_folder_that_takes_no_files_fails() -> None:

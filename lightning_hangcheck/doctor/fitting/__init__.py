@@ -1,0 +1,3 @@
+"""Does the model fit into the memory that is here, with what stands beside it?"""
+
+__all__ = ["questions"]

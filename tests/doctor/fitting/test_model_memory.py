@@ -1,0 +1,85 @@
+"""The backbone beside the memory of machines that hold it, and of such that do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from planning.planned import LLAMA_8B, machine
+
+from lightning_hangcheck.doctor.fitting.model_memory import model_memory
+from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.planning.plan import GB, Extra
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.planning.plan import Machine
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "dtype": "bfloat16"}))
+    return str(tmp_path)
+
+
+def _check(backbone: str, on: Machine | None, *extras: Extra) -> Check:
+    run = Subject(environment={}, run_dir=Path("runs"), backbone=backbone, extras=extras)
+    (check,) = model_memory(run, on)
+    return check
+
+
+@pytest.mark.parametrize(
+    ("gpu_gb", "status"), [(24, "ok"), (16, "warning"), (8, "warning"), (0.2, "failed")]
+)
+def test_what_must_be_carried_is_a_warning_and_what_cannot_be_fails(
+    llama: str, gpu_gb: float, status: str
+) -> None:
+    check = _check(llama, machine(gpu_gb))
+    assert check.status == status, check.sentence
+    assert "16.1 GB in bfloat16" in check.sentence
+    assert ("hangcheck plan" in check.remedy) == (status != "ok")
+
+
+def test_only_what_would_really_help_is_advised(llama: str) -> None:
+    advice = _check(llama, machine(16)).remedy
+    assert "8-bit: --dtype int8 (fast)" in advice
+    assert "--dtype" not in _check(llama, machine(0.2)).remedy
+
+
+def test_memory_that_stays_empty_is_said_of_what_fits(llama: str) -> None:
+    check = _check(llama, machine(80))
+    assert "stays empty" in check.sentence
+    assert "for 512 tokens" in check.sentence
+
+
+def test_what_stands_beside_it_counts(llama: str) -> None:
+    check = _check(llama, machine(24), Extra("operators", 10 * GB))
+    assert (check.status, "10.0 GB beside it" in check.sentence) == ("warning", True)
+    assert _check(llama, machine(24), Extra("operators", 10 * GB, on_cpu=True)).status == "ok"
+
+
+@pytest.mark.parametrize(("cpu_gb", "status"), [(64, "ok"), (4, "warning")])
+def test_without_a_gpu_nothing_fails(llama: str, cpu_gb: int, status: str) -> None:
+    check = _check(llama, machine(cpu_gb=cpu_gb))
+    assert check.status == status
+    assert "no GPU was found here" in check.sentence
+
+
+def test_this_machine_is_asked_where_none_is_given(llama: str) -> None:
+    assert "16.1 GB in bfloat16" in _check(llama, None).sentence
+
+
+def test_a_model_that_is_none_of_text_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert _check(str(tmp_path), machine(24)).status == "warning"
+
+
+def test_without_a_backbone_or_its_configuration_nothing_is_asked(tmp_path: Path) -> None:
+    empty = Subject(environment={}, run_dir=tmp_path)
+    assert model_memory(empty) == ()
+    (tmp_path / "model.pt").touch()
+    for name in (tmp_path / "none", tmp_path / "model.pt"):
+        run = Subject(environment={}, run_dir=tmp_path, backbone=str(name))
+        assert model_memory(run, machine(24)) == ()

@@ -1,0 +1,50 @@
+"""Models as transformers makes and saves them: each belongs to itself, and to no other size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from planning.tiny_models import FAMILIES, real_model, save_config
+
+from lightning_hangcheck.doctor.needed.backbone import FIT, model_fits
+from lightning_hangcheck.doctor.subject import Subject
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.doctor.check import Check
+
+for needed in ("torch", "transformers"):
+    pytest.importorskip(needed, exc_type=ImportError)
+# what the guests warn of while they are imported is theirs
+pytestmark = pytest.mark.filterwarnings("ignore")
+LARGER = {"gpt2": {"n_embd": 128}, "t5": {"d_model": 128}, "bart": {"d_model": 128}}
+OF_KNOWN_LAYERS = ("llama", "mistral", "qwen2", "mixtral", "gpt2")
+"""Families of which config.json alone tells shapes."""
+
+
+def _asked(loads: Path, backbone: Path) -> tuple[Check, ...]:
+    run = Subject(environment={}, run_dir=loads, loads=(str(loads),), backbone=str(backbone))
+    return model_fits(run)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_real_model_belongs_to_itself_and_to_no_other_size(family: str, tmp_path: Path) -> None:
+    import torch
+
+    config = save_config(family, tmp_path / "config")
+    model = real_model(config, "float32")
+    model.save_pretrained(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "parts", max_shard_size="60KB")
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "model.ckpt")
+    other = save_config(family, tmp_path / "other", **LARGER.get(family, {"hidden_size": 128}))
+    for saved in (tmp_path / "whole", tmp_path / "parts", tmp_path / "model.ckpt"):
+        for backbone in (tmp_path / "whole", config):
+            told = _asked(saved, backbone)
+            assert {one.status for one in told} == {"ok"}, told
+    fits = [one.status for one in _asked(tmp_path / "whole", other) if one.name == FIT]
+    assert fits == ["failed"]
+    if family in OF_KNOWN_LAYERS:
+        fits = [one.status for one in _asked(tmp_path / "model.ckpt", other) if one.name == FIT]
+        assert fits == ["failed"]
