@@ -9,6 +9,9 @@ import msgspec
 from lightning_hangcheck.text.amounts import bytes_in_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import device
     from transformers import PreTrainedModel
 
 
@@ -36,8 +39,12 @@ def gpu_memory(model: PreTrainedModel) -> tuple[GpuMemory, ...]:
 
     No other GPU is asked: asking makes a context there, which takes some hundred megabytes.
     """
-    places = (parameter.device for parameter in model.parameters())
-    indices = {place.index or 0 for place in places if place.type == "cuda"}
+    return memory_of(parameter.device for parameter in model.parameters())
+
+
+def memory_of(devices: Iterable[device]) -> tuple[GpuMemory, ...]:
+    """Look at each GPU among these devices, once."""
+    indices = {place.index or 0 for place in devices if place.type == "cuda"}
     return tuple(_look(index) for index in sorted(indices))
 
 

@@ -9,9 +9,9 @@ from lightning_hangcheck.hooks.pretrained.gpu_memory import gpu_memory, in_one_l
 from lightning_hangcheck.text.amounts import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from torch import device
+    from torch import Tensor, device
     from transformers import PreTrainedModel
 
 SHOWN_PLACES = 12  # entries of a device map in one line
@@ -74,6 +74,13 @@ def without_data(model: PreTrainedModel) -> list[str]:
         for name, parameter in model.named_parameters()
         if parameter.device.type == "meta" and not name.startswith(filled)
     ]
+
+
+def are_shared_out(tensors: Iterable[Tensor]) -> bool:
+    """Whether each rank holds only a share of these, so that a step with them waits for others."""
+    # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
+    marks = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
+    return any(hasattr(tensor, mark) for tensor in tensors for mark in marks)
 
 
 def meta_warning(model: PreTrainedModel) -> str | None:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import TokenBeat, with_beat
-from lightning_hangcheck.hooks.pretrained.placement import first_device, input_device, without_data
+from lightning_hangcheck.hooks.pretrained.placement import (
+    are_shared_out,
+    first_device,
+    input_device,
+    without_data,
+)
 from lightning_hangcheck.recorder.sections import Section
 
 if TYPE_CHECKING:
@@ -41,8 +46,7 @@ def _obstacle(model: PreTrainedModel) -> str | None:
     """Why this model must not be tried: a step of a sharded one waits for other ranks."""
     if without_data(model):
         return "parameters have no data"
-    marks = ("ds_id", "device_mesh")  # of DeepSpeed's ZeRO-3 and of torch's DTensor
-    if any(hasattr(parameter, mark) for parameter in model.parameters() for mark in marks):
+    if are_shared_out(model.parameters()):
         return "its parameters are shared out over the ranks"
     return None
 
