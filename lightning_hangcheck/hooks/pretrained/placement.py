@@ -19,8 +19,11 @@ SHOWN_NAMES = 3
 
 
 def placement_lines(model: PreTrainedModel) -> list[str]:
-    """Device map, bytes on each device, memory of each GPU that holds a part."""
-    lines = [f"device map: {_device_map(model)}"]
+    """Class and device, device map, bytes on each device, memory of each GPU with a part of it."""
+    lines = [
+        f"model: {type(model).__name__}, its first parameter on {first_device(model)}",
+        f"device map: {_device_map(model)}",
+    ]
     tally = bytes_by_device(model)
     lines.append(
         "parameters: " + ", ".join(f"{bytes_in_words(n)} on {d}" for d, n in tally.items())
@@ -115,7 +118,7 @@ def _offloaded(model: PreTrainedModel) -> Iterator[str]:
 def _device_map(model: PreTrainedModel) -> str:
     places = getattr(model, "hf_device_map", None)
     if not places:
-        return f"none; the first parameter is on {first_device(model)}"
+        return "none"
     shown = [f"{name or 'all'}: {place}" for name, place in list(places.items())[:SHOWN_PLACES]]
     rest = len(places) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -40,11 +40,14 @@ class GenerationWatch:
         recorder: Of this process.
         model: That generates.
         warn_after_s: Seconds after which a running generation is spoken of.
+        goes_in: Prompts and how much may come of them, in words.
 
     With ``HANGCHECK_DISABLE=1`` it only measures.
     """
 
-    def __init__(self, recorder: Recorder, model: PreTrainedModel, warn_after_s: float) -> None:
+    def __init__(
+        self, recorder: Recorder, model: PreTrainedModel, warn_after_s: float, goes_in: str
+    ) -> None:
         self._seconds = 0.0
         self._before: tuple[GpuMemory, ...] = ()
         self._after: tuple[GpuMemory, ...] = ()
@@ -53,6 +56,7 @@ class GenerationWatch:
         self._recorder = recorder
         self._model = model
         self._warn_after_s = warn_after_s
+        self._goes_in = goes_in
         self._beat = TokenBeat(recorder.beat)
         self._began = time.perf_counter()
 
@@ -113,8 +117,8 @@ class GenerationWatch:
 
     def _warn_before(self) -> None:
         device = first_device(self._model)
-        say = f"generate: first parameter on {device}; {in_one_line(self._before)}"
-        self._recorder.say(say)
+        memory = in_one_line(self._before)
+        self._recorder.say(f"generate: {self._goes_in}; first parameter on {device}; {memory}")
         for doubt in doubts_before(device.type, self._before, offloaded_places(self._model)):
             self._warn(doubt)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import TokenBeat, with_beat
+from lightning_hangcheck.hooks.pretrained.gpu_memory import clear_cache
 from lightning_hangcheck.hooks.pretrained.placement import (
     are_shared_out,
     first_device,
@@ -17,8 +18,6 @@ from lightning_hangcheck.hooks.pretrained.placement import (
 from lightning_hangcheck.recorder.sections import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import GenerationConfig, PreTrainedModel
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
@@ -75,7 +74,7 @@ def _generate(model: PreTrainedModel, recorder: Recorder) -> None:
             **with_beat({"generation_config": _plainest(model)}, TokenBeat(recorder.beat)),
         )
     say(f"5 output of shape {tuple(made.shape)}")
-    _clear_cache(say)
+    say(f"6 {clear_cache() or 'no GPU is used, so there is no cache to clear'}")
 
 
 def _say(recorder: Recorder, step: str) -> None:
@@ -111,13 +110,3 @@ def _plainest(model: PreTrainedModel) -> GenerationConfig:
         pad_token_id=own.pad_token_id,
         decoder_start_token_id=own.decoder_start_token_id,
     )
-
-
-def _clear_cache(say: Callable[[str], None]) -> None:
-    import torch
-
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-        say("6 cache of the GPU cleared")
-    else:
-        say("6 no GPU is used, so there is no cache to clear")
