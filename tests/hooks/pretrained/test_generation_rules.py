@@ -98,6 +98,10 @@ def test_a_time_past_a_minute_is_told_in_minutes_too() -> None:
     assert line.endswith("total 183.002 s = 3 min 03 s")
 
 
+def test_steps_that_there_were_not_are_left_out() -> None:
+    assert end_line(report(tokenize_s=0.0, generate_s=2.0)).endswith("on no GPU; total 2.000 s")
+
+
 def test_characters_that_nobody_counted_are_left_out() -> None:
     assert "characters" not in end_line(report())
 
@@ -105,7 +109,7 @@ def test_characters_that_nobody_counted_are_left_out() -> None:
 def test_the_start_of_a_generation_tells_what_goes_in_and_how_much_may_come_out() -> None:
     long = prompts_in_words(2, 310, characters=1204, new_tokens=100)
     assert long == "2 prompts, 1204 characters, 310 tokens; max_new_tokens=100"
-    assert prompts_in_words(1, 1) == "1 prompt, 1 token; no max_new_tokens"
+    assert prompts_in_words(1, 1) == "1 prompt, 1 token; max_new_tokens not given"
 
 
 def test_the_most_new_tokens_are_those_of_the_call_before_those_of_the_model() -> None:

@@ -29,7 +29,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
         prompts: How many.
         prompt_tokens: Of all prompts, without padding.
         prompt_characters: Of all prompts; None where they came as tokens.
-        max_new_tokens: Asked for; None where nothing limits them.
+        max_new_tokens: Asked for; None where nothing says it.
         truncated_prompts: How many were cut to the limit of a debug run.
         new_tokens: Generated in all sequences, up to and with the end of each.
         response_characters: Of all new texts; None where they were not counted.
@@ -96,12 +96,12 @@ def prompts_in_words(
         prompts: How many.
         tokens: Of all of them.
         characters: Likewise; None where they came as tokens.
-        new_tokens: Most of each; None where nothing limits them.
+        new_tokens: Most of each; None where nothing says it.
     """
     counts = [several(prompts, "prompt"), several(tokens, "token")]
     if characters is not None:
         counts.insert(1, several(characters, "character"))
-    most = "no max_new_tokens" if new_tokens is None else f"max_new_tokens={new_tokens}"
+    most = "max_new_tokens not given" if new_tokens is None else f"max_new_tokens={new_tokens}"
     return f"{', '.join(counts)}; {most}"
 
 
@@ -116,9 +116,19 @@ def end_line(report: GenerationReport) -> str:
         f"{several(report.prompt_tokens, 'token')} gave "
         f"{report.new_tokens} new ones{characters} in {report.generate_s:.3f} s "
         f"({report.tokens_per_second:.1f} a second); {memory}; "
-        f"tokenized ({report.tokenize_s:.3f}s), moved ({report.move_s:.3f}s), "
-        f"decoded ({report.decode_s:.3f}s); total {report.total_s:.3f} s{minutes}"
+        f"{_around(report)}total {report.total_s:.3f} s{minutes}"
     )
+
+
+def _around(report: GenerationReport) -> str:
+    """The steps around the model's own, as far as there were any."""
+    seconds = {
+        "tokenized": report.tokenize_s,
+        "moved": report.move_s,
+        "decoded": report.decode_s,
+    }
+    said = ", ".join(f"{name} ({took:.3f}s)" for name, took in seconds.items() if took)
+    return f"{said}; " if said else ""
 
 
 class LongRun:

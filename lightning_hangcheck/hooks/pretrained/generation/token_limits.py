@@ -44,7 +44,7 @@ def limits_of(debug: bool | Limits) -> Limits | None:
 def asked_new_tokens(
     default: GenerationConfig | None, named: Mapping[str, Any], prompt_length: int
 ) -> int | None:
-    """How many new tokens a call of ``generate`` may make; None where nothing limits them.
+    """How many new tokens a call of ``generate`` may make; None where nothing says it.
 
     Args:
         default: What counts where the arguments have no generation config.
