@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from hooks.launching import Ended, run_job
 from hooks.zero_code.injecting import PACKAGE, as_script, run_script
 from processes import PROGRAMS
 
@@ -61,3 +62,28 @@ def test_the_first_generations_are_told_and_the_others_are_not(both: tuple[str, 
     assert "generate: 2 prompts, 6 tokens; max_new_tokens=5; first parameter on cpu" in said
     assert "generate: 2 prompts of 6 tokens gave 10 new ones in " in said
     assert said.count("generate: 2 prompts of 6 tokens gave ") == 3
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    ended = run_job(tmp_path_factory.mktemp("tokens"), "hooks_generating.py")
+    assert ended.code == 0, ended.errors
+    return ended
+
+
+def test_each_token_is_a_sign_of_life_and_none_is_a_beat(job: Ended) -> None:
+    """A beat would speak for the pace of the script's own loop."""
+    seen = job.of("main")[0]
+    assert seen["phases"] == ["generate"]
+    assert seen["sections"] == ["generate (GPT2LMHeadModel)"]
+    assert len(seen["moves"]) == 7
+    assert all(seen["moves"])
+    assert seen["beats"] == 0
+
+
+def test_in_another_thread_it_has_a_section_and_leaves_the_main_threads_phase_alone(
+    job: Ended,
+) -> None:
+    seen = job.of("thread")[0]
+    assert seen["sections"] == ["generate (GPT2LMHeadModel)"]
+    assert seen["phases"] == ["startup"]
