@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck import transformers as transformers
     from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
     from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
+    from lightning_hangcheck.hooks.evaluation.evaluation import rank_zero_evaluation
     from lightning_hangcheck.hooks.guards.barrier import barrier
     from lightning_hangcheck.hooks.guards.locked import locked
     from lightning_hangcheck.hooks.guards.make_directory import make_directory
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.hooks.phases.phase import phase
     from lightning_hangcheck.hooks.state_report import report_state
     from lightning_hangcheck.hooks.wandb.guard import guarded_wandb_logger
+    from lightning_hangcheck.planning.batches import gradient_accumulation
 
 __all__ = [
     "HangCheck",
@@ -37,10 +39,12 @@ __all__ = [
     "barrier",
     "beat",
     "checkpoint",
+    "gradient_accumulation",
     "guarded_wandb_logger",
     "locked",
     "make_directory",
     "phase",
+    "rank_zero_evaluation",
     "rank_zero_first",
     "report_state",
     "section",
@@ -52,10 +56,12 @@ _LOADED_WHEN_NAMED = {
     "HuggingFaceHangCheck": "lightning_hangcheck.hooks.callbacks.huggingface_callback",
     "HangCheck": "lightning_hangcheck.hooks.callbacks.lightning_callback",
     "barrier": "lightning_hangcheck.hooks.guards.barrier",
+    "gradient_accumulation": "lightning_hangcheck.planning.batches",
     "guarded_wandb_logger": "lightning_hangcheck.hooks.wandb.guard",
     "locked": "lightning_hangcheck.hooks.guards.locked",
     "make_directory": "lightning_hangcheck.hooks.guards.make_directory",
     "phase": "lightning_hangcheck.hooks.phases.phase",
+    "rank_zero_evaluation": "lightning_hangcheck.hooks.evaluation.evaluation",
     "rank_zero_first": "lightning_hangcheck.hooks.guards.rank_zero_first",
     "report_state": "lightning_hangcheck.hooks.state_report",
 }

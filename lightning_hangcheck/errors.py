@@ -66,3 +66,11 @@ class MeetingFailed(HangcheckError):
 
 class LockHeld(HangcheckError):
     """A file lock was not free in time."""
+
+
+class StepOutOfTurn(HangcheckError):
+    """An evaluation came twice, or one before it was left out."""
+
+
+class ResultsIncomplete(HangcheckError):
+    """An evaluation did not leave the files that it should, or not with their rows and columns."""

@@ -1,6 +1,7 @@
-"""Will a model fit, and how fast will it be? Arithmetic over config.json; no torch, no clock."""
+"""Will a model fit, how fast will it be, do batches add up? Arithmetic; no torch, no clock."""
 
 __all__ = [
+    "batches",
     "beside",
     "config",
     "counting",

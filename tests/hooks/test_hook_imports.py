@@ -16,6 +16,7 @@ NAMES = (
     "guarded_wandb_logger",
     "locked",
     "make_directory",
+    "rank_zero_evaluation",
     "rank_zero_first",
     "transformers",
 )

@@ -9,9 +9,9 @@ from lightning_hangcheck.hooks.pretrained.gpu_memory import gpu_memory, in_one_l
 from lightning_hangcheck.text.amounts import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from torch import device
+    from torch import Tensor, device
     from transformers import PreTrainedModel
 
 SHOWN_PLACES = 12  # entries of a device map in one line
@@ -19,8 +19,11 @@ SHOWN_NAMES = 3
 
 
 def placement_lines(model: PreTrainedModel) -> list[str]:
-    """Device map, bytes on each device, memory of each GPU that holds a part."""
-    lines = [f"device map: {_device_map(model)}"]
+    """Class and device, device map, bytes on each device, memory of each GPU with a part of it."""
+    lines = [
+        f"model: {type(model).__name__}, its first parameter on {first_device(model)}",
+        f"device map: {_device_map(model)}",
+    ]
     tally = bytes_by_device(model)
     lines.append(
         "parameters: " + ", ".join(f"{bytes_in_words(n)} on {d}" for d, n in tally.items())
@@ -76,6 +79,13 @@ def without_data(model: PreTrainedModel) -> list[str]:
     ]
 
 
+def are_shared_out(tensors: Iterable[Tensor]) -> bool:
+    """Whether each rank holds only a share of these, so that a step with them waits for others."""
+    # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
+    marks = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
+    return any(hasattr(tensor, mark) for tensor in tensors for mark in marks)
+
+
 def meta_warning(model: PreTrainedModel) -> str | None:
     """Say what is on the meta device and what to do about it; None if nothing is."""
     names = without_data(model)
@@ -108,7 +118,7 @@ def _offloaded(model: PreTrainedModel) -> Iterator[str]:
 def _device_map(model: PreTrainedModel) -> str:
     places = getattr(model, "hf_device_map", None)
     if not places:
-        return f"none; the first parameter is on {first_device(model)}"
+        return "none"
     shown = [f"{name or 'all'}: {place}" for name, place in list(places.items())[:SHOWN_PLACES]]
     rest = len(places) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -33,6 +33,8 @@ WATCHED = (
     ("datasets.load", "files.instrument_data_loading"),
     ("wandb.sdk.wandb_init", "files.instrument_experiments"),
     ("wandb.sdk.wandb_run", "files.instrument_experiments"),
+    ("transformers.generation.utils", "generation.instrument_generation"),
+    ("transformers.generation.configuration_utils", "files.instrument_generation_config"),
     ("transformers.modeling_utils", "files.instrument_model_loading"),
     ("transformers.models.auto.modeling_auto", "files.instrument_model_loading"),
     ("transformers.tokenization_utils_base", "files.instrument_model_loading"),

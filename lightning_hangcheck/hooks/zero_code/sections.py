@@ -55,20 +55,26 @@ def in_section(
 
     @contextmanager
     def visit(call: Call) -> Iterator[None]:
-        if kind in _inside.kinds:
+        if is_inside(kind):
             yield
             return
         title = name(call) if callable(name) else name or kind
-        _inside.kinds.add(kind)
-        try:
-            with _section(kind, title):
-                yield
-        finally:
-            _inside.kinds.discard(kind)
+        with inside(kind), _section(kind, title):
+            yield
         if then is not None:
             then(call)
 
     return visit
+
+
+@contextmanager
+def inside(kind: str) -> Iterator[None]:
+    """Have calls of this kind, by this thread, be calls within the one that goes on."""
+    _inside.kinds.add(kind)
+    try:
+        yield
+    finally:
+        _inside.kinds.discard(kind)
 
 
 def afterwards(then: Callable[[Call], object]) -> Around:
@@ -82,17 +88,27 @@ def afterwards(then: Callable[[Call], object]) -> Around:
     return visit
 
 
+def is_inside(kind: str) -> bool:
+    """Whether this thread is in a call of this kind."""
+    return kind in _inside.kinds
+
+
 def is_outermost(kind: str, title: str) -> bool:
     """Whether a call would open a section: none of its kind is open, and none of its name."""
-    return kind not in _inside.kinds and not current().is_in(title)
+    return not is_inside(kind) and not current().is_in(title)
 
 
 def _section(kind: str, title: str) -> AbstractContextManager[None]:
     recorder = current()
     if recorder.is_in(title):
         return nullcontext()
+    return Section(recorder, title, spoken=is_spoken(kind))
+
+
+def is_spoken(kind: str) -> bool:
+    """Count one more call of its kind; whether it is among the first, which are said."""
     _calls[kind] += 1
-    return Section(recorder, title, spoken=_calls[kind] <= SPOKEN)
+    return _calls[kind] <= SPOKEN
 
 
 Number: TypeAlias = Literal[1, 4, 5, 7, 8, 9, 11, 12]

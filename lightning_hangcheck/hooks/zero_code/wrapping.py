@@ -38,6 +38,7 @@ class Call(Struct, eq=False):
 
     Attributes:
         instance: What it is a method of: an object, a class for a class method, else None.
+        named: A watcher's first half may put others in their place.
         result: What it returned; set before the watcher's second half runs.
     """
 
@@ -205,8 +206,9 @@ class _Watcher:
     ) -> Any:  # noqa: ANN401 - what the function returns
         call = Call(instance, arguments, named)
         visit = self._begin(call)
+        given = named if visit is None else call.named
         try:
-            call.result = wrapped(*arguments, **named)
+            call.result = wrapped(*arguments, **given)
         except BaseException as error:
             self._end(visit, error)
             raise

@@ -10,9 +10,19 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.pretrained.generation.generated import LongRun
+from lightning_hangcheck.hooks.pretrained.generation.generated import (
+    GenerationReport,
+    LongRun,
+    end_line,
+    prompts_in_words,
+)
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import doubts_before
-from lightning_hangcheck.hooks.pretrained.generation.token_limits import Limits, beyond, capped
+from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
+    Limits,
+    asked_new_tokens,
+    beyond,
+    capped,
+)
 from lightning_hangcheck.hooks.pretrained.generation_flags import (
     doubtful_flags,
     set_on_model,
@@ -23,7 +33,7 @@ from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory, in_one_li
 END = "</s>"
 
 
-FULL_GPU = GpuMemory(index=1, used=95, total=100, by_us=50)
+FULL_GPU = GpuMemory(index=1, used=95, total=100, by_us=50, reserved=60)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +76,49 @@ def test_a_full_gpu_offload_and_the_cpu_are_doubts() -> None:
 
 
 def test_memory_is_told_for_each_gpu() -> None:
-    assert in_one_line((FULL_GPU,)) == "GPU 1: 95 B of 100 B used (95%), 50 B by this process"
+    line = "GPU 1: 95 B of 100 B used (95%), 50 B by this process, 60 B reserved by it"
+    assert in_one_line((FULL_GPU,)) == line
     assert in_one_line(()) == "the model is on no GPU"
+
+
+def report(**figures: Any) -> GenerationReport:
+    known = {"prompts": 2, "prompt_tokens": 310, "new_tokens": 200, "tokenize_s": 0.002}
+    return GenerationReport(**{**known, **figures})
+
+
+def test_the_end_of_a_generation_is_told_with_its_lengths_and_its_whole_time() -> None:
+    line = end_line(report(generate_s=4.0, decode_s=0.5, response_characters=812))
+    assert "2 prompts of 310 tokens gave 200 new ones (812 characters) in 4.000 s" in line
+    assert line.endswith("decoded (0.500s); total 4.502 s")
+
+
+def test_a_time_past_a_minute_is_told_in_minutes_too() -> None:
+    line = end_line(report(generate_s=180.0, move_s=3.0))
+    assert "in 180.000 s (1.1 a second)" in line
+    assert line.endswith("total 183.002 s = 3 min 03 s")
+
+
+def test_steps_that_there_were_not_are_left_out() -> None:
+    assert end_line(report(tokenize_s=0.0, generate_s=2.0)).endswith("on no GPU; total 2.000 s")
+
+
+def test_characters_that_nobody_counted_are_left_out() -> None:
+    assert "characters" not in end_line(report())
+
+
+def test_the_start_of_a_generation_tells_what_goes_in_and_how_much_may_come_out() -> None:
+    long = prompts_in_words(2, 310, characters=1204, new_tokens=100)
+    assert long == "2 prompts, 1204 characters, 310 tokens; max_new_tokens=100"
+    assert prompts_in_words(1, 1) == "1 prompt, 1 token; max_new_tokens not given"
+
+
+def test_the_most_new_tokens_are_those_of_the_call_before_those_of_the_model() -> None:
+    default = config(max_new_tokens=20, max_length=None)
+    assert asked_new_tokens(default, {"max_new_tokens": 7}, 5) == 7
+    assert asked_new_tokens(default, {"max_length": 12}, 5) == 7
+    assert asked_new_tokens(default, {}, 5) == 20
+    assert asked_new_tokens(config(max_length=20), {}, 5) == 15
+    assert asked_new_tokens(None, {}, 5) is None
 
 
 def config(**flags: Any) -> Any:

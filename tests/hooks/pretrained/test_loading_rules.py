@@ -75,6 +75,22 @@ def test_a_missing_generation_config_is_named_for_models_that_generate() -> None
     assert "generation_config.json" not in named_traps(CACHED)
 
 
+def test_a_generation_config_that_is_not_there_is_named_before_it_is_read() -> None:
+    empty = Source(name="/m", kind="folder", offline=False, folder="/m")
+    load = LoadRequest(loader="GenerationConfig", source=empty, named={}, version=(5, 23))
+    (trap,) = traps(load)
+    assert "use GenerationConfig.from_model_config(model.config)" in trap
+    for source in (CACHED, msgspec.structs.replace(empty, has_generation_config=True)):
+        offline = msgspec.structs.replace(source, offline=True)
+        assert traps(msgspec.structs.replace(load, source=offline)) == []
+
+
+def test_a_generation_config_that_the_hub_may_have_is_not_called_missing() -> None:
+    asked = msgspec.structs.replace(CACHED, has_generation_config=False)
+    load = LoadRequest(loader="GenerationConfig", source=asked, named={}, version=(5, 23))
+    assert "generation_config.json" not in "".join(traps(load))
+
+
 def test_an_announcement_says_what_is_known() -> None:
     line = announcement("AutoModel", HERE, {"device_map": "auto", "torch_dtype": "bfloat16"}, True)
     assert "the local folder /m; 2 weight files, 2.0 MB" in line

@@ -84,6 +84,17 @@ def test_tokens_and_texts_are_those_of_the_model_alone(job: Ended, kind: str) ->
     assert fact(job, kind) == {"same": True, "texts": True}
 
 
+def test_a_generation_says_at_its_start_and_end_what_goes_in_and_out(job: Ended) -> None:
+    begin = said(job, "generate: 2 prompts, 13 characters, 5 tokens; max_new_tokens=12; ")
+    assert "first parameter on cpu; the model is on no GPU" in begin
+    end = said(job, "generate: 2 prompts of 5 tokens gave ", " characters) in ")
+    assert "; total " in end
+
+
+def test_a_load_says_the_class_and_the_device(job: Ended) -> None:
+    assert said(job, "model: Spying, its first parameter on cpu")
+
+
 def test_the_report_has_counts_and_a_rate(job: Ended) -> None:
     report = fact(job, "report")
     assert isinstance(report.pop("rate"), float)

@@ -13,11 +13,13 @@ import msgspec
 from lightning_hangcheck.hooks.pretrained import gpu_memory
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory
-from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.amounts import seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+
+MINUTE_S = 60.0
 
 
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,8 +28,11 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         prompts: How many.
         prompt_tokens: Of all prompts, without padding.
+        prompt_characters: Of all prompts; None where they came as tokens.
+        max_new_tokens: Asked for; None where nothing says it.
         truncated_prompts: How many were cut to the limit of a debug run.
         new_tokens: Generated in all sequences, up to and with the end of each.
+        response_characters: Of all new texts; None where they were not counted.
         max_new_tokens_cut: What ``max_new_tokens`` was before the limit of a debug run acted.
         device: Of the first parameter.
         tokenize_s: Seconds, as all times here.
@@ -47,6 +52,9 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     move_s: float = 0.0
     generate_s: float = 0.0
     decode_s: float = 0.0
+    prompt_characters: int | None = None
+    max_new_tokens: int | None = None
+    response_characters: int | None = None
     truncated_prompts: int = 0
     max_new_tokens_cut: int | None = None
     memory_before: tuple[GpuMemory, ...] = ()
@@ -57,6 +65,11 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     def tokens_per_second(self) -> float:
         """New tokens of all sequences by the seconds of ``model.generate``."""
         return self.new_tokens / self.generate_s if self.generate_s else 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the prompts to the texts."""
+        return self.tokenize_s + self.move_s + self.generate_s + self.decode_s
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,15 +87,48 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     report: GenerationReport
 
 
-def in_one_line(report: GenerationReport) -> str:
+def prompts_in_words(
+    prompts: int, tokens: int, *, characters: int | None = None, new_tokens: int | None = None
+) -> str:
+    """Say what goes into a generation, and how much may come out of it.
+
+    Args:
+        prompts: How many.
+        tokens: Of all of them.
+        characters: Likewise; None where they came as tokens.
+        new_tokens: Most of each; None where nothing says it.
+    """
+    counts = [several(prompts, "prompt"), several(tokens, "token")]
+    if characters is not None:
+        counts.insert(1, several(characters, "character"))
+    most = "max_new_tokens not given" if new_tokens is None else f"max_new_tokens={new_tokens}"
+    return f"{', '.join(counts)}; {most}"
+
+
+def end_line(report: GenerationReport) -> str:
     """Say what a generation came to."""
+    read = report.response_characters
+    characters = "" if read is None else f" ({several(read, 'character')})"
+    memory = gpu_memory.in_one_line(report.memory_after)
+    minutes = f" = {seconds_in_words(report.total_s)}" if report.total_s >= MINUTE_S else ""
     return (
         f"generate: {several(report.prompts, 'prompt')} of "
         f"{several(report.prompt_tokens, 'token')} gave "
-        f"{report.new_tokens} new ones in {report.generate_s:.3f} s "
-        f"({report.tokens_per_second:.1f} a second); tokenized ({report.tokenize_s:.3f}s), "
-        f"moved ({report.move_s:.3f}s); {gpu_memory.in_one_line(report.memory_after)}"
+        f"{report.new_tokens} new ones{characters} in {report.generate_s:.3f} s "
+        f"({report.tokens_per_second:.1f} a second); {memory}; "
+        f"{_around(report)}total {report.total_s:.3f} s{minutes}"
     )
+
+
+def _around(report: GenerationReport) -> str:
+    """The steps around the model's own, as far as there were any."""
+    seconds = {
+        "tokenized": report.tokenize_s,
+        "moved": report.move_s,
+        "decoded": report.decode_s,
+    }
+    said = ", ".join(f"{name} ({took:.3f}s)" for name, took in seconds.items() if took)
+    return f"{said}; " if said else ""
 
 
 class LongRun:

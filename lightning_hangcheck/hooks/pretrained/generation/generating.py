@@ -10,12 +10,14 @@ from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generated import (
     Generated,
     GenerationReport,
-    in_one_line,
+    end_line,
+    prompts_in_words,
 )
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import GenerationWatch
-from lightning_hangcheck.hooks.pretrained.generation.prompts import Prompts, prepare
+from lightning_hangcheck.hooks.pretrained.generation.prompts import prepare
 from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
     Limits,
+    asked_new_tokens,
     beyond,
     capped,
     cut_in_words,
@@ -67,13 +69,15 @@ def generate(
     """
     recorder, limits = current(), limits_of(debug)
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
-    watch = GenerationWatch(recorder, model, warn_after_s)
     ready = prepare(model, tokenizer, asked, limits, recorder)
     default = getattr(model, "generation_config", None)
     cut = beyond(limits, default, generation, ready.width)
     if limits is not None and cut is not None:
         recorder.say(cut_in_words(cut, limits))
         generation = capped(generation, limits)
+    characters, most = sum(map(len, asked)), asked_new_tokens(default, generation, ready.width)
+    goes_in = prompts_in_words(len(asked), ready.tokens, characters=characters, new_tokens=most)
+    watch = GenerationWatch(recorder, model, warn_after_s, goes_in)
     with watch.around():
         output = model.generate(**ready.inputs, **watch.arguments(generation, generation))
     began = time.perf_counter()
@@ -81,8 +85,21 @@ def generate(
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
     decode_s = time.perf_counter() - began
     count = attempt("counting tokens", partial(count_tokens, model, made)) or 0
-    report = watch.complete(_figures(ready, count, cut, decode_s))
-    recorder.say(f"{in_one_line(report)}; decoded ({decode_s:.3f}s)")
+    figures = GenerationReport(
+        prompts=len(asked),
+        prompt_tokens=ready.tokens,
+        prompt_characters=characters,
+        truncated_prompts=ready.truncated,
+        max_new_tokens=most,
+        max_new_tokens_cut=cut,
+        new_tokens=count,
+        response_characters=sum(map(len, texts)),
+        tokenize_s=ready.tokenize_s,
+        move_s=ready.move_s,
+        decode_s=decode_s,
+    )
+    report = watch.complete(figures)
+    recorder.say(end_line(report))
     return Generated(texts=texts, output=output, report=report)
 
 
@@ -110,16 +127,3 @@ def count_tokens(model: PreTrainedModel, made: Tensor) -> int:
 def _length(row: list[int], ends: set[int | None]) -> int:
     place = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
     return place + 1
-
-
-def _figures(ready: Prompts, new: int, cut: int | None, decode_s: float) -> GenerationReport:
-    return GenerationReport(
-        prompts=len(ready.inputs["input_ids"]),
-        prompt_tokens=ready.tokens,
-        truncated_prompts=ready.truncated,
-        new_tokens=new,
-        max_new_tokens_cut=cut,
-        tokenize_s=ready.tokenize_s,
-        move_s=ready.move_s,
-        decode_s=decode_s,
-    )

@@ -40,11 +40,23 @@ class GenerationWatch:
         recorder: Of this process.
         model: That generates.
         warn_after_s: Seconds after which a running generation is spoken of.
+        goes_in: Prompts and how much may come of them, in words.
+        beat: Called once a token; by default the process's own beat.
+        spoken: Say what there is to say, but for a run that takes long, which is said always.
 
     With ``HANGCHECK_DISABLE=1`` it only measures.
     """
 
-    def __init__(self, recorder: Recorder, model: PreTrainedModel, warn_after_s: float) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        model: PreTrainedModel,
+        warn_after_s: float,
+        goes_in: str,
+        *,
+        beat: Callable[[], None] | None = None,
+        spoken: bool = True,
+    ) -> None:
         self._seconds = 0.0
         self._before: tuple[GpuMemory, ...] = ()
         self._after: tuple[GpuMemory, ...] = ()
@@ -53,7 +65,9 @@ class GenerationWatch:
         self._recorder = recorder
         self._model = model
         self._warn_after_s = warn_after_s
-        self._beat = TokenBeat(recorder.beat)
+        self._goes_in = goes_in
+        self._beat = TokenBeat(beat or recorder.beat)
+        self._spoken = spoken
         self._began = time.perf_counter()
 
     @contextmanager
@@ -66,12 +80,14 @@ class GenerationWatch:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        self._before = self._memory()
-        attempt("a look before generation", self._warn_before)
-        section = Section(self._recorder, f"generate ({type(self._model).__name__})")
+        if self._spoken:
+            self._before = self._memory()
+            attempt("a look before generation", self._warn_before)
+        section = Section(self._recorder, section_name(self._model), spoken=self._spoken)
         with section, LongRun(self._warn_after_s, self._warn_long):
             yield
-        self._after = self._memory()
+        if self._spoken:
+            self._after = self._memory()
 
     def arguments(self, named: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments for ``generate`` with a beat per token among them; looks at the flags, too.
@@ -82,9 +98,10 @@ class GenerationWatch:
         """
         if not self._on:
             return dict(named)
-        doubts = attempt("a look at generation flags", partial(self._doubts, named, flags))
-        for doubt in doubts or ():
-            self._warn(doubt)
+        if self._spoken:
+            doubts = attempt("a look at generation flags", partial(self._doubts, named, flags))
+            for doubt in doubts or ():
+                self._warn(doubt)
         added = attempt("the beat per token", partial(with_beat, named, self._beat))
         return dict(named) if added is None else added
 
@@ -113,8 +130,8 @@ class GenerationWatch:
 
     def _warn_before(self) -> None:
         device = first_device(self._model)
-        say = f"generate: first parameter on {device}; {in_one_line(self._before)}"
-        self._recorder.say(say)
+        memory = in_one_line(self._before)
+        self._recorder.say(f"generate: {self._goes_in}; first parameter on {device}; {memory}")
         for doubt in doubts_before(device.type, self._before, offloaded_places(self._model)):
             self._warn(doubt)
 
@@ -125,6 +142,11 @@ class GenerationWatch:
             f"generation has run for {seconds:.0f} s ({pace}); "
             "a smaller max_new_tokens or max_time=SECONDS ends it sooner"
         )
+
+
+def section_name(model: PreTrainedModel) -> str:
+    """Name the section around a generation."""
+    return f"generate ({type(model).__name__})"
 
 
 def doubts_before(
@@ -151,7 +173,7 @@ def doubts_before(
     elif device_type == "cpu":
         found.append(
             "the model is on the CPU, where a large one takes seconds a token; "
-            "load it with device_map='auto' to use the GPUs"
+            "where there are GPUs, load it with device_map='auto'"
         )
     return found
 

@@ -77,8 +77,8 @@ def prepare(
         move_s=time.perf_counter() - tokenized,
     )
     recorder.say(
-        f"generate: {several(len(prompts), 'prompt')}, {several(made.tokens, 'token')} "
-        f"({made.tokenize_s:.3f}s), moved to {device} ({made.move_s:.3f}s)"
+        f"generate: prompts tokenized ({made.tokenize_s:.3f}s), moved to {device} "
+        f"({made.move_s:.3f}s)"
     )
     return made
 

@@ -41,6 +41,23 @@ def limits_of(debug: bool | Limits) -> Limits | None:
     return Limits() if debug else None
 
 
+def asked_new_tokens(
+    default: GenerationConfig | None, named: Mapping[str, Any], prompt_length: int
+) -> int | None:
+    """How many new tokens a call of ``generate`` may make; None where nothing says it.
+
+    Args:
+        default: What counts where the arguments have no generation config.
+        named: Arguments of ``generate``.
+        prompt_length: Tokens that ``max_length`` counts too.
+    """
+    config = named.get("generation_config") or default
+    asked = _new_tokens(named, prompt_length)
+    if asked is None and config is not None:
+        asked = _new_tokens(vars(config), prompt_length)
+    return asked
+
+
 def beyond(
     limits: Limits | None,
     default: GenerationConfig | None,
@@ -55,10 +72,7 @@ def beyond(
         named: Arguments of ``generate``.
         prompt_length: Tokens that ``max_length`` counts too.
     """
-    config = named.get("generation_config") or default
-    asked = _new_tokens(named, prompt_length)
-    if asked is None and config is not None:
-        asked = _new_tokens(vars(config), prompt_length)
+    asked = asked_new_tokens(default, named, prompt_length)
     if limits is None or asked is None or asked <= limits.max_new_tokens:
         return None
     return asked

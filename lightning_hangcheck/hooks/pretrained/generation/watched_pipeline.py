@@ -10,12 +10,17 @@ import msgspec
 from transformers import TextGenerationPipeline
 
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
-from lightning_hangcheck.hooks.pretrained.generation.generated import GenerationReport, in_one_line
+from lightning_hangcheck.hooks.pretrained.generation.generated import (
+    GenerationReport,
+    end_line,
+    prompts_in_words,
+)
 from lightning_hangcheck.hooks.pretrained.generation.generating import WARN_AFTER, count_tokens
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import GenerationWatch
 from lightning_hangcheck.hooks.pretrained.generation.prompts import cut_prompts_in_words
 from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
     Limits,
+    asked_new_tokens,
     beyond,
     capped,
     cut_in_words,
@@ -68,13 +73,17 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
         if self.limits is not None and cut is not None:
             recorder.say(cut_in_words(cut, self.limits))
             named = capped(named, self.limits)
-        watch = GenerationWatch(recorder, self.model, self.warn_after_s)
+        tokens = width if mask is None else int(mask.sum())
+        most = asked_new_tokens(self.model.generation_config, {**flags, **named}, width)
+        goes_in = prompts_in_words(len(model_inputs["input_ids"]), tokens, new_tokens=most)
+        watch = GenerationWatch(recorder, self.model, self.warn_after_s, goes_in)
         with watch.around():
             outputs = super()._forward(model_inputs, **watch.arguments(named, flags))
         made = outputs["generated_sequence"].flatten(0, 1)[:, width:]
         figures = GenerationReport(
             prompts=len(outputs["generated_sequence"]),
-            prompt_tokens=width if mask is None else int(mask.sum()),
+            prompt_tokens=tokens,
+            max_new_tokens=most,
             truncated_prompts=self._truncated,
             new_tokens=attempt("counting tokens", partial(count_tokens, self.model, made)) or 0,
             max_new_tokens_cut=cut,
@@ -102,7 +111,7 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
         if self.last_report is not None:
             move_s = max(0.0, forward_s - self.last_report.generate_s)
             self.last_report = msgspec.structs.replace(self.last_report, move_s=move_s)
-            current().say(in_one_line(self.last_report))
+            current().say(end_line(self.last_report))
 
     def _add_decoding(self, seconds: float) -> None:
         if self.last_report is not None:

@@ -12,6 +12,7 @@ from lightning_hangcheck.hooks.pretrained.generation_flags import (
     set_on_model,
     set_on_tokenizer,
 )
+from lightning_hangcheck.hooks.pretrained.gpu_memory import clear_cache
 from lightning_hangcheck.hooks.pretrained.loading.trial_generation import try_generation
 from lightning_hangcheck.hooks.pretrained.loading.watched_load import Load, watched_load
 from lightning_hangcheck.hooks.pretrained.placement import meta_warning, placement_lines
@@ -110,5 +111,10 @@ def _look_after(loaded: Loaded, recorder: Recorder, test_generation: bool) -> No
         attempt("a look at the tokenizer", partial(look_at_tokenizer, loaded, recorder))
         return
     attempt("a look at the model", partial(look_at_model, loaded, recorder))
-    if test_generation and not recorder.settings.disable:
+    if recorder.settings.disable:
+        return
+    cleared = attempt("clearing the cache of the GPU", clear_cache)
+    if cleared:
+        recorder.say(f"after loading: {cleared}")
+    if test_generation:
         try_generation(loaded, recorder)

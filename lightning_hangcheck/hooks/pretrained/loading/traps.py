@@ -18,7 +18,7 @@ _GENERATING = ("LM", "Generation", "generation")
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of ``from_pretrained`` for a model, not made yet.
+    """One call of ``from_pretrained`` for a model or a generation config, not made yet.
 
     Attributes:
         loader: The class, or the pipeline's task.
@@ -102,8 +102,13 @@ def _not_here(load: LoadRequest) -> str | None:
 
 
 def _no_generation_config(load: LoadRequest) -> str | None:
-    generates = any(word in load.loader for word in _GENERATING)
-    if not (generates and load.source.weight_files) or load.source.has_generation_config:
+    source = load.source
+    if load.loader == "GenerationConfig":  # what the cache lacks, the hub may have
+        concerned = source.kind == "folder" or (source.kind == "cache" and source.offline)
+    else:
+        generates = any(word in load.loader for word in _GENERATING)
+        concerned = generates and bool(source.weight_files)
+    if not concerned or source.has_generation_config:
         return None
     return (
         "it has no generation_config.json: GenerationConfig.from_pretrained fails for it, and asks "

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generation_watch import TokenBeat, with_beat
-from lightning_hangcheck.hooks.pretrained.placement import first_device, input_device, without_data
+from lightning_hangcheck.hooks.pretrained.gpu_memory import clear_cache
+from lightning_hangcheck.hooks.pretrained.placement import (
+    are_shared_out,
+    first_device,
+    input_device,
+    without_data,
+)
 from lightning_hangcheck.recorder.sections import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import GenerationConfig, PreTrainedModel
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
@@ -41,8 +45,7 @@ def _obstacle(model: PreTrainedModel) -> str | None:
     """Why this model must not be tried: a step of a sharded one waits for other ranks."""
     if without_data(model):
         return "parameters have no data"
-    marks = ("ds_id", "device_mesh")  # of DeepSpeed's ZeRO-3 and of torch's DTensor
-    if any(hasattr(parameter, mark) for parameter in model.parameters() for mark in marks):
+    if are_shared_out(model.parameters()):
         return "its parameters are shared out over the ranks"
     return None
 
@@ -71,7 +74,7 @@ def _generate(model: PreTrainedModel, recorder: Recorder) -> None:
             **with_beat({"generation_config": _plainest(model)}, TokenBeat(recorder.beat)),
         )
     say(f"5 output of shape {tuple(made.shape)}")
-    _clear_cache(say)
+    say(f"6 {clear_cache() or 'no GPU is used, so there is no cache to clear'}")
 
 
 def _say(recorder: Recorder, step: str) -> None:
@@ -107,13 +110,3 @@ def _plainest(model: PreTrainedModel) -> GenerationConfig:
         pad_token_id=own.pad_token_id,
         decoder_start_token_id=own.decoder_start_token_id,
     )
-
-
-def _clear_cache(say: Callable[[str], None]) -> None:
-    import torch
-
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-        say("6 cache of the GPU cleared")
-    else:
-        say("6 no GPU is used, so there is no cache to clear")

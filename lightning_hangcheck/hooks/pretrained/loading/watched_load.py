@@ -36,7 +36,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: A folder or a name of the hub.
         loader: What is called, for people.
-        what: ``model`` or ``tokenizer``, which gives the phase.
+        what: ``model``, ``tokenizer`` or ``model config``, which gives the phase.
         named: The arguments of ``from_pretrained``.
     """
 
@@ -54,7 +54,9 @@ def watched_load(recorder: Recorder, load: Load, work: Callable[[], Loaded]) -> 
     """
     if recorder.settings.disable:
         return work()
-    source = attempt("looking at the files", partial(_look, recorder, load)) or UNSEEN
+    source = attempt("looking at the files", partial(announce, recorder, load)) or UNSEEN
+    if load.what == "model":
+        attempt("an estimate of the time", partial(_expect, recorder, source))
     progress = ShardProgress(source, recorder.say, recorder.beat)
     with (
         Section(recorder, f"{load.what} from_pretrained ({load.loader})"),
@@ -112,17 +114,25 @@ def _dtype(named: Mapping[str, Any]) -> str:
     return "transformers' default" if dtype is None else str(dtype)
 
 
-def _look(recorder: Recorder, load: Load) -> Source:
+def announce(recorder: Recorder, load: Load) -> Source:
+    """Say what will be loaded and which traps its arguments walk into, within about 2 seconds.
+
+    Returns:
+        Where it will come from, as far as it was seen in time.
+
+    Raises:
+        OSError: A file cannot be looked at.
+        msgspec.DecodeError: The index of the weights is damaged.
+    """
     try:
         source = within(LOOK_LIMIT, partial(find_source, load.name, load.named))
     except NoAnswer:
         recorder.say(f"WARNING: the storage of {load.name} did not answer within {LOOK_LIMIT:g} s")
         return UNSEEN
     recorder.say(announcement(load.loader, source, load.named, is_model=load.what == "model"))
-    if load.what == "model":
+    if load.what != "tokenizer":
         for sentence in traps(_load_request(source, load, recorder)):
             recorder.say(f"WARNING: {sentence}")
-        attempt("an estimate of the time", partial(_expect, recorder, source))
     return source
 
 

@@ -1,0 +1,130 @@
+"""Evaluation on rank 0 of two real ranks: in turn, out of turn, failing, late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
+
+import lightning_hangcheck as hc
+from lightning_hangcheck.errors import BadUsage, ResultsIncomplete, StepOutOfTurn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCORES = "name,score\na,0.5\n"
+
+
+def evaluate(folder: Path, how: str) -> Ended:
+    job = run_job(folder, "hooks_evaluation.py", how, launcher=TORCHRUN, environment=OFFLINE)
+    assert job.code == 0, job.errors
+    return job
+
+
+@pytest.mark.real
+def test_rank_zero_evaluates_and_the_other_goes_on_when_it_is_done(tmp_path: Path) -> None:
+    job = evaluate(tmp_path, "well")
+
+    for step in ("0", "1", "2", "final"):
+        said = job.of(f"after {step}")
+        assert [said[rank]["needed"] for rank in (0, 1)] == [True, False]
+        assert said[1]["there"], "rank 1 went on before the results were there"
+    assert [said["total"] for said in job.of("sum").values()] == [8.0, 8.0]
+    assert "About to call evaluation at step 2..." in job.errors
+    assert "About to call wait for rank 0: evaluation at step 2..." in job.errors
+    assert "1 result of step final as expected; steps 0, 1, 2, final there" in job.errors
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("how", "kind", "words"),
+    [
+        ("again", "StepOutOfTurn", "evaluation: step 1 came again (on rank 0)"),
+        (
+            "apart",
+            "StepOutOfTurn",
+            "step 4 came after step 1, and steps 2-3 are left out (on rank 1)",
+        ),
+        ("failing", "MeetingFailed", "'evaluation at step 2' after"),
+        ("lost", "MeetingFailed", "step_2.csv is not there"),
+        ("late", "MeetingFailed", "did not finish 'evaluation at step 0' within 2 s"),
+    ],
+)
+def test_what_goes_wrong_is_raised_alike_on_both_ranks(
+    tmp_path: Path, how: str, kind: str, words: str
+) -> None:
+    job = evaluate(tmp_path, how)
+
+    failed = job.of("failed")
+    assert [failed[rank]["kind"] for rank in (0, 1)] == [kind, kind]
+    assert failed[0]["error"].splitlines()[0] == failed[1]["error"].splitlines()[0]
+    assert words in failed[0]["error"]
+
+
+def alone(step: int | str, name: str, **named: object) -> hc.rank_zero_evaluation:
+    return hc.rank_zero_evaluation(step, 30.0, name=name, **named)
+
+
+def test_alone_a_process_evaluates_at_the_steps_that_are_due(tmp_path: Path) -> None:
+    needed = []
+    for step in range(7):
+        with alone(step, "due", every=3) as evaluation:
+            if evaluation.needed:
+                needed.append(step)
+    assert needed == [0, 3, 6]
+
+
+def test_steps_before_the_first_evaluation_are_nothing_to_refuse() -> None:
+    for step in (1, 2, 3):
+        with alone(step, "begins", every=3, first=3) as evaluation:
+            assert evaluation.needed == (step == 3)
+
+
+def test_alone_what_is_missing_is_raised_as_it_is(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ResultsIncomplete, match=r"scores_4\.csv is not there"),
+        alone(4, "missing") as evaluation,
+    ):
+        evaluation.expect(tmp_path / "scores_{step}.csv")
+
+
+def test_alone_a_step_that_comes_again_is_refused() -> None:
+    with alone(1, "again"):
+        pass
+    with pytest.raises(StepOutOfTurn, match="again: step 1 came again;"), alone(1, "again"):
+        pytest.fail("its body ran")
+
+
+def test_the_final_step_wants_the_results_of_all_from_the_first_on(tmp_path: Path) -> None:
+    for step in (3, 4):
+        (tmp_path / f"{step}.csv").write_text(SCORES)
+        with alone(step, "resumed", first=3):
+            pass
+    (tmp_path / "4.csv").unlink()
+    (tmp_path / "final.csv").write_text(SCORES)
+    with (
+        pytest.raises(ResultsIncomplete, match=r"4\.csv of step 4 is not there"),
+        alone("final", "resumed", first=3) as evaluation,
+    ):
+        evaluation.expect(tmp_path / "{step}.csv", rows=1)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"every": 0},
+        {"every": 2.0},
+        {"first": 6, "every": 2},
+        {"first": 1, "every": 2},
+        {"first": -1},
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(named: dict[str, object]) -> None:
+    with pytest.raises(BadUsage), alone(4, "numbers", **named):
+        pytest.fail("its body ran")
+
+
+def test_a_limit_that_is_none_is_refused() -> None:
+    with pytest.raises(BadUsage, match="timeout=0"), hc.rank_zero_evaluation(0, 0):
+        pytest.fail("its body ran")

@@ -1,0 +1,104 @@
+"""Models and optimizers leave the GPU and come back as they were: values, aliases, places."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.evaluation.off_gpu import Elsewhere, off_gpu, tensors_of
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+# what torch warns of while it is imported is its own
+pytestmark = pytest.mark.filterwarnings("ignore")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+
+def trained() -> tuple[Any, Any]:
+    """A model with tied weights and a buffer, and an optimizer that has made a step."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model.add_module("tied", torch.nn.Linear(4, 4))
+    model.tied.weight = model[0].weight
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.rand(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return model, optimizer
+
+
+def test_tensors_come_back_with_their_values_and_what_they_shared() -> None:
+    model, optimizer = trained()
+    whole = torch.arange(6.0)
+    model.register_buffer("rows", whole.view(2, 3).t())
+    model.register_buffer("tail", whole[4:])
+    before = [tensor.clone() for tensor in tensors_of([model, optimizer])]
+    identities = [id(parameter) for parameter in model.parameters()]
+    places = [tensor.data_ptr() for tensor in tensors_of([model, optimizer])]
+
+    away = Elsewhere(tensors_of([model, optimizer]), torch.device("cpu"))
+    moved = [tensor.data_ptr() for tensor in tensors_of([model, optimizer])]
+    assert not set(places) & set(moved)
+    assert model.rows.stride() == (1, 3)
+    model.tail[0] = 40.0
+    assert model.rows[1, 1] == 40.0
+    away.bring_back()
+    model.tail[1] = 50.0
+
+    after = tensors_of([model, optimizer])
+    assert [id(parameter) for parameter in model.parameters()] == identities
+    assert model.rows.tolist() == [[0.0, 3.0], [1.0, 40.0], [2.0, 50.0]]
+    same = [torch.equal(one, two) for one, two in zip(before, after, strict=True)]
+    assert same.count(False) == 2
+    model(torch.rand(3, 4)).sum().backward()
+    optimizer.step()
+
+
+def test_each_tensor_is_found_once() -> None:
+    model, optimizer = trained()
+    found = tensors_of([model, model, optimizer])
+    assert len(found) == len({id(tensor) for tensor in found})
+    own = {id(tensor) for tensor in [*model.parameters(), *model.buffers()]}
+    states = [state["exp_avg"] for state in optimizer.state.values()]
+    assert own | {id(state) for state in states} <= {id(tensor) for tensor in found}
+
+
+def test_on_the_cpu_nothing_moves_and_that_is_said() -> None:
+    model, _ = trained()
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    said: list[str] = []
+    with off_gpu([model], said.append):
+        assert [parameter.data_ptr() for parameter in model.parameters()] == places
+    assert said == ["nothing is on a GPU that could be moved off it"]
+
+
+def test_what_is_shared_out_over_ranks_is_refused_before_anything_moves() -> None:
+    model, _ = trained()
+    next(model.parameters()).ds_id = 0  # as DeepSpeed marks what it has shared out
+    with pytest.raises(BadUsage, match="shared out over the ranks"), off_gpu([model], print):
+        pass
+
+
+def test_what_is_neither_model_nor_optimizer_is_refused() -> None:
+    with pytest.raises(BadUsage, match="neither a model nor an optimizer"):
+        off_gpu([SimpleNamespace()], print).__enter__()
+
+
+@needs_gpu
+def test_a_gpu_is_free_meanwhile_and_holds_all_of_it_again_afterwards() -> None:
+    model = torch.nn.Linear(4096, 4096).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.rand(1, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    held, weights = torch.cuda.memory_allocated(), model.weight.detach().cpu().clone()
+    said: list[str] = []
+    with off_gpu([model, optimizer], said.append):
+        assert torch.cuda.memory_allocated() < held / 100
+        assert {one.device.type for one in model.parameters()} == {"cpu"}
+    assert {one.device.type for one in model.parameters()} == {"cuda"}
+    assert torch.equal(model.weight.cpu(), weights)
+    assert torch.cuda.memory_allocated() == pytest.approx(held, rel=0.01)
+    assert "201.4 MB moved off the GPU" in said[1]

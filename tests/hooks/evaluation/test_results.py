@@ -1,0 +1,118 @@
+"""What is said of result files that are missing, empty, torn, old, or not what they should be."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.evaluation import results
+from lightning_hangcheck.hooks.evaluation.results import Expected, complaints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCORES = "name,score\na,0.5\nb,0.7\n"
+
+
+def said(
+    path: Path, text: str | None = SCORES, rows: int | None = None, columns: tuple[str, ...] = ()
+) -> str:
+    if text is not None:
+        path.write_text(text)
+    expected = Expected(path=str(path), rows=rows, columns=columns)
+    return "; ".join(complaints(expected, 1, [1], begun_at=time.time()))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("scores.csv", SCORES),
+        ("scores.csv", 'name,score\n"a,\nb",0.5\n\nc,0.7\n'),
+        ("scores.tsv", SCORES.replace(",", "\t")),
+        ("scores.jsonl", '{"name": "a", "score": 1}\n\n{"name": "b", "score": 2}\n'),
+        ("scores.json", '[{"name": "a", "score": 1}, {"name": "b", "score": 2}]'),
+    ],
+)
+def test_a_file_with_its_rows_and_columns_is_right(tmp_path: Path, name: str, text: str) -> None:
+    assert said(tmp_path / name, text, rows=2, columns=("score", "name")) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("scores.csv", None, "is not there"),
+        ("scores.csv", "", "is empty"),
+        ("scores.csv", "name,score\n", "has no rows"),
+        ("scores.csv", SCORES + SCORES[11:], "has 4 rows, not 2"),
+        ("scores.csv", "name,points\na,1\nb,2\n", "lacks column score (it has name, points)"),
+        ("scores.csv", "name,score\na,1\nb", "row 2 has 1 of 2 cells: it was not written to its"),
+        ("scores.jsonl", '{"name": "a", "score": 1}\n{"name": "b"}\n', "row 2 lacks column score"),
+        ("scores.jsonl", '{"name": "a", "score": 1}\n{"na', "row 2 cannot be read"),
+        ("scores.jsonl", '{"name": "a", "score": 1}\n[2]\n', "row 2 cannot be read"),
+        ("scores.json", '{"name": "a"}', "cannot be read"),
+    ],
+)
+def test_a_file_that_is_not_as_expected_says_why(
+    tmp_path: Path, name: str, text: str | None, words: str
+) -> None:
+    found = said(tmp_path / name, text, rows=2, columns=("name", "score"))
+    assert found.startswith(str(tmp_path / name))
+    assert words in found
+
+
+def test_without_rows_any_number_but_none_is_right(tmp_path: Path) -> None:
+    assert said(tmp_path / "scores.csv") == ""
+    assert "has no rows" in said(tmp_path / "none.csv", "name,score\n")
+
+
+def test_what_is_no_table_must_be_there_and_not_be_empty(tmp_path: Path) -> None:
+    assert said(tmp_path / "samples.bin", "\0") == ""
+    assert "is empty" in said(tmp_path / "samples.pt", "")
+    (tmp_path / "images").mkdir()
+    assert "is empty" in said(tmp_path / "images", None)
+    (tmp_path / "images" / "0.png").write_text("0")
+    assert said(tmp_path / "images", None) == ""
+
+
+def test_a_file_that_an_earlier_run_left_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(SCORES)
+    earlier = time.time() - 720
+    os.utime(path, (earlier, earlier))
+    assert "was last written 12 min" in said(path, None)
+
+
+def test_the_files_of_all_steps_so_far_are_looked_for(tmp_path: Path) -> None:
+    expected = Expected(path=str(tmp_path / "step_{step}" / "scores.csv"), rows=2)
+    for step in (1, 3, "final"):
+        (tmp_path / f"step_{step}").mkdir()
+        (tmp_path / f"step_{step}" / "scores.csv").write_text(SCORES)
+    (found,) = complaints(expected, "final", [1, 2, 3, "final"], begun_at=time.time())
+    assert found == f"{tmp_path}/step_2/scores.csv of step 2 is not there"
+    assert complaints(expected, "final", [1, 3, "final"], begun_at=time.time()) == []
+
+
+def test_a_storage_that_does_not_answer_is_named_within_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "READ_LIMIT_S", 0.2)
+    os.mkfifo(tmp_path / "scores.jsonl")
+    assert "no answer within 0.2 s" in said(tmp_path / "scores.jsonl", None)
+    os.close(os.open(tmp_path / "scores.jsonl", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
+
+
+def test_a_long_text_in_a_cell_is_read_and_the_limit_of_the_process_stays(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    assert said(tmp_path / "scores.csv", f"name,text\na,{'x' * 2 * before}\n", rows=1) == ""
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize("expected", [{"rows": 2}, {"columns": ("name",)}])
+def test_rows_of_what_is_no_table_are_refused(expected: dict[str, object]) -> None:
+    with pytest.raises(BadUsage, match=r"\.csv, \.tsv, \.jsonl, \.json"):
+        results.expect("scores.parquet", **expected)

@@ -1,0 +1,73 @@
+"""Whether the evaluations of a training come in their turn: none twice, none left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.evaluation.turns import Turns, check_step
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.hooks.evaluation.turns import Step
+
+
+def taken(turns: Turns, *steps: Step) -> list[str]:
+    said = []
+    for step in steps:
+        said.append(turns.complaint(step))
+        turns.take(step)
+    return said
+
+
+def test_steps_that_follow_each_other_are_in_turn() -> None:
+    assert taken(Turns(), 0, 1, 2, "final") == [""] * 4
+    assert taken(Turns(every=100), 100, 200, "final") == [""] * 3
+
+
+def test_a_training_that_is_resumed_may_begin_with_any_step() -> None:
+    assert taken(Turns(), 7, 8) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ((0, 1, 1), "step 1 came again"),
+        ((0, 2), "step 2 came after step 0, and step 1 is left out"),
+        ((0, 4), "step 4 came after step 0, and steps 1-3 are left out"),
+        ((2, 1), "step 1 came after step 2, which is later"),
+        (("final", "final"), "step final came again"),
+        (("final", 3), "step 3 came after step final"),
+    ],
+)
+def test_a_step_out_of_turn_is_named(steps: tuple[Step, ...], words: str) -> None:
+    *before, last = taken(Turns(), *steps)
+    assert before == [""] * len(before)
+    assert words in last
+
+
+def test_what_lies_between_two_evaluations_is_not_left_out() -> None:
+    turns = Turns(every=100)
+    assert [step for step in range(301) if turns.is_due(step)] == [0, 100, 200, 300]
+    assert turns.is_due("final")
+    assert "step 200 is left out" in taken(turns, 100, 300)[-1]
+
+
+def test_the_steps_so_far_are_those_from_the_first_on() -> None:
+    turns = Turns()
+    taken(turns, 1, 2, "final")
+    assert turns.so_far(first=None) == [1, 2, "final"]
+
+
+def test_after_a_resume_the_first_step_is_the_one_that_is_named() -> None:
+    turns = Turns(every=2)
+    taken(turns, 6)
+    assert turns.so_far(first=None) == [6]
+    assert turns.so_far(first=2) == [2, 4, 6]
+
+
+@pytest.mark.parametrize("step", [-1, True, 1.5, "last", None])
+def test_what_is_no_step_is_refused(step: Step) -> None:
+    with pytest.raises(BadUsage, match="is no step"):
+        check_step(step)
