@@ -2,16 +2,12 @@
 
 __all__ = [
     "batches",
-    "beside",
-    "config",
-    "counting",
+    "from_config",
     "outline",
-    "phases",
     "placing",
     "plan",
     "planner",
     "sizes",
     "speed",
-    "usual_use",
-    "weights",
+    "uses",
 ]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.planning.config import Fields
+from lightning_hangcheck.planning.from_config.config import Fields
+from lightning_hangcheck.planning.from_config.weights import Weights
 from lightning_hangcheck.planning.placing import fitting_limits, place, shares_of
 from lightning_hangcheck.planning.plan import Plan
 from lightning_hangcheck.planning.sizes import sizes_of
 from lightning_hangcheck.planning.speed import seconds_per_pass, seconds_per_token, speed_of
-from lightning_hangcheck.planning.weights import Weights
 
 if TYPE_CHECKING:
     from lightning_hangcheck.planning.placing import Placing

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from lightning_hangcheck.planning.weights import Dtype, Sureness
+from lightning_hangcheck.planning.from_config.weights import Dtype, Sureness
 
 GB = 10**9
 """Bytes of a GB, as accelerate reads ``"72GB"``; a GPU sold as 80 GB has a little more."""

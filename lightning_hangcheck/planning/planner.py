@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lightning_hangcheck.planning.outline import Model
-    from lightning_hangcheck.planning.phases import PlannedPhase
     from lightning_hangcheck.planning.placing import Placing
     from lightning_hangcheck.planning.plan import Machine, Plan, Use
+    from lightning_hangcheck.planning.uses.phases import PlannedPhase
 
 UNUSED = 0.5
 """Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB."""

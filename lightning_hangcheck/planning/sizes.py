@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.planning.counting import family_of
-from lightning_hangcheck.planning.weights import compute_bytes
+from lightning_hangcheck.planning.from_config.counting import family_of
+from lightning_hangcheck.planning.from_config.weights import compute_bytes
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.planning.config import Fields
+    from lightning_hangcheck.planning.from_config.config import Fields
+    from lightning_hangcheck.planning.from_config.weights import Weights
     from lightning_hangcheck.planning.plan import Use
-    from lightning_hangcheck.planning.weights import Weights
 
 FLOAT32 = 4
 """Bytes: norms and the logits of a token are computed in float32 whatever the model's own format

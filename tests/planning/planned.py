@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.planning.config import read_fields
-from lightning_hangcheck.planning.counting import count_weights
+from lightning_hangcheck.planning.from_config.config import read_fields
+from lightning_hangcheck.planning.from_config.counting import count_weights
 from lightning_hangcheck.planning.outline import Model
 from lightning_hangcheck.planning.plan import GB, Extra, Machine, Use
 

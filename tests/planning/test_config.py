@@ -8,7 +8,12 @@ import pytest
 from planning.planned import LLAMA_8B
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.config import find_config, read_config, read_fields, stored_dtype
+from lightning_hangcheck.planning.from_config.config import (
+    find_config,
+    read_config,
+    read_fields,
+    stored_dtype,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

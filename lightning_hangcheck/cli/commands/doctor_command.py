@@ -14,7 +14,7 @@ from lightning_hangcheck.doctor.groups import GROUPS, QUESTIONS
 from lightning_hangcheck.doctor.subject import DEPTH, Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.planning.beside import read_extra
+from lightning_hangcheck.planning.uses.beside import read_extra
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 FRESH_MINUTES = 30.0

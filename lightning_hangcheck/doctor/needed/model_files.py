@@ -23,7 +23,12 @@ from lightning_hangcheck.doctor.needed.weight_files import (
 )
 from lightning_hangcheck.doctor.surroundings.hugging_face import cache_folder
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.config import CONFIG_NAME, Fields, read_config, read_fields
+from lightning_hangcheck.planning.from_config.config import (
+    CONFIG_NAME,
+    Fields,
+    read_config,
+    read_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

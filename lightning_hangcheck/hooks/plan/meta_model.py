@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lightning_hangcheck.planning.counting import FAMILIES
+from lightning_hangcheck.planning.from_config.counting import FAMILIES
+from lightning_hangcheck.planning.from_config.weights import Piece, Weights, compute_bytes
 from lightning_hangcheck.planning.placing import QUANTIZING_SHARE, Placement
-from lightning_hangcheck.planning.weights import Piece, Weights, compute_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from lightning_hangcheck.planning.from_config.weights import Dtype
     from lightning_hangcheck.planning.sizes import Sizes
-    from lightning_hangcheck.planning.weights import Dtype
 
 # classes of torch and transformers are untyped where these are not installed
 Module: TypeAlias = Any

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.planning.config import stored_dtype
+from lightning_hangcheck.planning.from_config.config import stored_dtype
 from lightning_hangcheck.planning.plan import Use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lightning_hangcheck.planning.config import Fields
+    from lightning_hangcheck.planning.from_config.config import Fields
+    from lightning_hangcheck.planning.from_config.weights import Dtype
     from lightning_hangcheck.planning.plan import Extra
-    from lightning_hangcheck.planning.weights import Dtype
 
 CONTEXT = 4096
 """Tokens that are planned where the user says nothing, if the model was made for so many."""

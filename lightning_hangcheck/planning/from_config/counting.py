@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.planning.weights import Piece, Weights
+from lightning_hangcheck.planning.from_config.weights import Piece, Weights
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.planning.config import Fields
+    from lightning_hangcheck.planning.from_config.config import Fields
 
 
 class Family(Struct, frozen=True, kw_only=True):

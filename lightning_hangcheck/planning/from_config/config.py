@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.weights import DTYPES
+from lightning_hangcheck.planning.from_config.weights import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lightning_hangcheck.planning.weights import Dtype
+    from lightning_hangcheck.planning.from_config.weights import Dtype
 
 # by the field of `Fields`: the names that configurations of transformers use, newest first
 _NAMES: dict[str, tuple[str, ...]] = {

@@ -6,8 +6,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.beside import read_extra
 from lightning_hangcheck.planning.plan import Extra, Use
+from lightning_hangcheck.planning.uses.beside import read_extra
 
 LARGEST_NUMBER = 100_000_000
 EXAMPLE = "write for example --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'"
