@@ -177,7 +177,8 @@ def test_a_name_of_the_users_function_is_no_cause_of_its_own() -> None:
 def test_a_function_that_creates_the_logger_explains_what_is_no_cause_by_itself(
     function: str, kind: str | None, cause: str
 ) -> None:
-    waits = waiting_for(kind, "recvfrom", "10.0.0.7:443", 4711) if kind else {}
+    name = "4711" if kind == "process" else "10.0.0.7:443"
+    waits = waiting_for(kind, "recvfrom", name, 4711) if kind else {}
     assert _told(job(WAITS, rank(1, (MAIN, user(function, 7)), **waits)))[3] == cause
 
 
