@@ -13,6 +13,7 @@ from lightning_hangcheck.diagnosis.process_exit import failed, left_well
 from lightning_hangcheck.diagnosis.rounds import earlier_rounds
 from lightning_hangcheck.diagnosis.rules.engine import Conclusion, conclude
 from lightning_hangcheck.diagnosis.verdict.facts import facts_about, waits
+from lightning_hangcheck.diagnosis.verdict.lost_progress import lost_progress
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 from lightning_hangcheck.diagnosis.verdict.summary import summarise
 from lightning_hangcheck.diagnosis.verdict.tables import collectives, rank_table
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
 MOST_UNSEEN = 8
+COSTS_THE_JOB = ("hang", "dead", "crashed")
 
 
 def judge(case: Case) -> Verdict:
@@ -102,7 +104,13 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
     after = job.case.aftermath
     later = [EvidenceItem("ending", None, aftermath_sentence(after))] if after is not None else []
     found = (*finding.evidence, *facts_about(blamed), *waits(job, conclusion.graph))
-    return (*later, *found, *before)
+    return (*later, *found, *_lost(conclusion), *before)
+
+
+def _lost(conclusion: Conclusion) -> list[EvidenceItem]:
+    """What the end of the job throws away; a suspicion may pass, and ends nothing."""
+    text = lost_progress(conclusion.job.case) if conclusion.kind in COSTS_THE_JOB else ""
+    return [EvidenceItem("lost", None, text)] if text else []
 
 
 def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:

@@ -28,6 +28,7 @@ class Spending:
         self._read_ns: int | None = None
         self._step: int | None = None
         self._save: SaveMark | None = None
+        self._unsaved_since_ns: int | None = None
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take one reading.
@@ -39,6 +40,10 @@ class Spending:
         if self._read_ns is not None and beat.phase is not None:
             spent = (now_ns - self._read_ns) / NANOSECONDS
             self._seconds[beat.phase] = self._seconds.get(beat.phase, 0.0) + spent
+        first_step = self._step is None and beat.step is not None
+        if first_step or beat.save != self._save:
+            # what stood on the page at the first reading happened at a moment that nobody saw
+            self._unsaved_since_ns = now_ns if self._read_ns is not None else None
         self._read_ns = now_ns
         self._step, self._save = beat.step, beat.save
 
@@ -51,9 +56,15 @@ class Spending:
             steps_unsaved=None if self._step is None else self._step - saved_step,
             saves=self._save.number if self._save is not None else 0,
             last_save_at=self._save.at if self._save is not None else None,
+            unsaved_s=self._unsaved_s(),
         )
 
+    def _unsaved_s(self) -> float | None:
+        if self._unsaved_since_ns is None or self._read_ns is None:
+            return None
+        return round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
 
-def blocked_rank_hours(world_size: int, stalled_for_s: float) -> float:
-    """Return what a silence has cost so far: every rank of the job pays for it, in rank hours."""
-    return max(world_size, 1) * stalled_for_s / SECONDS_PER_HOUR
+
+def rank_hours(world_size: int, seconds: float) -> float:
+    """Return what so long a time costs: every rank of the job pays for it, in rank hours."""
+    return max(world_size, 1) * seconds / SECONDS_PER_HOUR

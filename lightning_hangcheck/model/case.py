@@ -160,12 +160,15 @@ class Spent(Struct, frozen=True, kw_only=True):
             does not show its steps.
         saves: How many ended well.
         last_save_at: When the last of them ended.
+        unsaved_s: Seconds since that save was seen, or the first step where there was none, right
+            to one polling interval; None where nobody watched by then.
     """
 
     phases: tuple[PhaseTime, ...] = ()
     steps_unsaved: int | None = None
     saves: int = 0
     last_save_at: str | None = None
+    unsaved_s: float | None = None
 
 
 class RankView(Struct, frozen=True, kw_only=True):

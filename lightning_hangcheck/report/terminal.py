@@ -23,6 +23,8 @@ MOST_WHY = 3
 MOST_PROOF = 8
 MOST_REMEDIES = 10
 MOST_GAPS = 4
+LOST = "lost"
+"""Kind of evidence that is no proof: it has a line of its own, taken from those of the proof."""
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
@@ -39,13 +41,15 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         in a newline, without colour.
     """
     rows = rank_rows(verdict, last_seen(case), MOST_ROWS)
+    lost = _lost(verdict)
     lines = [
         *headline(verdict, MOST_HEADLINE),
         "",
         *rows,
         *([""] if rows else []),
         *_why(verdict),
-        *listed("proof", _evidence(verdict), MOST_PROOF),
+        *listed("proof", _evidence(verdict), MOST_PROOF - len(lost)),
+        *lost,
         *listed("do", _remedies(verdict), MOST_REMEDIES),
         *listed("not seen", _gaps(verdict), MOST_GAPS),
         *_more(verdict, run_folder),
@@ -86,8 +90,15 @@ def _waiting(verdict: Verdict) -> str:
 
 def _evidence(verdict: Verdict) -> Iterator[str]:
     for item in verdict.evidence:
+        if item.kind == LOST:
+            continue
         named = item.rank is None or item.text.startswith(f"rank {item.rank}")
         yield item.text if named else f"rank {item.rank}: {item.text}"
+
+
+def _lost(verdict: Verdict) -> list[str]:
+    told = [item.text for item in verdict.evidence if item.kind == LOST]
+    return labelled(LOST, told[0], most=1) if told else []
 
 
 def _remedies(verdict: Verdict) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.ledger.spending import Spending, blocked_rank_hours
+from lightning_hangcheck.ledger.spending import Spending, rank_hours
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
 
@@ -41,5 +41,24 @@ def test_a_rank_that_only_shows_that_it_saves_has_not_saved() -> None:
     assert spending.spent().saves == 0
 
 
+def test_work_is_unsaved_from_the_first_step_and_then_from_each_save() -> None:
+    spending = Spending()
+    spending.read(Beat(pid=1), 0)
+    assert spending.spent().unsaved_s is None
+    read(spending, 5, "training_step", 1)
+    read(spending, 9, "training_step", 8)
+    assert spending.spent().unsaved_s == 4.0
+    for at_s, step in ((10, 9), (12, 12)):
+        read(spending, at_s, "training_step", step, SaveMark(1, "at 9", 9))
+    assert spending.spent().unsaved_s == 2.0
+
+
+def test_what_was_saved_before_anybody_looked_was_saved_at_an_unknown_moment() -> None:
+    spending = Spending()
+    for at_s in (5, 9):
+        read(spending, at_s, "training_step", at_s, SaveMark(1, "at 2", 2))
+    assert spending.spent().unsaved_s is None
+
+
 def test_every_rank_pays_for_a_silence() -> None:
-    assert blocked_rank_hours(8, 3600.0) == 8.0
+    assert rank_hours(8, 3600.0) == 8.0

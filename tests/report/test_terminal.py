@@ -69,7 +69,8 @@ def huge_verdicts(draw: some.DrawFn) -> Verdict:
         cause=draw(some.sampled_from([None, *CAUSES])),
         summary=draw(prose),
         evidence=tuple(
-            EvidenceItem("stack", 1, draw(prose)) for _ in range(draw(some.integers(0, 9)))
+            EvidenceItem(draw(some.sampled_from(["stack", "lost"])), 1, draw(prose))
+            for _ in range(draw(some.integers(0, 9)))
         ),
         remedies=tuple(Remedy(draw(prose), "") for _ in range(draw(some.integers(0, 9)))),
         gaps=tuple(
