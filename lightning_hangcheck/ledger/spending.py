@@ -55,7 +55,7 @@ class Spending:
             phases=tuple(PhaseTime(phase, round(seconds, 3)) for phase, seconds in longest_first),
             steps_unsaved=None if self._step is None else self._step - saved_step,
             saves=self._save.number if self._save is not None else 0,
-            last_save_at=self._save.at if self._save is not None else None,
+            last_save_at=self._save.at if self._save is not None and self._save.number else None,
             unsaved_s=self._unsaved_s(),
         )
 

@@ -156,12 +156,12 @@ class Spent(Struct, frozen=True, kw_only=True):
 
     Attributes:
         phases: Time by phase, longest first.
-        steps_unsaved: Steps since the last checkpoint save that ended well; None where the rank
-            does not show its steps.
+        steps_unsaved: Steps since the last checkpoint save that ended well, or the one that was
+            loaded; None where the rank does not show its steps.
         saves: How many ended well.
-        last_save_at: When the last of them ended.
-        unsaved_s: Seconds since that save was seen, or the first step where there was none, right
-            to one polling interval; None where nobody watched by then.
+        last_save_at: When the last of them ended, or a checkpoint was loaded after it.
+        unsaved_s: Seconds since that was seen, or the first step where there was neither, right to
+            one polling interval; None where nobody watched by then.
     """
 
     phases: tuple[PhaseTime, ...] = ()

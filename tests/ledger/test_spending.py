@@ -33,6 +33,13 @@ def test_steps_since_the_last_save_are_what_a_restart_loses() -> None:
     assert (spending.spent().saves, spending.spent().last_save_at) == (2, "at 2")
 
 
+def test_steps_that_a_loaded_checkpoint_holds_are_not_lost() -> None:
+    spending = Spending()
+    read(spending, 3, "training_step", 104, SaveMark(0, "at 1", 100))
+    spent = spending.spent()
+    assert (spent.steps_unsaved, spent.saves, spent.last_save_at) == (4, 0, None)
+
+
 def test_a_rank_that_only_shows_that_it_saves_has_not_saved() -> None:
     spending = Spending()
     read(spending, 1, "checkpoint_save", 10)

@@ -33,7 +33,7 @@ def lost_progress(case: Case) -> str:
     kept = max(saving or seen, key=_saved_step)
     told = _checkpoint(kept) if saving else "no checkpoint was saved"
     steps = reached - _saved_step(kept)
-    if saving and reached and not steps:
+    if saving and reached and steps <= 0:
         return f"{told}; nothing is lost"
     lost = ", ".join((*_steps(steps), *_time(case, kept, seen)))
     return f"{told}; {lost} are lost" if lost else told

@@ -13,10 +13,16 @@ from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from lightning_hangcheck.hooks.checkpoints.resuming import of_huggingface, tell
 from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress
 from lightning_hangcheck.hooks.pretrained.loading.source import Source
-from lightning_hangcheck.hooks.zero_code.sections import in_section, is_outermost, passed
+from lightning_hangcheck.hooks.zero_code.sections import (
+    afterwards,
+    in_section,
+    is_outermost,
+    passed,
+)
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     WatchedFunction,
@@ -107,6 +113,22 @@ def watch_saves(trainer: type) -> None:
     for name in ("save_checkpoint", "_save_checkpoint"):
         if not isinstance(vars(trainer).get(name), WatchedFunction):
             wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint"))
+
+
+def watch_resuming(trainer: type) -> None:
+    """Watch the method with which transformers' Trainer class goes on; again does nothing."""
+    name = "_load_optimizer_and_scheduler"
+    method = vars(trainer).get(name)
+    if method is None or isinstance(method, WatchedFunction):
+        return
+    signature = inspect.signature(method)
+
+    def tell_of(call: Call) -> None:
+        folder = by_name(call, signature).get("checkpoint")
+        if folder is not None:
+            tell(current(), of_huggingface(str(folder)))
+
+    wrap(trainer, name, afterwards(tell_of))
 
 
 def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save takes anything
