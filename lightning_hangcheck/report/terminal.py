@@ -24,7 +24,7 @@ MOST_PROOF = 8
 MOST_REMEDIES = 10
 MOST_GAPS = 4
 LOST = "lost"
-"""Kind of evidence that is no proof: it has a line of its own, taken from those of the proof."""
+"""Kind of evidence that is no proof: it has a line of its own, taken from those of the ranks."""
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
@@ -40,15 +40,15 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         Lines of at most 120 columns (except where a single word, such as a path, is longer), ending
         in a newline, without colour.
     """
-    rows = rank_rows(verdict, last_seen(case), MOST_ROWS)
     lost = _lost(verdict)
+    rows = rank_rows(verdict, last_seen(case), MOST_ROWS - len(lost))
     lines = [
         *headline(verdict, MOST_HEADLINE),
         "",
         *rows,
         *([""] if rows else []),
         *_why(verdict),
-        *listed("proof", _evidence(verdict), MOST_PROOF - len(lost)),
+        *listed("proof", _evidence(verdict), MOST_PROOF),
         *lost,
         *listed("do", _remedies(verdict), MOST_REMEDIES),
         *listed("not seen", _gaps(verdict), MOST_GAPS),
