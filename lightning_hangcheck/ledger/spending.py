@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 SECONDS_PER_HOUR = 3600.0
+NEVER = (0, 0)
 
 
 class Spending:
@@ -29,6 +30,9 @@ class Spending:
         self._step: int | None = None
         self._save: SaveMark | None = None
         self._unsaved_since_ns: int | None = None
+        self._first_step: tuple[int, int] | None = None
+        self._last_step: tuple[int, int] | None = None
+        self._epochs = _Epochs()
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take one reading.
@@ -44,6 +48,10 @@ class Spending:
         if first_step or beat.save != self._save:
             # what stood on the page at the first reading happened at a moment that nobody saw
             self._unsaved_since_ns = now_ns if self._read_ns is not None else None
+        if beat.step is not None and beat.step != self._step:
+            self._last_step = (beat.step, now_ns)
+            self._first_step = self._first_step or self._last_step
+        self._epochs.read(beat.epoch, now_ns)
         self._read_ns = now_ns
         self._step, self._save = beat.step, beat.save
 
@@ -51,18 +59,48 @@ class Spending:
         """Return the sums so far."""
         longest_first = sorted(self._seconds.items(), key=lambda item: -item[1])
         saved_step = (self._save.step or 0) if self._save is not None else 0
+        (began, began_ns), (ended, ended_ns) = self._first_step or NEVER, self._last_step or NEVER
         return Spent(
             phases=tuple(PhaseTime(phase, round(seconds, 3)) for phase, seconds in longest_first),
             steps_unsaved=None if self._step is None else self._step - saved_step,
             saves=self._save.number if self._save is not None else 0,
             last_save_at=self._save.at if self._save is not None and self._save.number else None,
             unsaved_s=self._unsaved_s(),
+            steps=max(0, ended - began),
+            training_s=round((ended_ns - began_ns) / NANOSECONDS, 3),
+            epoch_s=self._epochs.average_s,
         )
 
     def _unsaved_s(self) -> float | None:
         if self._unsaved_since_ns is None or self._read_ns is None:
             return None
         return round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
+
+
+class _Epochs:
+    """Measures epochs between the moments at which their number was seen to change."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._first: tuple[int, int] | None = None
+        self._last: tuple[int, int] | None = None
+
+    @property
+    def average_s(self) -> float | None:
+        """Seconds of an epoch, None before one was seen whole."""
+        if self._first is None or self._last is None or self._first == self._last:
+            return None
+        (first, began_ns), (last, ended_ns) = self._first, self._last
+        return round((ended_ns - began_ns) / NANOSECONDS / (last - first), 3)
+
+    def read(self, epoch: int | None, now_ns: int) -> None:
+        """Take a reading; a number that goes back is another training, measured afresh."""
+        before, self._epoch = self._epoch, epoch
+        if epoch is None or before is None or epoch == before:
+            return
+        self._last = (epoch, now_ns)
+        if self._first is None or epoch < before:
+            self._first = self._last
 
 
 def rank_hours(world_size: int, seconds: float) -> float:

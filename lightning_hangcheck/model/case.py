@@ -162,6 +162,10 @@ class Spent(Struct, frozen=True, kw_only=True):
         last_save_at: When the last of them ended, or a checkpoint was loaded after it.
         unsaved_s: Seconds since that was seen, or the first step where there was neither, right to
             one polling interval; None where nobody watched by then.
+        steps: Made from the first step seen to the last one.
+        training_s: Seconds from that to that.
+        epoch_s: Seconds that an epoch takes on average; None before one was seen from its
+            beginning to its end.
     """
 
     phases: tuple[PhaseTime, ...] = ()
@@ -169,6 +173,9 @@ class Spent(Struct, frozen=True, kw_only=True):
     saves: int = 0
     last_save_at: str | None = None
     unsaved_s: float | None = None
+    steps: int = 0
+    training_s: float = 0.0
+    epoch_s: float | None = None
 
 
 class RankView(Struct, frozen=True, kw_only=True):

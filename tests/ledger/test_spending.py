@@ -69,3 +69,25 @@ def test_what_was_saved_before_anybody_looked_was_saved_at_an_unknown_moment() -
 
 def test_every_rank_pays_for_a_silence() -> None:
     assert rank_hours(8, 3600.0) == 8.0
+
+
+def test_epochs_are_measured_from_one_change_of_their_number_to_another() -> None:
+    spending = Spending()
+    for at_s, epoch, step in (
+        (0, 0, 0),
+        (4, 0, 2),
+        (10, 1, 5),
+        (30, 2, 15),
+        (50, 3, 25),
+        (55, 3, 25),
+    ):
+        spending.read(Beat(pid=1, epoch=epoch, step=step), at_s * SECOND)
+    spent = spending.spent()
+    assert (spent.epoch_s, spent.training_s, spent.steps) == (20.0, 50.0, 25)
+
+
+def test_an_epoch_that_was_not_seen_whole_has_no_duration() -> None:
+    spending = Spending()
+    for at_s, epoch in ((0, 3), (5, 3), (10, 4), (30, 0), (31, 0)):
+        spending.read(Beat(pid=1, epoch=epoch), at_s * SECOND)
+    assert spending.spent().epoch_s is None, "another training began"
