@@ -40,7 +40,7 @@ def test_silence_is_no_work_that_could_be_lost() -> None:
 def test_without_a_save_all_is_lost() -> None:
     assert (
         lost(stepped(rank(0, silent=0.0), 12, None, 36_000.0))
-        == "no checkpoint was saved; 12 steps, 600 min, 10 rank hours are lost"
+        == "no save of a checkpoint was seen; 12 steps, 600 min, 10 rank hours are lost"
     )
 
 

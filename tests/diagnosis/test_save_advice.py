@@ -35,17 +35,19 @@ def ended(minutes: float, epoch_s: float | None, saves: int = 0) -> Case:
     [
         (
             *(15, 30.0, 0),
-            "no save in 15 min of training; over 10 min save every 10 to 20 epochs, here every "
-            "5 min to 10 min: ModelCheckpoint(every_n_epochs=10), in transformers save_steps=600",
+            "no save seen in 15 min of training; over 10 min save every 10 to 20 epochs, here "
+            "every 5 min to 10 min: ModelCheckpoint(every_n_epochs=10), in "
+            "transformers save_steps=600",
         ),
         (
             *(45, 60.0, 1),
-            "1 save in 45 min of training; over 30 min save every 5 to 10 epochs, here every "
-            "5 min to 10 min: ModelCheckpoint(every_n_epochs=5), in transformers save_steps=600",
+            "1 save seen in 45 min of training; over 30 min save every 5 to 10 epochs, here "
+            "every 5 min to 10 min: ModelCheckpoint(every_n_epochs=5), in "
+            "transformers save_steps=600",
         ),
         (
             *(600, 3600.0, 2),
-            "2 saves in 600 min of training; save every 10 min to 30 min: "
+            "2 saves seen in 600 min of training; save every 10 min to 30 min: "
             "ModelCheckpoint(every_n_train_steps=1200), in transformers save_steps=1200",
         ),
     ],
@@ -59,7 +61,7 @@ def test_by_run_length_in_epochs_and_minutes_and_in_minutes_where_epochs_are_too
 @pytest.mark.parametrize("epoch_s", [None, 0.5])
 def test_where_epochs_are_short_or_unknown_minutes_count(epoch_s: float | None) -> None:
     told = save_advice(ended(45, epoch_s))
-    assert told.startswith("no save in 45 min of training; save every 10 min to 30 min: ")
+    assert told.startswith("no save seen in 45 min of training; save every 10 min to 30 min: ")
 
 
 @pytest.mark.parametrize(

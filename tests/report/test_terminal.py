@@ -161,7 +161,7 @@ def test_a_suspicion_is_one_line() -> None:
 
 
 def test_the_end_of_a_job_that_saved_too_seldom_says_below_how_to_save() -> None:
-    advice = "no save in 45 min of training; over 30 min save every 5 to 10 epochs"
+    advice = "no save seen in 45 min of training; over 30 min save every 5 to 10 epochs"
     ended = msgspec.structs.replace(
         running("finished", "the job ended well"), evidence=(EvidenceItem("saves", None, advice),)
     )

@@ -31,7 +31,7 @@ def lost_progress(case: Case) -> str:
     if not saving and not reached:
         return ""
     kept = max(saving or seen, key=_saved_step)
-    told = _checkpoint(kept) if saving else "no checkpoint was saved"
+    told = _checkpoint(kept) if saving else "no save of a checkpoint was seen"
     steps = reached - _saved_step(kept)
     if saving and reached and steps <= 0:
         return f"{told}; nothing is lost"

@@ -37,7 +37,7 @@ def save_advice(case: Case) -> str:
     if saver.saves and saver.training_s / saver.saves <= max(longest_s, SAVES_FROM_S):
         return ""
     saves = f"{saver.saves or 'no'} save{'s' if saver.saves > 1 else ''}"
-    return f"{saves} in {duration(saver.training_s)} of training; {advice}"
+    return f"{saves} seen in {duration(saver.training_s)} of training; {advice}"
 
 
 def _in_epochs(saver: Spent) -> tuple[float, str] | None:

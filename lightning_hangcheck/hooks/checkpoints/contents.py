@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PARTS = {
-    "optimizer state": frozenset({"optimizer", "optimizers", "optim", "opt"}),
-    "scheduler": frozenset({"scheduler", "schedulers", "sched"}),
+    "optimizer state": frozenset({"optimizer", "optimizers", "optim", "opt", "groups"}),
+    "scheduler": frozenset({"scheduler", "schedulers", "sched", "lrs"}),
     "history": frozenset(
         {"trainer", "loops", "loop", "epoch", "epochs", "step", "steps", "iteration", "iterations"}
         | {"history", "progress", "log", "logs", "losses", "metrics"}
@@ -20,7 +20,8 @@ PARTS = {
 """What training needs to go on as if it had never stopped, by words of the names under which it is
 kept: Lightning's keys ``optimizer_states``, ``lr_schedulers``, ``loops``; Hugging Face's files
 ``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json``; those of PyTorch's tutorial on saving,
-``optimizer_state_dict``, ``epoch``."""
+``optimizer_state_dict``, ``epoch``; an optimizer's own ``param_groups``, a scheduler's own
+``base_lrs``."""
 MOST_NAMES = 10_000
 
 

@@ -11,12 +11,16 @@ import inspect
 import os
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from lightning_hangcheck.hooks.checkpoints.contents import PARTS, parts_held
 from lightning_hangcheck.hooks.checkpoints.resuming import of_huggingface, tell
+from lightning_hangcheck.hooks.checkpoints.saves import EVERYTHING, HISTORY_ALONE, SavedParts
 from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress
 from lightning_hangcheck.hooks.pretrained.loading.source import Source
+from lightning_hangcheck.hooks.zero_code.optimizers import has_scheduler
 from lightning_hangcheck.hooks.zero_code.sections import (
     afterwards,
     in_section,
@@ -100,8 +104,19 @@ def instrument_checkpoints(module: ModuleType) -> None:
         kept = is_checkpoint(told.get("obj"), told.get("f"))
         return "torch.save of a checkpoint" if kept else "torch.save"
 
-    wrap(module, "save", in_section("saving", title))
+    def note(call: Call) -> None:
+        told = by_name(call, signature)
+        if is_checkpoint(told.get("obj"), told.get("f")):
+            _note_saved(_parts_of(told["obj"]), "save optimizer.state_dict() and the step, too")
+
+    wrap(module, "save", in_section("saving", title, then=note))
     wrap(module, "load", in_section("loading", "torch.load of a checkpoint"))
+
+
+def instrument_sharded_saves(module: ModuleType) -> None:
+    """Watch torch.distributed.checkpoint; one that goes on in the background counts at once."""
+    for name in ("save", "async_save"):
+        wrap(module, name, in_section("saving", f"torch.distributed {name} of a checkpoint"))
 
 
 def watch_saves(trainer: type) -> None:
@@ -110,9 +125,40 @@ def watch_saves(trainer: type) -> None:
     Args:
         trainer: Of Lightning or of transformers.
     """
-    for name in ("save_checkpoint", "_save_checkpoint"):
+    for name, note in (
+        ("save_checkpoint", _note_of_lightning),
+        ("_save_checkpoint", _note_of_huggingface),
+    ):
         if not isinstance(vars(trainer).get(name), WatchedFunction):
-            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint"))
+            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=note))
+
+
+def _note_of_lightning(call: Call) -> None:
+    alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
+    held = HISTORY_ALONE if alone else EVERYTHING
+    _note_saved(held, "ModelCheckpoint(save_weights_only=False) keeps them")
+
+
+def _note_of_huggingface(call: Call) -> None:
+    alone = getattr(call.instance.args, "save_only_model", False)
+    held = HISTORY_ALONE if alone else EVERYTHING
+    _note_saved(held, "TrainingArguments(save_only_model=False) keeps them")
+
+
+def _note_saved(held: frozenset[str], remedy: str) -> None:
+    needed = PARTS if has_scheduler() else [part for part in PARTS if part != "scheduler"]
+    _saved_parts().note(held, needed, remedy)
+
+
+@cache
+def _saved_parts() -> SavedParts:
+    return SavedParts(current())
+
+
+def _parts_of(what: Any) -> frozenset[str]:  # noqa: ANN401 - any state
+    """By the keys of a dictionary, else by the classes that it is of: an optimizer is one."""
+    names = what if isinstance(what, Mapping) else [one.__name__ for one in type(what).__mro__]
+    return parts_held(names)
 
 
 def watch_resuming(trainer: type) -> None:

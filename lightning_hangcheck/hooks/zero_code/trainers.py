@@ -134,7 +134,9 @@ def _huggingface_made(call: Call) -> None:
 
 
 def instrument_accelerators(module: ModuleType) -> None:
-    """Watch its construction and its barrier."""
+    """Watch its construction, its saves and its barrier."""
     made = in_section("Accelerator constructor", then=lambda _: passed(8))
     wrap(module.Accelerator, "__init__", made)
+    saved = in_section("saving", "Accelerator.save_state of a checkpoint")
+    wrap(module.Accelerator, "save_state", saved)
     wrap(module.Accelerator, "wait_for_everyone", in_section("Accelerator.wait_for_everyone"))
