@@ -44,16 +44,23 @@ class Spending:
         if self._read_ns is not None and beat.phase is not None:
             spent = (now_ns - self._read_ns) / NANOSECONDS
             self._seconds[beat.phase] = self._seconds.get(beat.phase, 0.0) + spent
-        first_step = self._step is None and beat.step is not None
-        if first_step or beat.save != self._save:
+        steps_begin = self._step is None and beat.step is not None
+        if steps_begin or beat.save != self._save:
             # what stood on the page at the first reading happened at a moment that nobody saw
             self._unsaved_since_ns = now_ns if self._read_ns is not None else None
+        if self._loads(beat.save):
+            self._first_step = self._last_step = None
         if beat.step is not None and beat.step != self._step:
             self._last_step = (beat.step, now_ns)
             self._first_step = self._first_step or self._last_step
         self._epochs.read(beat.epoch, now_ns)
         self._read_ns = now_ns
         self._step, self._save = beat.step, beat.save
+
+    def _loads(self, save: SaveMark | None) -> bool:
+        """Whether a checkpoint was loaded since: the steps that it holds were made by another."""
+        saves = self._save.number if self._save is not None else 0
+        return save is not None and save != self._save and save.number == saves
 
     def spent(self) -> Spent:
         """Return the sums so far."""

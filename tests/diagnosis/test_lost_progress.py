@@ -56,7 +56,17 @@ def test_of_several_saves_the_newest_counts() -> None:
 
 def test_a_save_without_steps_is_told_by_its_time() -> None:
     view = stepped(rank(0, silent=0.0), None, SaveMark(1, AT), 3_600.0)
-    assert lost(view) == "last checkpoint of unknown step; 60 min, 1.00 rank hours are lost"
+    assert lost(view) == "last checkpoint step unknown; 60 min, 1.00 rank hours are lost"
+
+
+def test_a_save_before_the_first_step_holds_none() -> None:
+    view = stepped(rank(0, silent=0.0), 12, SaveMark(1, AT))
+    assert lost(view) == "last checkpoint step 0; 12 steps are lost"
+
+
+def test_steps_of_other_ranks_are_not_counted_from_a_save_of_unknown_step() -> None:
+    saver = stepped(rank(0, silent=0.0), None, SaveMark(1, AT))
+    assert lost(saver, stepped(rank(1), 12)) == "last checkpoint step unknown"
 
 
 @pytest.mark.parametrize("step", [None, 0])

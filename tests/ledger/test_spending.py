@@ -86,6 +86,13 @@ def test_epochs_are_measured_from_one_change_of_their_number_to_another() -> Non
     assert (spent.epoch_s, spent.training_s, spent.steps) == (20.0, 50.0, 25)
 
 
+def test_steps_of_a_checkpoint_that_is_loaded_were_not_made_here() -> None:
+    spending, loaded = Spending(), SaveMark(0, "at 2", 1000)
+    for at_s, step, save in ((0, 0, None), (2, 0, loaded), (3, 1000, loaded), (13, 1020, loaded)):
+        spending.read(Beat(pid=1, step=step, save=save), at_s * SECOND)
+    assert (spending.spent().steps, spending.spent().training_s) == (20, 10.0)
+
+
 def test_an_epoch_that_was_not_seen_whole_has_no_duration() -> None:
     spending = Spending()
     for at_s, epoch in ((0, 3), (5, 3), (10, 4), (30, 0), (31, 0)):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.ledger.spending import rank_hours
 from lightning_hangcheck.reading.wording import duration, hours_of_ranks
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,12 +31,14 @@ def lost_progress(case: Case) -> str:
     reached = max((_step(view) for view in seen), default=0)
     if not saving and not reached:
         return ""
-    kept = max(saving or seen, key=_saved_step)
-    told = _checkpoint(kept) if saving else "no save of a checkpoint was seen"
-    steps = reached - _saved_step(kept)
-    if saving and reached and steps <= 0:
-        return f"{told}; nothing is lost"
-    lost = ", ".join((*_steps(steps), *_time(case, kept, seen)))
+    kept = max(saving or seen, key=lambda view: _saved_step(view) or 0)
+    saved = _saved_step(kept)
+    if saving and reached and saved is not None and saved >= reached:
+        return f"last checkpoint step {saved}; nothing is lost"
+    steps = (several(reached - saved, "step"),) if reached and saved is not None else ()
+    lost = ", ".join((*steps, *_time(case, kept, seen)))
+    shown = f"last checkpoint step {'unknown' if saved is None else saved}"
+    told = shown if saving else "no save of a checkpoint was seen"
     return f"{told}; {lost} are lost" if lost else told
 
 
@@ -47,22 +50,13 @@ def _step(view: RankView) -> int:
     return (view.beat.step or 0) if view.beat is not None else 0
 
 
-def _saved_step(view: RankView) -> int:
+def _saved_step(view: RankView) -> int | None:
+    """Steps that its last checkpoint holds; None where a rank that shows none has saved."""
     save = view.beat.save if view.beat is not None else None
-    return (save.step or 0) if save is not None else 0
-
-
-def _checkpoint(view: RankView) -> str:
-    save = view.beat.save if view.beat is not None else None
-    if save is None or save.step is None:
-        return "last checkpoint of unknown step"
-    return f"last checkpoint step {save.step}"
-
-
-def _steps(count: int) -> tuple[str, ...]:
-    if count <= 0:
-        return ()
-    return (f"{count} step{'s' if count > 1 else ''}",)
+    if save is None:
+        return 0
+    shows_steps = view.beat is not None and view.beat.step is not None
+    return save.step if save.step is not None or not shows_steps else 0
 
 
 def _time(case: Case, kept: RankView, seen: Sequence[RankView]) -> tuple[str, ...]:
