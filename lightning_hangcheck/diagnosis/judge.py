@@ -13,7 +13,9 @@ from lightning_hangcheck.diagnosis.process_exit import failed, left_well
 from lightning_hangcheck.diagnosis.rounds import earlier_rounds
 from lightning_hangcheck.diagnosis.rules.engine import Conclusion, conclude
 from lightning_hangcheck.diagnosis.verdict.facts import facts_about, waits
+from lightning_hangcheck.diagnosis.verdict.lost_progress import lost_progress
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
+from lightning_hangcheck.diagnosis.verdict.save_advice import save_advice
 from lightning_hangcheck.diagnosis.verdict.summary import summarise
 from lightning_hangcheck.diagnosis.verdict.tables import collectives, rank_table
 from lightning_hangcheck.gather.stack_groups import group_stacks
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
 MOST_UNSEEN = 8
+COSTS_THE_JOB = ("hang", "dead", "crashed")
+OVER = ("crashed", "finished")
 
 
 def judge(case: Case) -> Verdict:
@@ -97,12 +101,24 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
     finding, job = conclusion.finding, conclusion.job
     before = earlier_rounds(job.case.run)
     if finding is None:
-        return tuple(before)
+        return (*before, *_saves(conclusion))
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
     after = job.case.aftermath
     later = [EvidenceItem("ending", None, aftermath_sentence(after))] if after is not None else []
     found = (*finding.evidence, *facts_about(blamed), *waits(job, conclusion.graph))
-    return (*later, *found, *before)
+    return (*later, *found, *_lost(conclusion), *_saves(conclusion), *before)
+
+
+def _lost(conclusion: Conclusion) -> list[EvidenceItem]:
+    """What the end of the job throws away; a suspicion may pass, and ends nothing."""
+    text = lost_progress(conclusion.job.case) if conclusion.kind in COSTS_THE_JOB else ""
+    return [EvidenceItem("lost", None, text)] if text else []
+
+
+def _saves(conclusion: Conclusion) -> list[EvidenceItem]:
+    """How such a job should save the next time; while one goes on nobody is told."""
+    text = save_advice(conclusion.job.case) if conclusion.kind in OVER else ""
+    return [EvidenceItem("saves", None, text)] if text else []
 
 
 def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:

@@ -2,8 +2,8 @@
 
 `callbacks` for Lightning and Hugging Face, `guards` and `wandb` around what ranks wait for,
 `evaluation` for that in the midst of training, `phases` for what a script does in turn,
-`pretrained` for loading and generating, `plan` for a model's memory, `state_report` for what a rank
-stands in, `zero_code` for everything at once.
+`checkpoints` for what training goes on from, `pretrained` for loading and generating, `plan` for a
+model's memory, `state_report` for what a rank stands in, `zero_code` for everything at once.
 Nothing here loads torch, Lightning or wandb before it is used.
 """
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 SECONDS_PER_HOUR = 3600.0
+NEVER = (0, 0)
 
 
 class Spending:
@@ -28,6 +29,10 @@ class Spending:
         self._read_ns: int | None = None
         self._step: int | None = None
         self._save: SaveMark | None = None
+        self._unsaved_since_ns: int | None = None
+        self._first_step: tuple[int, int] | None = None
+        self._last_step: tuple[int, int] | None = None
+        self._epochs = _Epochs()
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take one reading.
@@ -39,21 +44,72 @@ class Spending:
         if self._read_ns is not None and beat.phase is not None:
             spent = (now_ns - self._read_ns) / NANOSECONDS
             self._seconds[beat.phase] = self._seconds.get(beat.phase, 0.0) + spent
+        steps_begin = self._step is None and beat.step is not None
+        if steps_begin or beat.save != self._save:
+            # what stood on the page at the first reading happened at a moment that nobody saw
+            self._unsaved_since_ns = now_ns if self._read_ns is not None else None
+        if self._loads(beat.save):
+            self._first_step = self._last_step = None
+        if beat.step is not None and beat.step != self._step:
+            self._last_step = (beat.step, now_ns)
+            self._first_step = self._first_step or self._last_step
+        self._epochs.read(beat.epoch, now_ns)
         self._read_ns = now_ns
         self._step, self._save = beat.step, beat.save
+
+    def _loads(self, save: SaveMark | None) -> bool:
+        """Whether a checkpoint was loaded since: the steps that it holds were made by another."""
+        saves = self._save.number if self._save is not None else 0
+        return save is not None and save != self._save and save.number == saves
 
     def spent(self) -> Spent:
         """Return the sums so far."""
         longest_first = sorted(self._seconds.items(), key=lambda item: -item[1])
         saved_step = (self._save.step or 0) if self._save is not None else 0
+        (began, began_ns), (ended, ended_ns) = self._first_step or NEVER, self._last_step or NEVER
         return Spent(
             phases=tuple(PhaseTime(phase, round(seconds, 3)) for phase, seconds in longest_first),
             steps_unsaved=None if self._step is None else self._step - saved_step,
             saves=self._save.number if self._save is not None else 0,
-            last_save_at=self._save.at if self._save is not None else None,
+            last_save_at=self._save.at if self._save is not None and self._save.number else None,
+            unsaved_s=self._unsaved_s(),
+            steps=max(0, ended - began),
+            training_s=round((ended_ns - began_ns) / NANOSECONDS, 3),
+            epoch_s=self._epochs.average_s,
         )
 
+    def _unsaved_s(self) -> float | None:
+        if self._unsaved_since_ns is None or self._read_ns is None:
+            return None
+        return round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
 
-def blocked_rank_hours(world_size: int, stalled_for_s: float) -> float:
-    """Return what a silence has cost so far: every rank of the job pays for it, in rank hours."""
-    return max(world_size, 1) * stalled_for_s / SECONDS_PER_HOUR
+
+class _Epochs:
+    """Measures epochs between the moments at which their number was seen to change."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._first: tuple[int, int] | None = None
+        self._last: tuple[int, int] | None = None
+
+    @property
+    def average_s(self) -> float | None:
+        """Seconds of an epoch, None before one was seen whole."""
+        if self._first is None or self._last is None or self._first == self._last:
+            return None
+        (first, began_ns), (last, ended_ns) = self._first, self._last
+        return round((ended_ns - began_ns) / NANOSECONDS / (last - first), 3)
+
+    def read(self, epoch: int | None, now_ns: int) -> None:
+        """Take a reading; a number that goes back is another training, measured afresh."""
+        before, self._epoch = self._epoch, epoch
+        if epoch is None or before is None or epoch == before:
+            return
+        self._last = (epoch, now_ns)
+        if self._first is None or epoch < before:
+            self._first = self._last
+
+
+def rank_hours(world_size: int, seconds: float) -> float:
+    """Return what so long a time costs: every rank of the job pays for it, in rank hours."""
+    return max(world_size, 1) * seconds / SECONDS_PER_HOUR

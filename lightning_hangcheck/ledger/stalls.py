@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.ledger.spending import blocked_rank_hours
+from lightning_hangcheck.ledger.spending import rank_hours
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Stalls:
                 cause=cause,
                 phase=standing.phase or "",
                 seconds=round(seconds, 3),
-                rank_hours=round(blocked_rank_hours(standing.world_size, seconds), 6),
+                rank_hours=round(rank_hours(standing.world_size, seconds), 6),
                 explained=cause not in ("", "unknown"),
                 summary=standing.summary,
             )

@@ -44,12 +44,12 @@ class CheckpointMark(Struct, frozen=True):
 
 
 class SaveMark(Struct, frozen=True):
-    """The last save of a checkpoint that ended well.
+    """The last checkpoint to go on from: saved well, or loaded since then to go on from.
 
     Attributes:
-        number: How many there were.
-        at: When it ended, ISO 8601 UTC.
-        step: Optimizer steps by then, None where the rank does not show its steps.
+        number: How many saves there were; 0 of one that was only loaded.
+        at: When it was saved or loaded, ISO 8601 UTC.
+        step: Optimizer steps that it holds, None where the rank does not show its steps.
     """
 
     number: int
@@ -70,7 +70,7 @@ class Beat(Struct, frozen=True, kw_only=True):
             section edge, phase edge).
         phase: Where in its life the rank last said it was.
         sections: Open ones of all threads, oldest first.
-        save: None before the first save.
+        save: None before the first save, where nothing was loaded either.
         pulse_ns: Monotonic time at which a Python thread of the process last ran. Far behind the
             present while the process is alive: something keeps the interpreter lock.
             0 where no such thread was started.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame, Holder
 
 MINUTES_FROM_S = 120.0
+ROUNDED_FROM_H = 10.0
 PARTS_OF_A_PATH = 2
 
 
@@ -35,6 +36,11 @@ def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
 def duration(seconds: float) -> str:
     """Write ``31 s``, or ``5 min`` from two minutes on."""
     return f"{seconds:.0f} s" if seconds < MINUTES_FROM_S else f"{seconds / 60:.0f} min"
+
+
+def hours_of_ranks(hours: float) -> str:
+    """Write ``0.02``, or ``31`` from ten on; whose hours they are, the sentence says."""
+    return f"{hours:.2f}" if hours < ROUNDED_FROM_H else f"{hours:.0f}"
 
 
 def short_place(frame: Frame) -> str:

@@ -9,7 +9,8 @@ from datetime import timedelta
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.ledger.spending import blocked_rank_hours
+from lightning_hangcheck.ledger.spending import rank_hours
+from lightning_hangcheck.reading.wording import hours_of_ranks
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, plain, wrapped
 from lightning_hangcheck.text.moments import read_utc
 
@@ -73,10 +74,9 @@ def stall_cost(verdict: Verdict) -> str:
     """What the stall costs so far; a rank hour is one rank's place for one hour, used or not."""
     if verdict.stalled_for_s <= 0 or verdict.verdict not in (*BLOCKED, "recovered"):
         return ""
-    hours = blocked_rank_hours(verdict.world_size, verdict.stalled_for_s)
+    hours = rank_hours(verdict.world_size, verdict.stalled_for_s)
     verb = "blocked" if verdict.verdict in BLOCKED else "was blocked"
-    shown_hours = f"{hours:.2f}" if hours < 10 else f"{hours:.0f}"
-    return f"job {verb} {_duration(verdict.stalled_for_s)} = {shown_hours} rank h"
+    return f"job {verb} {_duration(verdict.stalled_for_s)} = {hours_of_ranks(hours)} rank h"
 
 
 def _duration(seconds: float) -> str:

@@ -41,11 +41,13 @@ class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
         checkpoint: The last one passed, None before the first; where the rank was started again,
             of its last process.
         last_at: Time of the last whole line, ISO 8601 UTC; empty where there is none.
+        kept_step: Of the last checkpoint that it saved, or goes on from; None where it told none.
     """
 
     name: str
     checkpoint: LastCheckpoint | None = None
     last_at: str = ""
+    kept_step: int | None = None
 
 
 class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,13 +184,15 @@ def _by_rank(path: Path) -> tuple[int, str]:
 
 
 def _end(name: str, entries: Iterable[Mapping[str, Any]]) -> JournalEnd:
-    checkpoint, last_at = None, ""
+    checkpoint, kept_step, last_at = None, None, ""
     for entry in entries:
         last_at = str(entry.get("at", last_at))
         if entry.get("kind") == "start":
-            checkpoint = None
+            checkpoint, kept_step = None, None
+        if entry.get("kind") in ("saved", "resumed") and isinstance(entry.get("step"), int):
+            kept_step = entry["step"]
         if entry.get("kind") == "checkpoint":
             number, title = entry.get("number"), str(entry.get("name", ""))
             if isinstance(number, int):
                 checkpoint = LastCheckpoint(number=number, name=title, at=last_at)
-    return JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at)
+    return JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at, kept_step=kept_step)

@@ -23,6 +23,9 @@ MOST_WHY = 3
 MOST_PROOF = 8
 MOST_REMEDIES = 10
 MOST_GAPS = 4
+ASIDES = {"lost": 1, "saves": 2}
+"""Kinds of evidence that are no proof, with their lines: these are taken from those of the ranks.
+"""
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
@@ -38,7 +41,8 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         Lines of at most 120 columns (except where a single word, such as a path, is longer), ending
         in a newline, without colour.
     """
-    rows = rank_rows(verdict, last_seen(case), MOST_ROWS)
+    asides = [line for kind in ASIDES for line in _aside(verdict, kind)]
+    rows = rank_rows(verdict, last_seen(case), MOST_ROWS - len(asides))
     lines = [
         *headline(verdict, MOST_HEADLINE),
         "",
@@ -46,6 +50,7 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         *([""] if rows else []),
         *_why(verdict),
         *listed("proof", _evidence(verdict), MOST_PROOF),
+        *asides,
         *listed("do", _remedies(verdict), MOST_REMEDIES),
         *listed("not seen", _gaps(verdict), MOST_GAPS),
         *_more(verdict, run_folder),
@@ -57,6 +62,11 @@ def render_line(verdict: Verdict) -> str:
     """Write a verdict as one line, without a newline: what a suspicion or a recovery is worth."""
     cost = stall_cost(verdict)
     return f"{verdict.verdict.upper()}  {summary(verdict)}" + (f"  ({cost})" if cost else "")
+
+
+def render_short(verdict: Verdict) -> str:
+    """Write it as one line, and below it how to save the next time, where it speaks of that."""
+    return "\n".join([render_line(verdict), *_aside(verdict, "saves")])
 
 
 def render_again(verdict: Verdict, run_folder: str) -> str:
@@ -86,8 +96,15 @@ def _waiting(verdict: Verdict) -> str:
 
 def _evidence(verdict: Verdict) -> Iterator[str]:
     for item in verdict.evidence:
+        if item.kind in ASIDES:
+            continue
         named = item.rank is None or item.text.startswith(f"rank {item.rank}")
         yield item.text if named else f"rank {item.rank}: {item.text}"
+
+
+def _aside(verdict: Verdict, kind: str) -> list[str]:
+    told = [item.text for item in verdict.evidence if item.kind == kind]
+    return labelled(kind, told[0], most=ASIDES[kind]) if told else []
 
 
 def _remedies(verdict: Verdict) -> Iterator[str]:

@@ -52,12 +52,13 @@ def _command(saved: SavedRun) -> list[str]:
 
 
 def _rows(journals: Sequence[JournalEnd]) -> Iterator[tuple[str, str, str]]:
-    """Ranks with the same last checkpoint share a row, which shows the earliest last line."""
+    """Ranks with the same checkpoint and save share a row, which shows the earliest last line."""
     groups: dict[str, list[JournalEnd]] = {}
     for journal in journals:
         mark = journal.checkpoint
         text = f"CHECKPOINT {mark.number}: {plain(mark.name)}" if mark else "no checkpoint yet"
-        groups.setdefault(text, []).append(journal)
+        kept = "" if journal.kept_step is None else f", saved at step {journal.kept_step}"
+        groups.setdefault(text + kept, []).append(journal)
     for text, members in groups.items():
         last = min(member.last_at for member in members)
         yield _names(members), text, f"last line {plain(last)}" if last else ""

@@ -76,6 +76,7 @@ class Alarm:
             detected_at=detected_at,
             stalled_for_s=round(silent_for_s, 3),
             remedies=(),
+            evidence=tuple(item for item in standing.evidence if item.kind != "lost"),
             summary=f"advances again after {silent_for_s:.0f} s; what was seen: {standing.summary}",
         )
 

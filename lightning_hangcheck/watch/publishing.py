@@ -13,7 +13,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.ledger.stalls import Stalls
 from lightning_hangcheck.observe.saving import save_verdict
-from lightning_hangcheck.report.terminal import render, render_again, render_line
+from lightning_hangcheck.report.terminal import render, render_again, render_short
 from lightning_hangcheck.rundir.layout import prepare_run_folder
 from lightning_hangcheck.session.journal_handover import Carrier
 
@@ -71,7 +71,7 @@ class Publisher:
         self.newest, self.told_ns = verdict, time.monotonic_ns()
         self.stalls.take(verdict, self.told_ns)
         if telling == "line":
-            _print(render_line(verdict))
+            _print(render_short(verdict))
         elif telling == "report":
             _print(render(case, verdict, str(self._folder.path)))
         elif telling == "aftermath":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.ledger.spending import Spending, blocked_rank_hours
+from lightning_hangcheck.ledger.spending import Spending, rank_hours
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
 
@@ -33,6 +33,13 @@ def test_steps_since_the_last_save_are_what_a_restart_loses() -> None:
     assert (spending.spent().saves, spending.spent().last_save_at) == (2, "at 2")
 
 
+def test_steps_that_a_loaded_checkpoint_holds_are_not_lost() -> None:
+    spending = Spending()
+    read(spending, 3, "training_step", 104, SaveMark(0, "at 1", 100))
+    spent = spending.spent()
+    assert (spent.steps_unsaved, spent.saves, spent.last_save_at) == (4, 0, None)
+
+
 def test_a_rank_that_only_shows_that_it_saves_has_not_saved() -> None:
     spending = Spending()
     read(spending, 1, "checkpoint_save", 10)
@@ -41,5 +48,53 @@ def test_a_rank_that_only_shows_that_it_saves_has_not_saved() -> None:
     assert spending.spent().saves == 0
 
 
+def test_work_is_unsaved_from_the_first_step_and_then_from_each_save() -> None:
+    spending = Spending()
+    spending.read(Beat(pid=1), 0)
+    assert spending.spent().unsaved_s is None
+    read(spending, 5, "training_step", 1)
+    read(spending, 9, "training_step", 8)
+    assert spending.spent().unsaved_s == 4.0
+    for at_s, step in ((10, 9), (12, 12)):
+        read(spending, at_s, "training_step", step, SaveMark(1, "at 9", 9))
+    assert spending.spent().unsaved_s == 2.0
+
+
+def test_what_was_saved_before_anybody_looked_was_saved_at_an_unknown_moment() -> None:
+    spending = Spending()
+    for at_s in (5, 9):
+        read(spending, at_s, "training_step", at_s, SaveMark(1, "at 2", 2))
+    assert spending.spent().unsaved_s is None
+
+
 def test_every_rank_pays_for_a_silence() -> None:
-    assert blocked_rank_hours(8, 3600.0) == 8.0
+    assert rank_hours(8, 3600.0) == 8.0
+
+
+def test_epochs_are_measured_from_one_change_of_their_number_to_another() -> None:
+    spending = Spending()
+    for at_s, epoch, step in (
+        (0, 0, 0),
+        (4, 0, 2),
+        (10, 1, 5),
+        (30, 2, 15),
+        (50, 3, 25),
+        (55, 3, 25),
+    ):
+        spending.read(Beat(pid=1, epoch=epoch, step=step), at_s * SECOND)
+    spent = spending.spent()
+    assert (spent.epoch_s, spent.training_s, spent.steps) == (20.0, 50.0, 25)
+
+
+def test_steps_of_a_checkpoint_that_is_loaded_were_not_made_here() -> None:
+    spending, loaded = Spending(), SaveMark(0, "at 2", 1000)
+    for at_s, step, save in ((0, 0, None), (2, 0, loaded), (3, 1000, loaded), (13, 1020, loaded)):
+        spending.read(Beat(pid=1, step=step, save=save), at_s * SECOND)
+    assert (spending.spent().steps, spending.spent().training_s) == (20, 10.0)
+
+
+def test_an_epoch_that_was_not_seen_whole_has_no_duration() -> None:
+    spending = Spending()
+    for at_s, epoch in ((0, 3), (5, 3), (10, 4), (30, 0), (31, 0)):
+        spending.read(Beat(pid=1, epoch=epoch), at_s * SECOND)
+    assert spending.spent().epoch_s is None, "another training began"

@@ -43,6 +43,11 @@ for stage, data in stages.items():
         say("saved", rank=0, fitted=fitted.number, step=fitted.step, again=kept.number, at=kept.at)
         say("phases", rank=0, before=phase, after=page().phase)
 
+onward = trainer(callbacks=HangCheck(), max_epochs=3, limit_train_batches=2, logger=False)
+onward.fit(Tiny(), loader(), ckpt_path="end.ckpt")
+onward.validate(Tiny(), loader(), ckpt_path="end.ckpt")
+say("resumed", rank=0, step=onward.global_step, saves=page().save.number)
+
 bare = trainer(callbacks=check, max_steps=1, logger=False, enable_checkpointing=False)
 bare.fit(Tiny(), loader())
 say("alone", rank=0, step=page().step)

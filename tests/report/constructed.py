@@ -71,6 +71,9 @@ def stalled() -> tuple[Case, Verdict]:
                 "kernel", 1, "main thread sleeps in hrtimer_nanosleep, 0.00 s CPU in 31 s"
             ),
             EvidenceItem("stack", 0, "backward waits for the gradients of rank 1"),
+            EvidenceItem(
+                "lost", None, "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
+            ),
         ),
         remedies=(
             Remedy(
@@ -225,5 +228,6 @@ def recovered() -> Verdict:
         verdict="recovered",
         stalled_for_s=41.0,
         remedies=(),
+        evidence=stalled()[1].evidence[:-1],
         summary="rank 1 advances again after 41 s",
     )

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from constructed import FOLDER, crashed, never_came, recovered, running, stalled, suspect, verdict
 from hypothesis import HealthCheck, given, settings
@@ -69,7 +70,8 @@ def huge_verdicts(draw: some.DrawFn) -> Verdict:
         cause=draw(some.sampled_from([None, *CAUSES])),
         summary=draw(prose),
         evidence=tuple(
-            EvidenceItem("stack", 1, draw(prose)) for _ in range(draw(some.integers(0, 9)))
+            EvidenceItem(draw(some.sampled_from(["stack", "lost", "saves"])), 1, draw(prose))
+            for _ in range(draw(some.integers(0, 9)))
         ),
         remedies=tuple(Remedy(draw(prose), "") for _ in range(draw(some.integers(0, 9)))),
         gaps=tuple(
@@ -156,6 +158,19 @@ def test_a_suspicion_is_one_line() -> None:
         "SUSPECT  rank 3 is silent since 12 s in evaluate (train.py:120)"
         "  (job blocked 12 s = 0.03 rank h)"
     )
+
+
+def test_the_end_of_a_job_that_saved_too_seldom_says_below_how_to_save() -> None:
+    advice = "no save seen in 45 min of training; over 30 min save every 5 to 10 epochs"
+    ended = msgspec.structs.replace(
+        running("finished", "the job ended well"), evidence=(EvidenceItem("saves", None, advice),)
+    )
+    told = f"      saves    {advice}"
+    assert terminal.render_short(ended) == f"FINISHED  the job ended well\n{told}"
+    report = terminal.render(None, ended, FOLDER)
+    assert told in report.splitlines()
+    assert report.count(advice) == 1
+    assert terminal.render_short(suspect()) == terminal.render_line(suspect())
 
 
 def test_culprits_come_first() -> None:

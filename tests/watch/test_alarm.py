@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
 from lightning_hangcheck.watch.alarm import Alarm
 
 NOW = "2026-01-01T00:00:10.000Z"
@@ -78,6 +79,15 @@ def test_the_end_of_an_alarm_is_told_once() -> None:
     assert ended is not None
     assert (ended.verdict, ended.culprits, ended.stalled_for_s) == ("recovered", (1,), 42.0)
     assert alarm.recovered(NOW, 42.0) is None
+
+
+def test_a_job_that_advances_again_has_lost_nothing() -> None:
+    found = EvidenceItem("stack", 1, "stands in load"), EvidenceItem("lost", None, "2 steps")
+    alarm = Alarm()
+    alarm.take(replace(verdict("hang", 1), evidence=found))
+    ended = alarm.recovered(NOW, 42.0)
+    assert ended is not None
+    assert ended.evidence == found[:1]
 
 
 def test_a_second_hang_of_the_same_rank_counts_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,6 +195,39 @@ def test_a_healthy_job_that_saves_for_long_when_it_is_ended_is_left_alone(tmp_pa
     assert verdict.verdict == "finished"
     assert "ended by SIGTERM sent to hangcheck run" in verdict.summary
     assert "SUSPECT" not in errors
+
+
+STEPS_AND_SAVES = """
+import time
+import lightning_hangcheck as hc
+from lightning_hangcheck.recorder.lifecycle import current
+for step in range(1, 13):
+    current().page.enter_phase("training_step", step=step)
+    if step == 10:
+        with hc.section("save checkpoint"):
+            pass
+print("ready", flush=True)
+while True:
+    hc.beat()
+    time.sleep(0.02)
+"""
+
+
+def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> None:
+    process = start_run(tmp_path, [sys.executable, "-c", STEPS_AND_SAVES], **IMPATIENT)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        end(process)
+    (line,) = [line for line in errors.splitlines() if line.startswith("FINISHED")]
+    assert "the job was ended by SIGTERM sent to hangcheck run" in line
+    assert re.search(
+        r"; last checkpoint step 10; 2 steps(, \d+ s, 0\.00 rank hours)? are lost$", line
+    )
+    assert "RECOVERED" not in errors
 
 
 def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:

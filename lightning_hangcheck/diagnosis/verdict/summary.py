@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_end
 from lightning_hangcheck.diagnosis.rounds import end_of_round, end_of_run
 from lightning_hangcheck.diagnosis.rules.engine import conclude
+from lightning_hangcheck.diagnosis.verdict.lost_progress import lost_progress
 from lightning_hangcheck.reading.place import tracked_place
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, short_place, verb
 
@@ -56,7 +57,8 @@ def _ended(job: JobReading, count: int) -> str:
     if asked is not None:
         suspected = f"suspected by then: {asked.suspected}" if asked.suspected else ""
         told = f"the job was ended by {asked.by}; no rank failed by itself"
-        return "; ".join(filter(None, (told, suspected, _left_running(job))))
+        lost = lost_progress(job.case)
+        return "; ".join(filter(None, (told, lost, suspected, _left_running(job))))
     left = _left_running(job)
     if left:
         return f"the command ended; {left}"

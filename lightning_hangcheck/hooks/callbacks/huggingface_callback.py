@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks
-from lightning_hangcheck.hooks.zero_code.files import watch_saves
+from lightning_hangcheck.hooks.zero_code.files import watch_resuming, watch_saves
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ class HuggingFaceHangCheck:
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
         """Pickling and copying make a new one."""
         return self.asked, ()
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Its Trainer is made; what it loads it loads before training begins."""
+        watch_resuming(sys.modules["transformers.trainer"].Trainer)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks, switch_off
 from lightning_hangcheck.hooks.callbacks.lightning_package import lightning_packages
+from lightning_hangcheck.hooks.checkpoints.resuming import of_lightning, tell
 from lightning_hangcheck.hooks.zero_code.files import watch_saves
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -133,6 +134,13 @@ class HangCheck:
     ) -> None:
         """The file is written after this; the phase lasts until the next hook."""
         self._tell(trainer, "checkpoint_save")
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Also called before an evaluation, which trains on from nothing."""
+        if trainer.state.fn == "fit":
+            tell(self._recorder, of_lightning(str(trainer.ckpt_path), checkpoint))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training is over."""

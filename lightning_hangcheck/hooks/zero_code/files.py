@@ -11,14 +11,19 @@ import inspect
 import os
 from collections.abc import Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from lightning_hangcheck.hooks.checkpoints.contents import PARTS, parts_held
+from lightning_hangcheck.hooks.checkpoints.resuming import of_huggingface, tell
+from lightning_hangcheck.hooks.checkpoints.saves import EVERYTHING, HISTORY_ALONE, SavedParts
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress
 from lightning_hangcheck.hooks.pretrained.loading.watched_load import UNSEEN, Load, announce
+from lightning_hangcheck.hooks.zero_code.optimizers import has_scheduler
 from lightning_hangcheck.hooks.zero_code.sections import (
+    afterwards,
     in_section,
     is_inside,
     is_outermost,
@@ -132,8 +137,19 @@ def instrument_checkpoints(module: ModuleType) -> None:
         kept = is_checkpoint(told.get("obj"), told.get("f"))
         return "torch.save of a checkpoint" if kept else "torch.save"
 
-    wrap(module, "save", in_section("saving", title))
+    def note(call: Call) -> None:
+        told = by_name(call, signature)
+        if is_checkpoint(told.get("obj"), told.get("f")):
+            _note_saved(_parts_of(told["obj"]), "save optimizer.state_dict() and the step, too")
+
+    wrap(module, "save", in_section("saving", title, then=note))
     wrap(module, "load", in_section("loading", "torch.load of a checkpoint"))
+
+
+def instrument_sharded_saves(module: ModuleType) -> None:
+    """Watch torch.distributed.checkpoint; one that goes on in the background counts at once."""
+    for name in ("save", "async_save"):
+        wrap(module, name, in_section("saving", f"torch.distributed {name} of a checkpoint"))
 
 
 def watch_saves(trainer: type) -> None:
@@ -142,9 +158,56 @@ def watch_saves(trainer: type) -> None:
     Args:
         trainer: Of Lightning or of transformers.
     """
-    for name in ("save_checkpoint", "_save_checkpoint"):
+    for name, note in (
+        ("save_checkpoint", _note_of_lightning),
+        ("_save_checkpoint", _note_of_huggingface),
+    ):
         if not isinstance(vars(trainer).get(name), WatchedFunction):
-            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint"))
+            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=note))
+
+
+def _note_of_lightning(call: Call) -> None:
+    alone = call.named.get("weights_only") or call.arguments[1:2] == (True,)
+    held = HISTORY_ALONE if alone else EVERYTHING
+    _note_saved(held, "ModelCheckpoint(save_weights_only=False) keeps them")
+
+
+def _note_of_huggingface(call: Call) -> None:
+    alone = getattr(call.instance.args, "save_only_model", False)
+    held = HISTORY_ALONE if alone else EVERYTHING
+    _note_saved(held, "TrainingArguments(save_only_model=False) keeps them")
+
+
+def _note_saved(held: frozenset[str], remedy: str) -> None:
+    needed = PARTS if has_scheduler() else [part for part in PARTS if part != "scheduler"]
+    _saved_parts().note(held, needed, remedy)
+
+
+@cache
+def _saved_parts() -> SavedParts:
+    return SavedParts(current())
+
+
+def _parts_of(what: Any) -> frozenset[str]:  # noqa: ANN401 - any state
+    """By the keys of a dictionary, else by the classes that it is of: an optimizer is one."""
+    names = what if isinstance(what, Mapping) else [one.__name__ for one in type(what).__mro__]
+    return parts_held(names)
+
+
+def watch_resuming(trainer: type) -> None:
+    """Watch the method with which transformers' Trainer class goes on; again does nothing."""
+    name = "_load_optimizer_and_scheduler"
+    method = vars(trainer).get(name)
+    if method is None or isinstance(method, WatchedFunction):
+        return
+    signature = inspect.signature(method)
+
+    def tell_of(call: Call) -> None:
+        folder = by_name(call, signature).get("checkpoint")
+        if folder is not None:
+            tell(current(), of_huggingface(str(folder)))
+
+    wrap(trainer, name, afterwards(tell_of))
 
 
 def is_checkpoint(what: Any, where: Any) -> bool:  # noqa: ANN401 - torch.save takes anything

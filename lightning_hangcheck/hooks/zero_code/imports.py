@@ -29,6 +29,7 @@ WATCHED = (
     ("torch.optim.lr_scheduler", "optimizers.instrument_loop"),
     ("torch.amp.grad_scaler", "optimizers.instrument_loop"),
     ("torch.serialization", "files.instrument_checkpoints"),
+    ("torch.distributed.checkpoint.state_dict_saver", "files.instrument_sharded_saves"),
     ("torch.utils.data.dataloader", "files.instrument_data_loading"),
     ("datasets.load", "files.instrument_data_loading"),
     ("wandb.sdk.wandb_init", "files.instrument_experiments"),

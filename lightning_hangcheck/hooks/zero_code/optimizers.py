@@ -30,6 +30,9 @@ class StepTeller:
 
     Args:
         compiling: Whether a compiler reads the call instead of running it; it must find nothing.
+
+    Attributes:
+        scheduled: A scheduler of the learning rate was made.
     """
 
     def __init__(self, compiling: Callable[[], bool]) -> None:
@@ -39,6 +42,7 @@ class StepTeller:
         self._others_tell = False
         self._steps = 0
         self._in_step: set[int] = set()
+        self.scheduled = False
 
     def on_optimizer_step(self, optimizer: object, *_: object) -> None:
         """An optimizer has stepped: backward is over, and the loop goes on."""
@@ -56,6 +60,11 @@ class StepTeller:
         beats = not self._recorder.beats_by_hand
         page.enter_phase("training_step", None, self._steps, beats=beats)
         self._told = self._steps
+
+    def on_schedule(self) -> None:
+        """A scheduler set the learning rate, which it does first when it is made."""
+        self.scheduled = True
+        self.on_loop()
 
     def on_loop(self) -> None:
         """The loop goes on, whether or not an optimizer stepped."""
@@ -81,6 +90,12 @@ def instrument_optimizers(module: ModuleType) -> None:
 def instrument_loop(module: ModuleType) -> None:
     """Watch schedulers' steps or the scaler's updates; ``module`` is torch's of either."""
     for owner in [one for one in vars(module).values() if isinstance(one, type)]:
-        name = "update" if owner.__name__ == "GradScaler" else "step"
+        is_scaler = owner.__name__ == "GradScaler"
+        name, act = ("update", _teller().on_loop) if is_scaler else ("step", _teller().on_schedule)
         if owner.__module__ == module.__name__ and name in vars(owner):
-            act_after(owner, name, _teller().on_loop)
+            act_after(owner, name, act)
+
+
+def has_scheduler() -> bool:
+    """Whether this process made a scheduler of the learning rate, as far as it was watched."""
+    return _teller().scheduled

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
 from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
-from lightning_hangcheck.hooks.zero_code.files import watch_saves
+from lightning_hangcheck.hooks.zero_code.files import watch_resuming, watch_saves
 from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
 from lightning_hangcheck.recorder.lifecycle import current
@@ -122,6 +122,7 @@ def instrument_huggingface(module: ModuleType) -> None:
     for name in ("evaluate", "predict"):
         wrap(trainer, name, in_section(f"Trainer.{name}"))
     watch_saves(trainer)
+    watch_resuming(trainer)
     wrap(trainer, "save_model", in_section("saving", "Trainer.save_model of a checkpoint"))
 
 
@@ -133,7 +134,9 @@ def _huggingface_made(call: Call) -> None:
 
 
 def instrument_accelerators(module: ModuleType) -> None:
-    """Watch its construction and its barrier."""
+    """Watch its construction, its saves and its barrier."""
     made = in_section("Accelerator constructor", then=lambda _: passed(8))
     wrap(module.Accelerator, "__init__", made)
+    saved = in_section("saving", "Accelerator.save_state of a checkpoint")
+    wrap(module.Accelerator, "save_state", saved)
     wrap(module.Accelerator, "wait_for_everyone", in_section("Accelerator.wait_for_everyone"))

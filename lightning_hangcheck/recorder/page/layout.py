@@ -65,7 +65,8 @@ CHECKPOINT: Final = Record(320, f"@Qqqq{CHECKPOINT_NAME_BYTES}sQ")
 SECTIONS: Final = Record(576, "@Qqq" + f"qqqq{SECTION_NAME_BYTES}s" * SECTION_SLOTS + "Q")
 # ending, monotonic time of it, last words
 ENDING: Final = Record(1600, f"@Qqq{LAST_WORDS_BYTES}sQ")
-# how many saves of a checkpoint ended well; of the last, nanoseconds since 1970, step
+# how many saves of a checkpoint ended well; of the last, or of one that was loaded since,
+# nanoseconds since 1970, step
 SAVE: Final = Record(2880, "@QqqqQ")
 # whether the rank is in a process group
 MEMBERSHIP: Final = Record(2944, "@QqQ")

@@ -115,7 +115,7 @@ def read_page(memory: Memory) -> Beat:
         batch=_known(batch),
         checkpoint=_checkpoint(number, at_ns, name),
         sections=_sections(count, slots),
-        save=SaveMark(saves, _clock(saved_ns), _known(saved_step)) if saves else None,
+        save=SaveMark(saves, _clock(saved_ns), _known(saved_step)) if saved_ns else None,
         pulse_ns=pulse_ns,
         ending=_named(layout.ENDINGS, ending, "ending"),
         ended_ns=ended_ns,

@@ -176,6 +176,15 @@ class PageWriter:
         self._write("save", layout.SAVE, self._saves, at_ns, self._step)
         return self.step
 
+    def mark_loaded(self, at_ns: int, step: int | None) -> None:
+        """Show a checkpoint that training goes on from as the last one; it is no save.
+
+        Args:
+            at_ns: Nanoseconds since 1970.
+            step: Optimizer steps that it holds; None where it does not tell.
+        """
+        self._write("save", layout.SAVE, self._saves, at_ns, UNKNOWN if step is None else step)
+
     def show_membership(self, membership: Membership) -> None:
         """Show whether the rank is in a process group."""
         index = layout.MEMBERSHIPS.index(membership)

@@ -147,6 +147,19 @@ def test_no_verdict_yet_shows_the_last_checkpoint_of_each_rank(
     assert "python train.py" in text
 
 
+def test_no_verdict_yet_shows_the_last_save(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = f'{{"at":"{AT}","kind":"checkpoint","number":11,"name":"Trainer ready"}}\n'
+    saved = f'{{"at":"{AT}","kind":"saved","seconds":0.03,"step":%s}}\n'
+    folder.journal(0, 0).write_text(begun + saved % 10 + saved % 20 + saved % "null")
+    folder.journal(1, 0).write_text(begun + saved % 10 + f'{{"at":"{AT}","kind":"start"}}\n')
+    assert invoke(["report", str(folder.path)]) == 0
+    text = capsys.readouterr().out
+    assert "rank 0  CHECKPOINT 11: Trainer ready, saved at step 20" in text
+    assert "rank 1  no checkpoint yet  " in text
+
+
 def test_a_journal_that_a_rank_really_wrote(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,14 @@ def test_a_save_is_counted_when_it_ends_and_its_phase_ends_with_it(job: Ended) -
     assert phases["before"] == phases["after"] == "teardown"
 
 
+def test_what_training_goes_on_from_is_said_and_what_is_evaluated_is_not(job: Ended) -> None:
+    (line,) = [line for line in job.errors.splitlines() if "training goes on from" in line]
+    told = r"training goes on from (/\S+)/end\.ckpt: step 4, epoch 2, 4 batches seen, written \S+ "
+
+    assert re.search(told, line), line
+    assert job.of("resumed")[0]["step"] == 6
+
+
 @pytest.mark.parametrize("stage", EVALUATED)
 def test_other_stages_count_their_batches(stage: str, job: Ended) -> None:
     batches = rows(job, stage, EVALUATED[stage])

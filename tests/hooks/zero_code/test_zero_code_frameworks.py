@@ -63,3 +63,20 @@ def test_a_framework_is_seen_and_not_changed(name: str, tmp_path: Path) -> None:
     assert "is switched off" not in watched[2]
     assert entries[-1]["kind"] == "finished"
     assert [entry["kind"] for entry in entries].count("saved") == 1
+
+
+def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "resuming_huggingface.py"
+    shutil.copy(PROGRAMS / script.name, script)
+    code, out, errors = run_script(script, *as_script(tmp_path))
+    assert code == 0, errors
+    assert out.splitlines()[-1] == "4"
+    (line,) = re.findall(r"training goes on from .*", errors)
+    told = f"{tmp_path}/out/checkpoint-2: step 2, epoch 1, written "
+    assert line.startswith(f"training goes on from {told}"), line
+    assert line.endswith("; it holds no optimizer state: what it lacks starts anew")
+    (journal,) = carried_journals(tmp_path)
+    (resumed,) = [one for one in read_journal(journal)[0] if one["kind"] == "resumed"]
+    assert (resumed["step"], resumed["lacks"]) == (2, ["optimizer state"])

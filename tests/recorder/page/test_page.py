@@ -63,6 +63,9 @@ def test_a_page_reads_as_it_was_written(
     page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False)])
     assert page.mark_save(1_700_000_000_000_000_000) == step
     assert page.mark_save(1_700_000_001_000_000_000) == step
+    saved = read_page(page.buffer).save
+    page.mark_loaded(1_700_000_000_000_000_000, 40)
+    loaded = read_page(page.buffer).save
     page.end("raised", "ValueError: no")
     for _ in range(beats):
         writer.beat()
@@ -74,7 +77,8 @@ def test_a_page_reads_as_it_was_written(
     assert read.checkpoint == CheckpointMark(7, "Model created", "2023-11-14T22:13:20.123456Z")
     assert read.sections == (OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False))
     assert read.main_sections == (OpenSection("Trainer", 5),)
-    assert read.save == SaveMark(2, "2023-11-14T22:13:21.000000Z", step)
+    assert saved == SaveMark(2, "2023-11-14T22:13:21.000000Z", step)
+    assert read.save == loaded == SaveMark(2, "2023-11-14T22:13:20.000000Z", 40)
     assert (read.ending, read.last_words) == ("raised", "ValueError: no")
     assert read.beats == beats + 1
     assert read.last_beat_ns >= read.phase_since_ns > 0

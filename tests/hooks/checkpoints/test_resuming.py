@@ -1,0 +1,84 @@
+"""What is said of a checkpoint that training goes on from, and what of it is missing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from lightning_hangcheck.hooks.checkpoints.contents import parts_held
+from lightning_hangcheck.hooks.checkpoints.resuming import of_huggingface, of_lightning
+
+LIGHTNING = {
+    "epoch": 2,
+    "global_step": 8,
+    "loops": {"fit_loop": {"epoch_loop.batch_progress": {"total": {"completed": 16}}}},
+}
+STATE = '{"global_step": 40, "epoch": 1.5, "log_history": [{"loss": 1.0}]}'
+EVERYTHING = ("model.safetensors", "optimizer.pt", "scheduler.pt")
+
+
+def written(folder: Path, *names: str, state: str = STATE) -> str:
+    for name in names:
+        (folder / name).touch()
+    (folder / "trainer_state.json").write_text(state)
+    return str(folder)
+
+
+def test_a_checkpoint_of_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("last.ckpt").touch()
+    os.utime("last.ckpt", (time.time() - 7200,) * 2)
+    told = f"training goes on from {tmp_path}/last.ckpt: step 8, epoch 2, 16 batches seen, written "
+    assert str(of_lightning("last.ckpt", LIGHTNING)).startswith(f"{told}2 h 00 min ago")
+
+
+@pytest.mark.parametrize("checkpoint", [{}, {"loops": 3, "global_step": "8"}])
+def test_one_that_tells_nothing_of_itself(checkpoint: dict[str, object]) -> None:
+    told = of_lightning("s3://bucket/last.ckpt", checkpoint)
+    assert str(told) == "training goes on from s3://bucket/last.ckpt: nothing is known of it"
+
+
+def test_a_whole_folder_of_hugging_face_lacks_nothing(tmp_path: Path) -> None:
+    found = of_huggingface(written(tmp_path, *EVERYTHING))
+    assert (found.path, found.step, found.seen) == (str(tmp_path), 40, "epoch 1.5")
+    assert found.lacks == ()
+    assert "holds no" not in str(found)
+
+
+def test_what_hugging_faces_trainer_passes_over_is_said(tmp_path: Path) -> None:
+    found = of_huggingface(written(tmp_path, "model.safetensors"))
+    assert found.lacks == ("optimizer state", "scheduler")
+    assert str(found).endswith(
+        "; it holds no optimizer state and no scheduler: what it lacks starts anew"
+    )
+
+
+@pytest.mark.parametrize("state", ["", "[]", '{"global_step": "x"}'])
+def test_a_state_that_cannot_be_read_makes_nothing_up(tmp_path: Path, state: str) -> None:
+    found = of_huggingface(written(tmp_path, state=state))
+    assert (found.step, found.lacks) == (None, ())
+
+
+def test_a_secret_in_an_address_is_hidden() -> None:
+    assert "hunter2" not in str(of_lightning("https://ada:hunter2@models.org/last.ckpt", {}))
+
+
+@pytest.mark.parametrize(
+    ("names", "held"),
+    [
+        (
+            ("state_dict", "optimizer_states", "lr_schedulers", "loops"),
+            {"optimizer state", "scheduler", "history"},
+        ),
+        (("model_state_dict", "optimizer_state_dict", "epoch"), {"optimizer state", "history"}),
+        (("layer.weight", "layer.bias"), set()),
+        ((0, None, ("a", 1)), set()),
+    ],
+)
+def test_parts_are_known_by_whole_words_of_their_names(
+    names: tuple[object, ...], held: set[str]
+) -> None:
+    assert parts_held(names) == held

@@ -1,0 +1,31 @@
+"""A script that never heard of this package: trains, loses its optimizer's file, and goes on."""
+
+from pathlib import Path
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+SIZE = {"n_layer": 1, "n_head": 1, "n_embd": 8, "vocab_size": 8, "n_positions": 8}
+
+
+class Sentences(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"input_ids": torch.ones(4).long(), "labels": torch.ones(4).long()}
+
+
+def trainer(epochs):
+    model = GPT2LMHeadModel(GPT2Config(**SIZE, bos_token_id=0, eos_token_id=0))
+    arguments = TrainingArguments(
+        "out", num_train_epochs=epochs, per_device_train_batch_size=2, report_to=[]
+    )
+    return Trainer(model, arguments, train_dataset=Sentences())
+
+
+trainer(1).train()
+Path("out/checkpoint-2/optimizer.pt").unlink()
+again = trainer(2)
+again.train(resume_from_checkpoint=True)
+print(again.state.global_step)
