@@ -114,10 +114,10 @@ def _whole(one: _Named) -> Check:
 
 def _own_mismatches(files: ModelFiles) -> list[str]:
     """Say where weights, config.json and tokenizer of one folder are not of one model."""
-    _, differing = compare_shapes(files, ModelFiles(fields=files.fields))
+    compared, differing = compare_shapes(files, ModelFiles(fields=files.fields))
     found = [f"by config.json, {one}" for one in differing]
     beyond = layers_beyond(files, files)
-    if beyond:
+    if beyond and compared:
         found.append(f"the weights have {several(beyond, 'layer')} more than config.json says")
     return found
 
@@ -137,7 +137,7 @@ def _fit(checkpoint: _Named, backbone: _Named) -> Check:
     if files.fields is not None and model.fields is not None:
         problems += compare_configs(files.fields, model.fields)
     beyond = layers_beyond(files, model)
-    if beyond and not problems:
+    if beyond and compared and not problems:
         problems.append(f"{several(beyond, 'layer')} more than it has")
     if differing:
         problems.append(f"{len(differing)} of {compared} tensors differ: {_some(differing)}")

@@ -119,7 +119,9 @@ def _sides(name: str, shape: Shape, asked: Mapping[str, Shape]) -> tuple[Shape, 
     if len(shape) != 2 or len(wanted) != 2:
         return None
     at = 1 if lora[1] == "A" else 0
-    return Shape((shape[at],)), Shape((wanted[at],))
+    side = Shape((shape[at],))
+    # Conv1D of GPT-2 keeps inputs x outputs, nn.Linear outputs x inputs
+    return (side, side) if shape[at] in wanted else (side, Shape((wanted[at],)))
 
 
 def _is_packed(shape: Shape) -> bool:

@@ -107,6 +107,21 @@ def test_a_low_rank_adapter_is_compared_by_its_layers_sides(
     assert "2 of 2 tensors" in check.sentence
 
 
+def test_an_adapter_of_layers_that_are_stored_the_other_way_round_fits(tmp_path: Path) -> None:
+    """GPT-2's Conv1D keeps inputs x outputs, where nn.Linear keeps outputs x inputs."""
+    prefix = "transformer.h.0.attn.c_attn"
+    (tmp_path / "gpt2").mkdir()
+    write_safetensors(tmp_path / "gpt2" / "model.safetensors", {f"{prefix}.weight": (8, 24)})
+    shapes = {f"{prefix}.lora_A.weight": (2, 8), f"{prefix}.lora_B.weight": (24, 2)}
+    check = _fit(_saved(tmp_path / "adapter.pt", shapes), tmp_path / "gpt2")
+    assert (check.status, "2 of 2 tensors" in check.sentence) == ("ok", True)
+
+
+def test_many_layers_of_ones_own_are_not_the_backbones(tmp_path: Path, small: Path) -> None:
+    file = _saved(tmp_path / "head.pt", {f"net.layers.{n}.weight": (8, 8) for n in range(9)})
+    assert _fit(file, small).status == "ok"
+
+
 def test_what_a_trainer_noted_contradicts_the_backbone(tmp_path: Path, small: Path) -> None:
     noted = {"hyper_parameters": {"model_name": "Qwen/Qwen2.5-1.5B"}}
     file = _saved(tmp_path / "model.pt", {"head.weight": (3, 8)}, **noted)
