@@ -10,15 +10,23 @@ IMPORTS = {
     "spawn": ("socket", "os"),
     "own": ("socket", "subprocess", "sys", "os"),
 }
+FIND_PORT = """
+def find_port():
+    # not one that the kernel hands out: it would hand it to another program, too
+    for port in range(15000 + os.getpid() % 15000, 32768):
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+"""
 DIRECT = """
 if __name__ == "__main__":
     main()
 """
-SPAWN = """
-def find_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
+SPAWN = (
+    FIND_PORT
+    + """
 
 def run_rank(rank, port):
     os.environ.update(
@@ -34,10 +42,13 @@ def run_rank(rank, port):
 if __name__ == "__main__":
     torch.multiprocessing.spawn(run_rank, args=(find_port(),), nprocs=$ranks)
 """
-OWN = """
+)
+OWN = (
+    FIND_PORT
+    + """
+
 def launch():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = find_port()
     processes = []
     for rank in range($ranks):
         environment = dict(
@@ -59,6 +70,7 @@ if __name__ == "__main__":
     else:
         launch()
 """
+)
 SOURCES = {"torchrun": DIRECT, "alone": DIRECT, "spawn": SPAWN, "own": OWN}
 
 
