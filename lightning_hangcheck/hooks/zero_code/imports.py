@@ -18,13 +18,13 @@ _HERE = __package__
 _C10D = "torch.distributed.distributed_c10d"
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 JOINING = (
-    "process_groups.instrument_joining",
-    "group_notes.instrument_notes",
-    "call_notes.instrument_calls",
+    "groups.process_groups.instrument_joining",
+    "groups.group_notes.instrument_notes",
+    "groups.call_notes.instrument_calls",
 )
 """What must be watched before anybody can have taken a function of torch.distributed by name."""
 WATCHED = (
-    (_C10D, "process_groups.instrument_groups"),
+    (_C10D, "groups.process_groups.instrument_groups"),
     ("torch.optim.optimizer", "optimizers.instrument_optimizers"),
     ("torch.optim.lr_scheduler", "optimizers.instrument_loop"),
     ("torch.amp.grad_scaler", "optimizers.instrument_loop"),
@@ -84,6 +84,6 @@ def _instrument(ours: str, module: ModuleType) -> None:
 
 def find_instrument(ours: str) -> Callable[[ModuleType], None]:
     """Import a function of this room by its file and name; it loads nothing before it is needed."""
-    file, _, function = ours.partition(".")
+    file, _, function = ours.rpartition(".")
     found: Callable[[ModuleType], None] = getattr(import_module(f"{_HERE}.{file}"), function)
     return found

@@ -44,8 +44,8 @@ def watch(*, is_child: bool) -> None:
         is_child: Of multiprocessing: mostly a helper, a rank only once it joins a process group.
     """
     # imported here: it takes what a framework imports anyway, and other processes need not pay it
+    from lightning_hangcheck.hooks.zero_code.groups.spawned import watch_children
     from lightning_hangcheck.hooks.zero_code.imports import watch_joining, watch_ranks
-    from lightning_hangcheck.hooks.zero_code.spawned import watch_children
 
     watch_joining()
     watch_children()
