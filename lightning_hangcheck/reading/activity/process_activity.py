@@ -69,6 +69,8 @@ class Step(Struct, frozen=True, kw_only=True):
             thread that could end its wait computes, and gets little.
         awaited_share: The same of the threads that could end the main thread's wait, itself
             included: of the process where any of its threads could.
+        busiest_share: The highest of the main thread and, where it is known which threads could end
+            its wait, of one of these.
         bytes: Read, written, and carried by connections; 0 where not permitted to know.
         carried: Bytes flowed, or storage answered call after call.
         moved: It made way: it carried, or its stack changed while it used the processor.
@@ -79,6 +81,7 @@ class Step(Struct, frozen=True, kw_only=True):
     main_share: float
     starved: bool
     awaited_share: float
+    busiest_share: float
     bytes: int
     carried: bool
     moved: bool
@@ -108,6 +111,7 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
         main_share=main_share,
         starved=starved or _ready(before, after, threads, awaited),
         awaited_share=awaited_share,
+        busiest_share=max([main_share, *(threads.get(tid, 0.0) for tid in awaited or ())]),
         bytes=flowed,
         carried=carried,
         moved=carried

@@ -265,6 +265,6 @@ def _by_steps(steps: Sequence[Step], role: str) -> Activity:
         return "moving"
     seconds = sum(step.seconds for step in steps)
     share = sum(step.awaited_share * step.seconds for step in steps) / seconds
-    main_share = sum(step.main_share * step.seconds for step in steps) / seconds
-    works = main_share >= IDLE_SHARE or any(step.starved for step in steps)
+    busiest_share = sum(step.busiest_share * step.seconds for step in steps) / seconds
+    works = busiest_share >= IDLE_SHARE or any(step.starved for step in steps)
     return "busy" if works or share >= BUSY_SHARE else "idle"

@@ -132,6 +132,20 @@ def test_a_wait_for_threads_leads_to_what_the_awaited_one_waits_for(
     assert [target.name for target in steady_targets(seen)] == ["10.0.0.1:443"]
 
 
+@pytest.mark.parametrize(("computes", "activity"), [(IN_FETCH, "busy"), (IN_METRICS, "idle")])
+def test_a_thread_that_ends_the_wait_is_held_to_the_same_share_as_the_main_thread(
+    computes: tuple[Frame, ...], activity: str
+) -> None:
+    seen = process(
+        parked(IN_FUTURE),
+        *(
+            Thread(one, syscall=None, cpu=0.05 * (one is computes))
+            for one in (IN_FETCH, IN_METRICS)
+        ),
+    )
+    assert read_process_activity(seen).activity == activity
+
+
 def test_an_event_loop_waits_for_its_connections_and_for_its_executor() -> None:
     loop = Thread(IN_LOOP, (SELF_PIPE, TRACKER), syscall=232)
     assert ends(loop, Thread(IN_FETCH, (SERVER,))) == ["EpollSelector.select", "fetch"]
