@@ -1,4 +1,4 @@
-"""What a sidecar tells `hangcheck attach`: the silence of each rank, and its newest verdict.
+"""What a sidecar tells `attach` and `report`: silence and pace of each rank, its newest verdict.
 
     <session>/watch.json   written once a second, in memory: no disk can delay it
 
@@ -20,6 +20,7 @@ class RankNote(Struct, frozen=True, kw_only=True):
 
     Attributes:
         started_ticks: With the pid, names the process for ever.
+        step_s: Median seconds of its last steps; of its beats, where it shows no steps.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class RankNote(Struct, frozen=True, kw_only=True):
     idle_for_s: float
     circling_for_s: float
     pace: Pace | None = None
+    step_s: float | None = None
 
 
 class WatchNotes(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ __all__ = [
     "paragraphs",
     "plain_logs",
     "plan_text",
+    "running_ranks",
     "saved_run",
     "stacks_text",
     "terminal",

@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import shlex
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.report import running_ranks
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, listed, plain
 from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from lightning_hangcheck.report.running_ranks import RunningRank
     from lightning_hangcheck.report.saved_run import JournalEnd, SavedRun
 
 MOST_ROWS = 24
 MOST_GAPS = 4
 
 
-def render(saved: SavedRun, run_folder: str) -> str:
+def render(
+    saved: SavedRun,
+    run_folder: str,
+    running: Sequence[RunningRank] = (),
+    now: datetime | None = None,
+) -> str:
     """Write what is known of a run before its first verdict.
 
     Args:
         saved: Without a verdict.
         run_folder: As the reader should type it.
+        running: Its ranks that run here now; of the others, what their journals tell.
+        now: For how long ago something was; the present by default.
 
     Returns:
-        At most 40 lines, ending in a newline.
+        Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.
     """
-    rows = list(_rows(saved.journals))
-    shown = aligned(rows[:MOST_ROWS], shrinking=(1,), tails=-1) if rows else []
+    moment = now or datetime.now(timezone.utc)
+    told = {f"rank-{one.rank}" for one in running}
+    rows = list(_rows([journal for journal in saved.journals if journal.name not in told]))
+    shown = running_ranks.render(running, moment, MOST_ROWS) if running else []
+    shown += aligned(rows[:MOST_ROWS], shrinking=(1,), tails=-1) if rows else []
     if len(rows) > MOST_ROWS:
         shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")
     gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
     lines = [
-        "no verdict that can be read" if saved.refused else "no verdict yet",
+        _headline(saved, running),
         "",
         *shown,
         *([""] if shown else []),
@@ -42,6 +56,11 @@ def render(saved: SavedRun, run_folder: str) -> str:
         *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _headline(saved: SavedRun, running: Sequence[RunningRank]) -> str:
+    verdict = "no verdict that can be read" if saved.refused else "no verdict yet"
+    return f"{verdict}; {several(len(running), 'rank')} of it running here" if running else verdict
 
 
 def _command(saved: SavedRun) -> list[str]:

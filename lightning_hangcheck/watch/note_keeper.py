@@ -1,4 +1,4 @@
-"""Keeps watch.json: what this sidecar knows of the ranks, for `hangcheck attach`."""
+"""Keeps watch.json: what this sidecar knows of the ranks, for who asks."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def _notes(roster: Roster, now_ns: int) -> tuple[RankNote, ...]:
             idle_for_s=rank.progress.idle_ns(now_ns) / NANOSECONDS,
             circling_for_s=rank.progress.circling_ns(now_ns) / NANOSECONDS,
             pace=rank.pace(),
+            step_s=rank.step_pace.median_s,
         )
         for rank in roster.alive
     )

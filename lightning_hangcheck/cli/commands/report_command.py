@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
 
+from lightning_hangcheck.attach.running_job import running_ranks
 from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
@@ -15,6 +17,7 @@ from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import terminal, unjudged
 from lightning_hangcheck.report.plain_logs.log_report import log_report
+from lightning_hangcheck.report.running_ranks import render_below
 from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
 
@@ -42,8 +45,9 @@ def report(paths: tuple[str, ...], *, as_json: bool, of_logs: bool) -> int:
     """Print the newest verdict of a run.
 
     Without RUN_DIR it is the newest run below hangcheck_runs/. A run that has no verdict yet shows
-    each rank's last checkpoint instead. With --log the arguments are log files, SLURM's too. Exit
-    code 2 if the folder or a file cannot be used.
+    each rank's last checkpoint instead; one that goes on also where each rank is now, and its pace.
+    With --log the arguments are log files, SLURM's too. Exit code 2 if the folder or a file cannot
+    be used.
     """
     if of_logs:
         click.echo(_of_logs(paths, as_json=as_json), nl=False)
@@ -59,10 +63,11 @@ def report(paths: tuple[str, ...], *, as_json: bool, of_logs: bool) -> int:
     if as_json:
         click.echo(_json(saved, shown_folder), nl=False)
     elif saved.verdict is None:
-        click.echo(unjudged.render(saved, shown_folder), nl=False)
+        click.echo(unjudged.render(saved, shown_folder, running_ranks(folder)), nl=False)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
         show(terminal.render(saved.case, judged, shown_folder))
+        click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
     return 0
 
 

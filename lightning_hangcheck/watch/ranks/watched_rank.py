@@ -15,6 +15,7 @@ from lightning_hangcheck.reading.activity.livelock import FunctionsMet
 from lightning_hangcheck.reading.waits.seen_before import with_what_was_seen
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.ranks.progress import Progress
+from lightning_hangcheck.watch.ranks.step_pace import StepPace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ class WatchedRank:
         self.found = found
         self.progress = Progress(now_ns)
         self.spending = Spending()
+        self.step_pace = StepPace()
         self.beat: Beat | None = None
         self.process_exit: ProcessExit | None = None
         self.state = ""
@@ -52,6 +54,7 @@ class WatchedRank:
         self.beat = beat
         self.progress.read_beat(beat, now_ns)
         self.spending.read(beat, now_ns)
+        self.step_pace.read(beat)
 
     def read_flight(self, flight: FlightRecord | None) -> None:
         """Take a flight record; a collective since the last one is movement, however short it was.
