@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.reading.waits.wait_chain import IN_MEMORY, own_targets, wait_chain
+from lightning_hangcheck.reading.waits.wait_chain import (
+    IN_MEMORY,
+    own_targets,
+    wait_chain,
+    wakes_itself,
+)
 from lightning_hangcheck.reading.wording import process_name
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -65,8 +70,18 @@ def asks_anew(look: ProcessLook) -> bool:
 
 
 def in_own_memory(look: ProcessLook) -> bool:
-    """Whether its wait ends, without a time limit, at a word that only the process can change."""
-    return _shows(look, "futex")
+    """Whether its wait ends, without a time limit, at what only the process itself can change.
+
+    That is a word of its memory, or an event loop that waits for nothing but to be woken by its
+    own process.
+    """
+    return _shows(look, "futex") or any(
+        wakes_itself(end, state)
+        for sample in _telling(look)[-1:]
+        for end in (sample.stack.threads if sample.stack is not None else ())
+        for state in _at_end(sample)
+        if end.tid == state.tid
+    )
 
 
 def _shows(look: ProcessLook, kind: TargetKind) -> bool:

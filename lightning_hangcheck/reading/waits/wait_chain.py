@@ -143,6 +143,16 @@ def own_targets(thread: ThreadStack, state: ThreadState) -> tuple[WaitTarget, ..
     )
 
 
+def wakes_itself(thread: ThreadStack, state: ThreadState) -> bool:
+    """Whether a thread is an event loop that only its own process can wake, and no time limit.
+
+    Its one socket is then that by which its process wakes it. A second one without a name may lead
+    to another process: that of a client of a unix socket has none.
+    """
+    alone = len(state.waits_for) == 1 and state.waits_for[0].kind == "socket"
+    return alone and _in_event_loop(thread) and not own_targets(thread, state)
+
+
 def is_our_thread(thread: ThreadStack) -> bool:
     """Whether a thread runs this package's code alone: what we wrap has the wrapped within."""
     files = [frame.file for frame in thread.frames if not is_standard(frame.file)]

@@ -21,7 +21,7 @@ from lightning_hangcheck.reading.activity.rank_activity import (
     read_process_activity,
     read_rank_activity,
 )
-from lightning_hangcheck.reading.waits.kernel_targets import limited, steady_targets
+from lightning_hangcheck.reading.waits.kernel_targets import in_own_memory, limited, steady_targets
 from lightning_hangcheck.reading.waits.stuck_thread import stuck_thread
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.waits.wait_chain import wait_chain
@@ -152,6 +152,16 @@ def test_an_event_loop_waits_for_its_connections_and_for_its_executor() -> None:
     idle = Thread(IN_LOOP, (SELF_PIPE,), syscall=232)
     assert ends(idle, Thread(IN_FETCH, (SERVER,))) == ["fetch"]
     assert ends(idle, Thread(IN_FETCH[1:], (SERVER,)), parked(POOL)) == ["fetch"]
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "own"),
+    [((SELF_PIPE,), True), ((SELF_PIPE,) * 2, False), ((SELF_PIPE, TRACKER), False)],
+)
+def test_an_event_loop_without_a_connection_or_time_limit_waits_for_its_own_process(
+    waits_for: tuple[WaitTarget, ...], own: bool
+) -> None:
+    assert in_own_memory(process(Thread(IN_LOOP, waits_for, syscall=232))) == own
 
 
 def test_an_event_loop_in_a_thread_of_nobodys_runs_anybodys_coroutines() -> None:
