@@ -1,5 +1,6 @@
 """Composed by HangBench: huggingface, 3 ranks by spawn: healthy_download_trickles at model_load in pool, on [0]; the others wait: flag_file."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -180,6 +181,8 @@ def main():
     trainer.train()
     cleanup()
     if dist.is_initialized():
+        del trainer, model
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Composed by HangBench: huggingface, 4 ranks by spawn: healthy_file_comes_late at validation in main, on [0]; the others wait: polled."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -161,6 +162,8 @@ def main():
     trainer.train()
     teardown_run()
     if dist.is_initialized():
+        del trainer, model
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Composed by HangBench: huggingface, 4 ranks by own: healthy_retries at model_load in main, on [1]; the others wait: p2p."""
 
+import gc
 import os
 import socket
 import subprocess
@@ -149,6 +150,8 @@ def main():
     trainer.train()
     shutdown_run()
     if dist.is_initialized():
+        del trainer, model
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Composed by HangBench: huggingface, 3 ranks by torchrun: healthy_sleeps at worker in main, on [0, 1, 2]; the others wait: nobody."""
 
+import gc
 import time
 from types import SimpleNamespace
 
@@ -125,6 +126,8 @@ def main():
     trainer.train()
     shutdown_run()
     if dist.is_initialized():
+        del trainer, model
+        gc.collect()
         dist.destroy_process_group()
 
 

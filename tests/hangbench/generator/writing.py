@@ -204,9 +204,11 @@ def _ranks_due(one: Composition, words: dict[str, str]) -> str:
 
 
 def _constants(one: Composition, words: dict[str, str]) -> str:
+    """The rank is told by the environment at first: a worker that is spawned runs no ``main``."""
     return (
         f"{words['AFFECTED']} = {set(one.affected)}\n"
-        f"{words['run']} = SimpleNamespace(rank=0, step=0, read=0, evaluated=0)"
+        f"{words['run']} = SimpleNamespace("
+        'rank=int(os.environ.get("RANK", 0)), step=0, read=0, evaluated=0)'
     )
 
 
