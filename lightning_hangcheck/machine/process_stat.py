@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DEAD = ("Z", "X")
+MOST_ANCESTORS = 64
+"""Process ids are given anew: a chain that is longer may lead round."""
 
 
 class StatLine(NamedTuple):
@@ -63,6 +68,16 @@ def read_process_stat(pid: int) -> StatLine | None:
         return parse_stat(_stat_file(pid).read_bytes())
     except (OSError, IndexError, ValueError):
         return None
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """Return the process that started this one, and so on, as far as can be seen; without init."""
+    for _ in range(MOST_ANCESTORS):
+        stat = read_process_stat(pid)
+        if stat is None or stat.parent_pid <= 1:
+            return
+        pid = stat.parent_pid
+        yield pid
 
 
 def is_alive(pid: int, started_ticks: int) -> bool:

@@ -8,7 +8,17 @@ from typing import Literal
 from msgspec import Struct
 
 TargetKind = Literal[
-    "lock", "file", "fifo", "pipe", "terminal", "socket", "process", "futex", "time", "other"
+    "lock",
+    "file",
+    "fifo",
+    "pipe",
+    "terminal",
+    "socket",
+    "process",
+    "futex",
+    "shared",
+    "time",
+    "other",
 ]
 
 PAGE_FAULT = "page fault"
@@ -140,12 +150,14 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
             file is gone, ``sleep`` by native code with a file open that another process keeps
             locked. ``page fault`` where the kernel reads a page of a mapped file.
         kind: ``lock`` a lock on a file; ``process`` the end of a child; ``futex`` a word of memory
-            in this process, without a time limit; ``time`` a time limit, at which the call ends by
+            in this process, without a time limit; ``shared`` one that other processes map, too, as
+            a semaphore's; ``time`` a time limit, at which the call ends by
             itself; the others what the descriptor is.
         name: Path of a file; ``ADDR:PORT`` of a socket's remote end; ``pipe:[INODE]``; the pid of a
-            child; the address of a futex. Empty where it could not be read.
+            child; the address of a futex; ``memory:[DEVICE:INODE]``. Empty where it could not be
+            read.
         holders: Processes that could end the wait, as far as known: who holds the lock, has the
-            other end of the pipe or socket, or is the child.
+            other end of the pipe or socket, maps the memory, or is the child.
         abandoned: Of a lock: whoever made it is known to be gone, and the waiter asks for ever.
         connection: Inode of a socket: of two at the same remote end it tells which.
         carried_bytes: What a TCP connection received and had acknowledged so far; None where the

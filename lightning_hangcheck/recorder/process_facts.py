@@ -20,7 +20,7 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.machine.process_stat import ancestors
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page.reader import PageReader
 from lightning_hangcheck.settings import PREFIX, Settings, read_option
@@ -29,12 +29,9 @@ from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown_command import show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from lightning_hangcheck.identity import Identity
-
-
-MOST_ANCESTORS = 64
 
 
 def is_multiprocessing_child() -> bool:
@@ -53,7 +50,7 @@ def is_helper(pages: Path, identity: Identity) -> bool:
         pages: The session's folder of pages.
         identity: Of this process, by its environment.
     """
-    for pid in _ancestors():
+    for pid in ancestors(os.getpid()):
         reader = PageReader(pages / f"{pid}.page")
         page = reader.read()
         reader.close()
@@ -61,16 +58,6 @@ def is_helper(pages: Path, identity: Identity) -> bool:
             claimed = (identity.rank, identity.local_rank)
             return claimed in ((None, None), (page.rank, page.local_rank))
     return False
-
-
-def _ancestors() -> Iterator[int]:
-    pid = os.getppid()
-    for _ in range(MOST_ANCESTORS):
-        if pid <= 1:
-            return
-        yield pid
-        stat = read_process_stat(pid)
-        pid = stat.parent_pid if stat else 0
 
 
 def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str, object]:

@@ -20,6 +20,7 @@ from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
 from lightning_hangcheck.probes.waits.file_locks import parse_lock
 from lightning_hangcheck.probes.waits.holders import with_holders
 from lightning_hangcheck.probes.waits.system_calls import calls_of
+from lightning_hangcheck.reading.waits.wait_chain import FUTEXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,6 +170,30 @@ def test_waiting_for_a_child_names_it(program: StartProgram) -> None:
     target = target_of(running.pid, kind="process")
     assert (target.call, target.name) == ("wait4", running.first_words)
     assert [one.pid for one in target.holders] == [int(running.first_words)]
+
+
+def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(program: StartProgram) -> None:
+    running = program(PROGRAM, "take_semaphore", "parent")
+    target = target_of(running.pid, int(running.first_words), kind="shared")
+    assert (target.call, target.name[:8]) == ("futex", "memory:[")
+    assert [one.pid for one in target.holders] == [int(running.first_words)]
+
+
+def test_the_process_that_started_it_may_share_a_semaphore_too(program: StartProgram) -> None:
+    running = program(PROGRAM, "take_semaphore", "child")
+    target = target_of(int(running.first_words), kind="shared")
+    assert [one.pid for one in target.holders] == [running.pid]
+
+
+def test_a_join_of_a_thread_is_no_wait_for_other_processes(program: StartProgram) -> None:
+    running = program(PROGRAM, "join_natively")
+
+    def joins() -> bool:
+        main = state_of(running.pid).threads[0]
+        return main.syscall in FUTEXES and not main.arguments[1] & 128  # FUTEX_PRIVATE_FLAG
+
+    until(joins, "the main thread to join the other")
+    assert state_of(running.pid).threads[0].waits_for == ()
 
 
 @pytest.mark.parametrize("limit", ["", "1000"])

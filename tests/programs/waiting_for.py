@@ -1,6 +1,8 @@
 """Blocks in the system call that it is told, after saying what a test needs to recognise it."""
 
+import ctypes
 import fcntl
+import multiprocessing
 import os
 import signal
 import socket
@@ -87,6 +89,29 @@ def wait_for_child():
     child = subprocess.Popen(["sleep", "1000"])
     announce(child.pid)
     child.wait()
+
+
+def take_semaphore(who):
+    context = multiprocessing.get_context("fork")
+    semaphore = context.Semaphore(0)
+
+    def take(name):
+        semaphore.acquire() if name == who else time.sleep(1000)
+
+    child = context.Process(target=take, args=("child",))
+    child.start()
+    announce(child.pid)
+    take("parent")
+
+
+def join_natively():
+    """The main thread waits in a thread's join of C, which asks for shared memory all the same."""
+    library = ctypes.CDLL(None)
+    entry = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: time.sleep(1000))
+    thread = ctypes.c_ulong()
+    library.pthread_create(ctypes.byref(thread), None, entry, None)
+    announce()
+    library.pthread_join(thread, None)
 
 
 def wait_for_signal():

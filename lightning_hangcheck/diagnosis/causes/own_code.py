@@ -91,9 +91,12 @@ def spinning(situation: Situation) -> Finding | None:
 
 
 SPINNING = Rule(cause="spinning", needs=("stacks",), find=spinning)
-NO_CAUSE_BY_ITSELF = frozenset({"socket", "futex", "time", "other", "process", "pipe"})
+NO_CAUSE_BY_ITSELF = frozenset({"socket", "futex", "shared", "time", "other", "process", "pipe"})
 """Waits that the creation of a logger explains. A file or a lock on one is a cause of its own; a
 child or a pipe would only be `rank_stalled`, which the contract ranks below."""
+
+
+MOST_NAMED = 4
 
 
 def logger_init(situation: Situation) -> Finding | None:
@@ -161,6 +164,9 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
             if others:
                 return "child", f", reading what {process_name(others[0])} does not write"
             return "input", f", reading input from {target.name} that nobody gives it"
+        if target.kind == "shared" and target.holders:
+            sharing = ", ".join(map(process_name, target.holders[:MOST_NAMED]))
+            return None, f", waiting for a semaphore or lock shared with {sharing}"
     own = reading.view.own_process
     if own is not None and waits_in_vain(own):
         return None, ", waiting for threads of its own of which none is left to go on"

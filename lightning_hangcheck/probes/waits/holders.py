@@ -17,12 +17,13 @@ from lightning_hangcheck.probes.waits.file_locks import (
     holders_of,
     holders_that_block,
 )
+from lightning_hangcheck.probes.waits.shared_memory import SharedMemory
 from lightning_hangcheck.probes.waits.sockets import Socket, bytes_by_inode, sockets_seen_by
 from lightning_hangcheck.probes.waits.tried_locks import polled_file
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.evidence import ProcessState, ThreadState, WaitTarget
 
@@ -36,13 +37,14 @@ def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
 
     Args:
         states: Of the processes that were looked at; only among them the other ends of pipes and
-            sockets are looked for. Locks are found whoever holds them.
+            sockets are looked for, and among them and those that started them who shares memory.
+            Locks are found whoever holds them.
 
     Returns:
         The states in their order.
     """
     carried = bytes_by_inode()
-    seen = _Seen((state.pid for state in states), carried or {})
+    seen = _Seen([state.pid for state in states], carried or {})
     return [
         replace(
             state,
@@ -58,10 +60,11 @@ def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
 class _Seen:
     """Tables that are read at most once a look."""
 
-    def __init__(self, pids: Iterable[int], carried: Mapping[int, int]) -> None:
+    def __init__(self, pids: Sequence[int], carried: Mapping[int, int]) -> None:
         self.descriptors = Descriptors(pids)
         self.carried = carried
         self.locks = file_locks()
+        self.memory = SharedMemory(pids)
         self._sockets: dict[int, Socket] | None = None
         self._connected: dict[tuple[str, str], int] = {}
         self._listening: dict[str, int] = {}
@@ -99,8 +102,8 @@ class _Seen:
 def _completed(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState:
     if all(target.kind == "time" for target in thread.waits_for):
         return _with_polled_file(thread, pid, seen)
-    targets = tuple(_with_holders(target, pid, seen) for target in thread.waits_for)
-    return replace(thread, waits_for=targets)
+    found = (_with_holders(target, pid, seen) for target in thread.waits_for)
+    return replace(thread, waits_for=tuple(one for one in found if one is not None))
 
 
 def _with_polled_file(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState:
@@ -113,7 +116,7 @@ def _with_polled_file(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState
     )
 
 
-def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
+def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget | None:
     if target.kind == "lock":
         return replace(target, holders=_holders(_lock_holders(target, pid, seen)) or target.holders)
     if target.kind in ("pipe", "fifo"):
@@ -121,9 +124,20 @@ def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
         return replace(target, holders=_holders(ends))
     if target.kind == "process":
         return replace(target, holders=_holders((int(target.name),)))
+    if target.kind == "shared":
+        return _with_who_shares(target, pid, seen)
     if target.kind == "socket":
         return _with_remote_end(target, pid, seen)
     return target
+
+
+def _with_who_shares(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget | None:
+    """Who joins a thread waits in its own memory, but by a call for shared memory: that is none."""
+    file = seen.memory.file_at(pid, int(target.name, 16))
+    if not file:
+        return None
+    others = seen.memory.others_that_map(file, pid)
+    return replace(target, name=f"memory:[{file}]", holders=_holders(others))
 
 
 def _lock_holders(target: WaitTarget, pid: int, seen: _Seen) -> tuple[int, ...]:

@@ -263,15 +263,14 @@ def _child(call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
 
 
 def _futex(arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:
-    """A wait for a word that only this process can change, or until a time."""
+    """A wait for a word of memory, which others may share, or until a time."""
     operation, limit = arguments[1], arguments[3]
     if operation & FUTEX_COMMAND not in FUTEX_WAITS:
         return ()
     if limit:
         return (WaitTarget(call="futex", kind="time"),)
-    if not operation & FUTEX_PRIVATE:
-        return ()
-    return (WaitTarget(call="futex", kind="futex", name=f"{arguments[0]:#x}"),)
+    kind: TargetKind = "futex" if operation & FUTEX_PRIVATE else "shared"
+    return (WaitTarget(call="futex", kind=kind, name=f"{arguments[0]:#x}"),)
 
 
 def _time_limit(call: Call, arguments: tuple[int, ...]) -> tuple[WaitTarget, ...]:

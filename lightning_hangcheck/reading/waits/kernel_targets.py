@@ -140,6 +140,8 @@ def in_words(target: WaitTarget) -> str:
         return f"in {target.call} for {holders or f'pid {what}'}"
     if target.kind == "lock":
         return f"in {target.call} for {what}" + (f", held by {holders}" if holders else "")
+    if target.kind == "shared":
+        return f"in {target.call} at {what}" + (f", shared with {holders}" if holders else "")
     return f"in {target.call} of {what}" + (f", at its other end {holders}" if holders else "")
 
 

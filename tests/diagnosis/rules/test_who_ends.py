@@ -63,6 +63,8 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
         (waiting_for("pipe", "read", "pipe:[9]"), "outside"),
         (waiting_for("process", "wait4", "700", 700), "inside"),
+        (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
+        (waiting_for("shared", "futex", ""), "outside"),
     ],
 )
 def test_an_idle_rank_is_told_by_what_the_kernel_shows(waits: dict[str, Any], who: str) -> None:
@@ -95,6 +97,18 @@ def test_a_wait_for_a_child_is_told_by_what_the_child_waits_for(
 ) -> None:
     child = look(IN_LOAD, pid=700, role="child", **of_child)
     assert ended_by(rank(1, IN_LOAD, children=[child], **waits)) == who
+
+
+@pytest.mark.parametrize(
+    ("of_child", "who"),
+    [({"waits_for": FUTEX}, "inside"), (ASKS_REMOTE, "outside"), ({"cpu": 1.0}, "unknown_pace")],
+)
+def test_a_wait_for_a_semaphore_is_told_by_what_those_do_that_share_it(
+    of_child: dict[str, Any], who: str
+) -> None:
+    child = look(IN_LOAD, pid=700, role="child", **of_child)
+    semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == who
 
 
 @pytest.mark.parametrize(
