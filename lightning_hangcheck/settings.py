@@ -94,6 +94,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     price: str | None = None
 
 
+VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings))
+"""Of all options. Other variables with our prefix are what our processes tell each other."""
+
+
 def from_environment(environment: Mapping[str, str]) -> Settings:
     """Read the options that the environment sets.
 
@@ -142,8 +146,7 @@ def environment_with(environment: Mapping[str, str], settings: Settings) -> dict
 
     So all processes of a job read the same values, and each reads one that can be used.
     """
-    options = {PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings)}
-    kept = {name: value for name, value in environment.items() if name not in options}
+    kept = {name: value for name, value in environment.items() if name not in VARIABLES}
     return kept | to_environment(settings)
 
 

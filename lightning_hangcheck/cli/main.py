@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.commands.attach_command import attach
-from lightning_hangcheck.cli.commands.doctor_command import doctor
-from lightning_hangcheck.cli.commands.explain_command import explain
-from lightning_hangcheck.cli.commands.ledger_command import ledger
-from lightning_hangcheck.cli.commands.merge_command import merge
-from lightning_hangcheck.cli.commands.plan_command import plan
-from lightning_hangcheck.cli.commands.report_command import report
-from lightning_hangcheck.cli.commands.run_command import run
-from lightning_hangcheck.cli.commands.smoke_command import smoke
+from lightning_hangcheck.cli import commands
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+COMMANDS = tuple(file.removesuffix("_command") for file in commands.__all__)
 BAD_USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells do
 EPILOG = """\b
@@ -34,21 +29,27 @@ Examples:
 """
 
 
-@click.group(epilog=EPILOG, no_args_is_help=False)
+class CommandsByName(Mapping[str, click.Command]):
+    """All commands; each is imported when it is asked for, so that none pays for the others."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        file = import_module(f"{commands.__name__}.{name}_command")
+        command: click.Command = getattr(file, name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@click.group(epilog=EPILOG, no_args_is_help=False, commands=CommandsByName())
 @click.version_option(__version__, message="hangcheck %(version)s")
 def hangcheck() -> None:
     """Find out which rank of a distributed PyTorch Lightning run hangs, at which line, and why."""
-
-
-hangcheck.add_command(run)
-hangcheck.add_command(attach)
-hangcheck.add_command(merge)
-hangcheck.add_command(report)
-hangcheck.add_command(explain)
-hangcheck.add_command(plan)
-hangcheck.add_command(smoke)
-hangcheck.add_command(doctor)
-hangcheck.add_command(ledger)
 
 
 def main() -> None:

@@ -5,4 +5,12 @@ machine on which the run may still be fine. The checks stand in rooms by what th
 each room a table (`questions`) says what is looked at and why it matters. `examination` asks them.
 """
 
-__all__ = ["before_run", "examination", "examination_text", "groups", "machine", "subject"]
+__all__ = [
+    "before_run",
+    "examination",
+    "examination_text",
+    "groups",
+    "machine",
+    "question",
+    "subject",
+]

@@ -86,7 +86,7 @@ def examine(subject: Subject, questions: Sequence[Question]) -> Examination:
     for question in questions:
         if question.alone:
             answers += _ask(subject, question)
-    order = list(dict.fromkeys(question.group for question in questions))
+    order: list[str] = list(dict.fromkeys(question.group for question in questions))
     answers.sort(key=lambda answer: order.index(answer.group))
     return Examination(
         status=_worst(answer.status for answer in answers),

@@ -1,4 +1,4 @@
-"""The groups of checks by name: what `hangcheck doctor --only` selects."""
+"""The questions of all groups, in the order in which they are shown."""
 
 from __future__ import annotations
 
@@ -11,4 +11,3 @@ from lightning_hangcheck.doctor.storing.questions import STORAGE
 from lightning_hangcheck.doctor.surroundings.questions import ENVIRONMENT
 
 QUESTIONS = (*SEEING, *LAUNCH, *RANKS, *ENVIRONMENT, *STORAGE, *DATA, *MEMORY)
-GROUPS = tuple(dict.fromkeys(question.group for question in QUESTIONS))

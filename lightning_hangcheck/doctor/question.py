@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.doctor.check import Check
     from lightning_hangcheck.doctor.subject import Subject
 
+Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+"""In the order in which they are shown; named here, where it costs no command a check's imports."""
 LIMIT_S = 4.0
 """More than any healthy machine needs for what is not about other machines."""
 
@@ -28,7 +31,7 @@ class Question(NamedTuple):
             processes, so it is asked where Ctrl-C ends them. It keeps its limits by itself.
     """
 
-    group: str
+    group: Group
     about: str
     looked_at: str
     why: str

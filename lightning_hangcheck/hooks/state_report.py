@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_hangcheck.probes.gpu.use import gpus_here
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.process_facts import versions
+from lightning_hangcheck.settings import PREFIX, VARIABLES
 from lightning_hangcheck.text.amounts import bytes_in_words, several
 from lightning_hangcheck.text.published import published_environment
 from lightning_hangcheck.text.redaction import redact_values
@@ -61,12 +62,17 @@ def _safely(tell: Callable[[], str]) -> str:
 def _environment(environment: Mapping[str, str]) -> Iterator[str]:
     """What is new since the last call, one line a variable."""
     shown = redact_values(published_environment(environment))
-    now = {name: f"{name}={value}" for name, value in shown.items()}
+    now = {name: f"{name}={value}" for name, value in shown.items() if not _is_ours(name)}
     now |= {name: f"{name} is not set" for name in (*EXPECTED, *_told) if name not in now}
     for name, line in now.items():
         if _told.get(name) != line:
             _told[name] = line
             yield line
+
+
+def _is_ours(name: str) -> bool:
+    """Whether only our own processes set it; options are the user's, who may have set them."""
+    return name.startswith(PREFIX) and name not in VARIABLES
 
 
 def _versions() -> str:

@@ -44,8 +44,9 @@ def fingerprint(path: str) -> Fingerprint:
     """Take the fingerprint of a file or folder. Reads the disk; never raises."""
     if "://" in path:
         return Fingerprint(path=path, how="not looked at: it is remote")
-    place = Path(path).absolute()
+    place = Path(path)
     try:
+        place = place.absolute()
         found = place.stat()
         if stat.S_ISDIR(found.st_mode):
             return _of_folder(place)
@@ -56,6 +57,8 @@ def fingerprint(path: str) -> Fingerprint:
         return Fingerprint(path=str(place), how="it is not there")
     except OSError as error:
         return Fingerprint(path=str(place), how=f"not read: {error.strerror}")
+    except ValueError as error:  # no system can have a file of this name
+        return Fingerprint(path=str(place), how=f"not read: {error}")
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:

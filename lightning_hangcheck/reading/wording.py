@@ -34,7 +34,10 @@ def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write ``31 s``, or ``5 min`` from two minutes on."""
+    """Write ``31 s``, or ``5 min`` from two minutes on: how long about, for a sentence.
+
+    What was measured is written by `seconds_in_words`, to three digits.
+    """
     return f"{seconds:.0f} s" if seconds < MINUTES_FROM_S else f"{seconds / 60:.0f} min"
 
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.ledger.spending import rank_hours
-from lightning_hangcheck.reading.wording import hours_of_ranks
+from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, rank_hours
+from lightning_hangcheck.reading.wording import duration, hours_of_ranks
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, plain, wrapped
 from lightning_hangcheck.text.moments import read_utc
 
@@ -33,6 +33,7 @@ KIND_WORDS: dict[VerdictKind, str] = {
 }
 BLOCKED = ("hang", "dead", "suspect")
 FEWEST_BLANKS = 2
+HOURS_FROM_S = 2 * SECONDS_PER_HOUR
 
 
 def headline(verdict: Verdict, most: int) -> list[str]:
@@ -80,9 +81,8 @@ def stall_cost(verdict: Verdict) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    """As in a verdict's sentence, but in hours from two hours on: it stands beside rank hours."""
+    return duration(seconds) if seconds < HOURS_FROM_S else f"{seconds / SECONDS_PER_HOUR:.1f} h"
 
 
 def _seen(view: RankView, taken: datetime) -> str:

@@ -96,3 +96,22 @@ def test_report_needs_nothing_of_torch() -> None:
         "sys.exit(len(guests & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_a_command_does_not_pay_for_the_others() -> None:
+    """`hangcheck run` stands before every training: it loads no check of `doctor`, no report."""
+    program = (
+        "import sys; from lightning_hangcheck.cli.main import invoke; invoke(['run', '--help']);"
+        "others = ('lightning_hangcheck.doctor', 'lightning_hangcheck.report', 'psutil', 'ssl');"
+        "sys.exit(sum(name.startswith(others) for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_help_loads_no_check() -> None:
+    program = (
+        "import sys; from lightning_hangcheck.cli.main import invoke; invoke(['--help']);"
+        "checks = ('lightning_hangcheck.doctor.examination', 'psutil', 'ssl', 'http.client');"
+        "sys.exit(sum(name.startswith(checks) for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -11,8 +11,8 @@ from subjects import subject
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.doctor.examination import examine
 from lightning_hangcheck.doctor.examination_text import render
-from lightning_hangcheck.doctor.groups import GROUPS, QUESTIONS
-from lightning_hangcheck.doctor.question import Question
+from lightning_hangcheck.doctor.groups import QUESTIONS
+from lightning_hangcheck.doctor.question import GROUPS, Question
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.subject import Subject

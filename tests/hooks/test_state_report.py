@@ -43,6 +43,12 @@ def test_secrets_are_hidden() -> None:
     assert ": environment: WANDB_API_KEY=[redacted]" in lines
 
 
+def test_what_our_processes_tell_each_other_is_no_line_and_an_option_is() -> None:
+    lines = _lines("hc.report_state()", HANGCHECK_STALL_TIMEOUT="600")
+    ours = [line for line in lines if "HANGCHECK_" in line]
+    assert ours == [": environment: HANGCHECK_STALL_TIMEOUT=600"]
+
+
 def test_later_only_what_changed_is_told_of_the_environment() -> None:
     lines = _lines(
         "import os\nhc.report_state('first')\nos.environ['MASTER_ADDR'] = '10.0.0.1'\n"

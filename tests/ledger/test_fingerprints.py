@@ -10,6 +10,8 @@ from lightning_hangcheck.ledger.fingerprints import WHOLE_BYTES, difference, fin
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
@@ -52,3 +54,14 @@ def test_what_cannot_be_looked_at_says_why(tmp_path: Path) -> None:
         difference(remote, remote)
         == "s3://bucket/data cannot be compared (not looked at: it is remote)"
     )
+
+
+def test_a_name_that_no_file_can_have_and_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fingerprint("a\0b").how.startswith("not read: ")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert fingerprint("raw.txt").how == "it is not there"

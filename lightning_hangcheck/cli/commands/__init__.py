@@ -1,4 +1,7 @@
-"""The commands, one a file, each thin: arguments in, a room's work, text and an exit code out."""
+"""The commands, one a file, each thin: arguments in, a room's work, text and an exit code out.
+
+Each is a function of its file's name, without the ``_command``.
+"""
 
 __all__ = [
     "attach_command",

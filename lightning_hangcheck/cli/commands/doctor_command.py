@@ -8,9 +8,7 @@ from pathlib import Path
 import click
 
 from lightning_hangcheck.cli.showing import show
-from lightning_hangcheck.doctor.examination import examine
-from lightning_hangcheck.doctor.examination_text import STYLES, render
-from lightning_hangcheck.doctor.groups import GROUPS, QUESTIONS
+from lightning_hangcheck.doctor.question import GROUPS
 from lightning_hangcheck.doctor.subject import DEPTH, Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
@@ -137,6 +135,11 @@ def doctor(
         extras=tuple(map(read_extra, extras)),
         fresh_minutes=fresh_minutes,
     )
+    # imported here, so that other commands need not load what the checks need
+    from lightning_hangcheck.doctor.examination import examine
+    from lightning_hangcheck.doctor.examination_text import STYLES, render
+    from lightning_hangcheck.doctor.groups import QUESTIONS
+
     asked = [question for question in QUESTIONS if not groups or question.group in groups]
     found = examine(subject, asked)
     if as_json:

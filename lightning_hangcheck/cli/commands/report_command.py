@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.running_job import running_ranks
 from lightning_hangcheck.cli.showing import as_typed, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
@@ -56,6 +55,9 @@ def report(paths: tuple[str, ...], *, as_json: bool, of_logs: bool) -> int:
         raise BadUsage(
             "report takes one run folder", "hangcheck report RUN_DIR, or for logs: --log FILE..."
         )
+    # imported here, so that the help of all commands need not load what looks at processes
+    from lightning_hangcheck.attach.running_job import running_ranks
+
     run_dir = paths[0] if paths else None
     folder = _find(run_dir)
     shown_folder = run_dir or as_typed(folder.path)

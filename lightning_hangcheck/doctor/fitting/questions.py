@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lightning_hangcheck.doctor.fitting.model_memory import TIME_LIMIT_S, model_memory
 from lightning_hangcheck.doctor.question import Question
 
-GROUP = "memory"
+GROUP: Final = "memory"
 MEMORY = (
     Question(
         GROUP,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lightning_hangcheck.doctor.launching.interfaces import interface_chosen
 from lightning_hangcheck.doctor.launching.meeting_point import address_resolves, port_usable
 from lightning_hangcheck.doctor.launching.strategy import strategy_named
@@ -9,7 +11,7 @@ from lightning_hangcheck.doctor.launching.time_left import time_left
 from lightning_hangcheck.doctor.launching.variables import slurm_agrees, variables_agree
 from lightning_hangcheck.doctor.question import Question
 
-GROUP = "launch"
+GROUP: Final = "launch"
 LAUNCH = (
     Question(
         GROUP,

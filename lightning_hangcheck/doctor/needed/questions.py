@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lightning_hangcheck.doctor.needed.backbone import TIME_LIMIT_S, model_fits
 from lightning_hangcheck.doctor.needed.files import needed_files
 from lightning_hangcheck.doctor.question import Question
 
-GROUP = "data"
+GROUP: Final = "data"
 DATA = (
     Question(
         GROUP,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.doctor.question import Question
@@ -12,7 +12,7 @@ from lightning_hangcheck.doctor.ranks.trial import trial_command, try_ranks
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.subject import Subject
 
-GROUP = "ranks"
+GROUP: Final = "ranks"
 
 
 def ranks_reach_each_other(subject: Subject) -> tuple[Check, ...]:

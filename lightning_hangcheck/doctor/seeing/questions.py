@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lightning_hangcheck.doctor.question import Question
 from lightning_hangcheck.doctor.seeing.file_system import clock_right, file_system_kind
 from lightning_hangcheck.doctor.seeing.python_version import python_version
@@ -11,7 +13,7 @@ from lightning_hangcheck.doctor.seeing.room_to_record import (
 )
 from lightning_hangcheck.doctor.seeing.stacks_readable import stacks_readable
 
-GROUP = "seeing"
+GROUP: Final = "seeing"
 SEEING = (
     Question(
         GROUP,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lightning_hangcheck.doctor.question import Question
 from lightning_hangcheck.doctor.storing.checkpoints import (
     LOOK_LIMIT_S,
@@ -11,7 +13,7 @@ from lightning_hangcheck.doctor.storing.checkpoints import (
 )
 from lightning_hangcheck.doctor.storing.rclone import remotes_complete
 
-GROUP = "storage"
+GROUP: Final = "storage"
 STORAGE = (
     Question(
         GROUP,

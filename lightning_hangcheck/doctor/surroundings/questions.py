@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lightning_hangcheck.doctor.question import Question
 from lightning_hangcheck.doctor.surroundings.debug_settings import debug_settings
 from lightning_hangcheck.doctor.surroundings.hugging_face import cache_usable, locks_free
@@ -15,7 +17,7 @@ from lightning_hangcheck.doctor.surroundings.threads import threads_fit, tokeniz
 from lightning_hangcheck.doctor.surroundings.versions import versions_known
 from lightning_hangcheck.doctor.surroundings.wandb import wandb_ready
 
-GROUP = "environment"
+GROUP: Final = "environment"
 ENVIRONMENT = (
     Question(
         GROUP,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import msgspec
 
+from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
 from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
 from lightning_hangcheck.ledger.decision import Decision, PhaseDone, question
-from lightning_hangcheck.ledger.prices import read_prices
+from lightning_hangcheck.ledger.prices import Prices, read_prices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,8 @@ def agree(name: str, recorder: Recorder, time_limit: float, decide: Callable[[],
         decide: Asked of the first rank only.
 
     Returns:
-        ``run`` or ``reuse``, with the reason.
+        ``run`` or ``reuse``, with the reason. All run where ranks cannot meet, or where it cannot
+        be decided: one rank that left the work out would leave the others waiting.
 
     Raises:
         PhaseDone: On every rank: it must not run twice.
@@ -55,11 +57,14 @@ def agree(name: str, recorder: Recorder, time_limit: float, decide: Callable[[],
         MeetingFailed: Ranks did not come in time.
     """
     peers = find_peer_group(recorder)
+    if peers is None and (recorder.identity.world_size or 1) > 1:
+        return Word("run", "the ranks cannot meet to agree")
     first = peers is None or peers.index == 0
     payload = b""
     if first:
         alone = peers is None or (peers.size or 1) == 1
-        payload = msgspec.json.encode(_word(decide, recorder.settings, alone=alone))
+        decided = partial(_decided, decide, recorder.settings, alone=alone)
+        payload = attempt(f"deciding about phase {name}", decided) or UNDECIDED
     if peers is not None:
         payload = join_rendezvous(f"phase {name}", time_limit, payload, peers).get(0, payload)
     word = msgspec.json.decode(payload, type=Word)
@@ -68,6 +73,13 @@ def agree(name: str, recorder: Recorder, time_limit: float, decide: Callable[[],
     if word.act == "stop":
         _stop(word, says=first)
     return word
+
+
+UNDECIDED = msgspec.json.encode(Word("run", "it could not be decided"))
+
+
+def _decided(decide: Callable[[], Decision], settings: Settings, *, alone: bool) -> bytes:
+    return msgspec.json.encode(_word(decide, settings, alone=alone))
 
 
 def _word(decide: Callable[[], Decision], settings: Settings, *, alone: bool) -> Word:
@@ -80,7 +92,8 @@ def _word(decide: Callable[[], Decision], settings: Settings, *, alone: bool) ->
     told = _ANSWERS.get(settings.if_done)
     if told is not None:
         return Word(told, f"{decision.why}; HANGCHECK_IF_DONE={settings.if_done}")
-    asked = question(decision, read_prices([settings.price or ""]))
+    prices = attempt("reading HANGCHECK_PRICE", partial(read_prices, [settings.price or ""]))
+    asked = question(decision, prices or Prices())
     if alone and sys.stdin is not None and sys.stdin.isatty():
         return _ask(asked, decision.why)
     return Word("stop", asked)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, get_args
+
+from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.phases.choice import Word, agree
 from lightning_hangcheck.hooks.phases.scribe import Scribe
 from lightning_hangcheck.hooks.phases.surroundings import look_around
+from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.ledger.book import find_ledger
 from lightning_hangcheck.ledger.decision import GOOD, POOR, Decision, IfDone, decide
 from lightning_hangcheck.ledger.fingerprints import Fingerprint, fingerprint
 from lightning_hangcheck.ledger.records import Begun, Discarded, Ended, Measured, Reused
+from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.text.moments import utc_now
 from lightning_hangcheck.text.plain_text import one_line
-from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 LOOK_LIMIT_S = 30.0
 """For the fingerprint of one file or folder; at most 64 MiB are read."""
+LONGEST_ERROR = 500
+"""Characters of the error that a phase ended by."""
 
 
 class phase:  # noqa: N801 - called like a function, as `section` is
@@ -89,9 +94,9 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         identity = identify(os.environ)
         self._writes = not self._recorder.settings.disable and not identity.rank
         self._identity = identity
-        ledger = find_ledger(self._recorder.settings.ledger)
-        self._scribe = Scribe(ledger, writes=self._writes)
+        self._scribe = Scribe(self._recorder.settings.ledger, writes=self._writes)
         self._decision = Decision(act="run", why="")
+        self._inputs: tuple[Fingerprint, ...] = ()
         self._needed = True
 
     @property
@@ -113,7 +118,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         """
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except Exception:  # noqa: BLE001 - what a user hands in may refuse in any way
             number = math.nan
         if not math.isfinite(number):
             log.once(f"metric {name}", f"metric {name} is no finite number; it is not kept")
@@ -127,7 +132,9 @@ class phase:  # noqa: N801 - called like a function, as `section` is
 
     def __enter__(self) -> phase:
         if not self._recorder.settings.disable:
-            self._decide()
+            if self._if_done != "rerun":
+                self._choose()
+            attempt(f"the beginning of phase {self._name} in the ledger", self._begin)
         self._began_ns, self._began_cpu_s = time.monotonic_ns(), _cpu_s()
         return self
 
@@ -137,48 +144,54 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._needed or not self._writes:
-            return
+        if self._needed and self._writes:
+            attempt(f"the end of phase {self._name} in the ledger", partial(self._end, error))
+
+    def _end(self, error: BaseException | None) -> None:
+        said = _in_one_line(error)
         ended = Ended(
             id=self._id,
             at=utc_now(),
             duration_s=self._seconds(),
             cpu_s=round(_cpu_s() - self._began_cpu_s, 3),
-            error=_in_one_line(error),
+            error=said,
             metrics=self._metrics,
-            outputs=() if _in_one_line(error) else _look_at(self._output_paths),
+            outputs=() if said else _look_at(self._output_paths),
         )
         self._scribe.write(ended, *self._discarded(ended))
 
-    def _decide(self) -> None:
-        """Without a choice ranks need not meet, and a phase may be on one rank only."""
-        inputs = _look_at(self._input_paths) if self._writes else ()
-        if self._if_done == "rerun":
-            self._weigh(inputs)
-        else:
-            limit = self._recorder.settings.meeting_timeout
-            limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
-            self._act(agree(self._name, self._recorder, limit, partial(self._weigh, inputs)))
-        if self._writes and self._needed:
-            self._scribe.write(
-                Begun(
-                    id=self._id,
-                    at=utc_now(),
-                    phase=self._name,
-                    place=look_around(self._identity),
-                    deciding=self._deciding,
-                    inputs=inputs,
-                )
-            )
+    def _choose(self) -> None:
+        """Do what all ranks agree on; this alone may stop training, as it was asked to."""
+        limit = self._recorder.settings.meeting_timeout
+        limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
+        self._act(agree(self._name, self._recorder, limit, self._weigh))
 
-    def _weigh(self, inputs: tuple[Fingerprint, ...]) -> Decision:
+    def _begin(self) -> None:
+        """Without a choice ranks need not meet, and a phase may be on one rank only."""
+        if not self._writes or not self._needed:
+            return
+        if self._if_done == "rerun":
+            self._weigh()
+        self._scribe.write(
+            Begun(
+                id=self._id,
+                at=utc_now(),
+                phase=self._name,
+                place=look_around(self._identity),
+                deciding=self._deciding,
+                inputs=self._inputs,
+            )
+        )
+
+    def _weigh(self) -> Decision:
         if not self._writes:
             return self._decision
+        self._inputs = _look_at(self._input_paths)
         self._decision = decide(
             self._scribe.story(),
             self._name,
             self._if_done,
-            inputs,
+            self._inputs,
             self._output_paths,
             self._thresholds,
             _look,
@@ -189,7 +202,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         """Do what was agreed, and say why once."""
         earlier = self._decision.earlier
         self._needed = word.act == "run"
-        self._decision = _because(self._decision, word.why)
+        self._decision = replace(self._decision, why=word.why)
         if not self._writes or earlier is None:
             return
         does = "runs again" if self._needed else f"is reused, made {earlier.begun_at}"
@@ -219,12 +232,6 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
 
 
-def _because(decision: Decision, why: str) -> Decision:
-    return Decision(
-        act=decision.act, why=why, earlier=decision.earlier, invalidated=decision.invalidated
-    )
-
-
 def _check(if_done: str, good: float, poor: float) -> None:
     if if_done not in get_args(IfDone):
         raise BadUsage(
@@ -236,8 +243,14 @@ def _check(if_done: str, good: float, poor: float) -> None:
 
 def _absolute(paths: Paths) -> tuple[str, ...]:
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    texts = [os.fspath(path) for path in several]
-    return tuple(text if "://" in text else os.path.abspath(text) for text in texts)  # noqa: PTH100
+    return tuple(_from_root(os.fspath(path)) for path in several)
+
+
+def _from_root(path: str) -> str:
+    if "://" not in path:
+        with suppress(OSError):  # the working folder was removed
+            return os.path.abspath(path)  # noqa: PTH100
+    return path
 
 
 def _look_at(paths: Iterable[str]) -> tuple[Fingerprint, ...]:
@@ -261,4 +274,4 @@ def _in_one_line(error: BaseException | None) -> str:
     """Leaving with SystemExit(0) is ending well."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return ""
-    return one_line(redact_text(f"{type(error).__name__}: {error}"))[:500]
+    return describe_exception(error, LONGEST_ERROR)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.story import Story, tell
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lightning_hangcheck.ledger.records import AnyLine
 
 WRITE_LIMIT_S = 2.0
@@ -24,12 +22,12 @@ class Scribe:
     """Keeps one ledger for one process.
 
     Args:
-        ledger: Its file.
+        named: Its file; None for the one of the working folder.
         writes: Whether this process is the one of its job that writes.
     """
 
-    def __init__(self, ledger: Path, *, writes: bool) -> None:
-        self._ledger = ledger
+    def __init__(self, named: str | None, *, writes: bool) -> None:
+        self._ledger = _find(named)
         self._writes = writes
 
     def write(self, *lines: AnyLine) -> None:
@@ -41,7 +39,7 @@ class Scribe:
             return
         try:
             within(WRITE_LIMIT_S, partial(self._write, lines))
-        except (OSError, NoAnswer, UnreadableRun) as error:
+        except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
             self._writes = not isinstance(error, NoAnswer)
             log.once(
                 "ledger",
@@ -53,7 +51,7 @@ class Scribe:
         """Return what the ledger tells so far; nothing where it cannot be read, which is said."""
         try:
             return within(WRITE_LIMIT_S, self._story)
-        except (UnreadableRun, NoAnswer) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             log.once("ledger read", f"what was done before is not known: {error}")
             return Story()
 
@@ -64,3 +62,10 @@ class Scribe:
         for line in lines:
             book.append(self._ledger, line)
         book.write_state(self._ledger, tell(book.read(self._ledger)))
+
+
+def _find(named: str | None) -> Path:
+    try:
+        return book.find_ledger(named)
+    except OSError:  # the working folder was removed; the first line says that nothing fits there
+        return Path(named or book.LEDGER_FILE)

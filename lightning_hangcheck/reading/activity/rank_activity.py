@@ -24,7 +24,7 @@ from lightning_hangcheck.reading.waits.stuck_thread import lock_keeper, stuck_th
 from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, Wait, find_wait, of_own_process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, Sample
@@ -142,13 +142,12 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     steps = [step for pair in pairwise(usable) if (step := compare(*pair)) is not None]
     if not steps:
         return ProcessActivity(activity=ended or "unseen", samples=min(1, len(usable)))
-    seconds = sum(step.seconds for step in steps)
-    main_share = sum(step.main_share * step.seconds for step in steps) / seconds
+    main_share = _mean(steps, lambda step: step.main_share)
     return ProcessActivity(
         activity=ended or _by_steps(steps, look.role),
         samples=len(steps) + 1,
-        span_s=seconds,
-        cpu_share=sum(step.cpu_share * step.seconds for step in steps) / seconds,
+        span_s=sum(step.seconds for step in steps),
+        cpu_share=_mean(steps, lambda step: step.cpu_share),
         bytes=sum(step.bytes for step in steps),
         carried=any(step.carried for step in steps),
         starved=main_share < BUSY_SHARE and any(step.starved for step in steps),
@@ -263,8 +262,13 @@ def _by_steps(steps: Sequence[Step], role: str) -> Activity:
     moved = [step.moved for step in steps]
     if all(moved) if role == "child" else any(moved):
         return "moving"
-    seconds = sum(step.seconds for step in steps)
-    share = sum(step.awaited_share * step.seconds for step in steps) / seconds
-    busiest_share = sum(step.busiest_share * step.seconds for step in steps) / seconds
-    works = busiest_share >= IDLE_SHARE or any(step.starved for step in steps)
+    share = _mean(steps, lambda step: step.awaited_share)
+    works = _mean(steps, lambda step: step.busiest_share) >= IDLE_SHARE or any(
+        step.starved for step in steps
+    )
     return "busy" if works or share >= BUSY_SHARE else "idle"
+
+
+def _mean(steps: Sequence[Step], share: Callable[[Step], float]) -> float:
+    """The share over all the time that the steps took."""
+    return sum(share(step) * step.seconds for step in steps) / sum(step.seconds for step in steps)

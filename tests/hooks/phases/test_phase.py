@@ -12,8 +12,12 @@ import pytest
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.phases.choice import Word, agree
+from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger.decision import Decision
 from lightning_hangcheck.ledger.story import Story, tell
+from lightning_hangcheck.recorder.lifecycle import Recorder
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"
 
@@ -176,5 +180,74 @@ def test_a_metric_that_is_no_number_is_left_out(
     with hc.phase("train") as phase:
         phase.metric("loss", float("nan"))
         phase.metric("rows", "many")  # type: ignore[arg-type]
+        phase.metric("steps", 10**400)
         phase.metric("acc", 1)
     assert story(tmp_path).phases[0].metrics == {"acc": 1.0}
+
+
+def in_folder(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a few lines whose phases are all there is to them."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import os, lightning_hangcheck as hc\n{code}"],
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+FOUR_PHASES = """
+for if_done in ("rerun", "reuse", "ask", "error"):
+    with hc.phase("train", inputs=[data], outputs=["last.ckpt"], if_done=if_done) as train:
+        train.metric("acc", 1.0)
+    assert train.needed
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "ledger"),
+    [
+        ("os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); data = 'raw.txt'", ""),
+        ("data = os.fsdecode(b'r\\xe9sum\\xe9')", ""),
+        ("data = 'raw.txt'", "l" * 300),
+    ],
+    ids=["folder gone", "name that is no UTF-8", "ledger's name too long"],
+)
+def test_what_the_disk_refuses_is_said_once_and_training_goes_on(
+    folder: Path, before: str, ledger: str
+) -> None:
+    done = in_folder(folder, f"{before}\n{FOUR_PHASES}", HANGCHECK_LEDGER=ledger)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert done.stderr.count("cannot be written") == 1, done.stderr
+
+
+def test_a_price_that_is_none_is_said_and_the_question_put_all_the_same(folder: Path) -> None:
+    ran(folder, "rerun", "0.9")
+    (folder / "raw.txt").write_text("b\n")
+    asked = ran(folder, "ask", "0.9", HANGCHECK_PRICE="cheap")
+    assert asked.returncode == 3
+    assert "--price cheap is no price" in asked.stderr
+    assert "rerun  " in asked.stderr
+
+
+def test_an_error_that_cannot_be_shown_leaves_the_block_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no message")
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Mute), hc.phase("train"):
+        raise Mute
+    assert story(tmp_path).phases[0].error == "Mute: (its message cannot be shown)"
+
+
+def test_ranks_that_cannot_meet_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that reused what the others make anew would leave them waiting in a collective."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("HANGCHECK_SESSION", raising=False)
+    alone = Recorder(dict(os.environ))
+    alone.identity = identify(os.environ)
+    word = agree("train", alone, 1.0, lambda: Decision(act="reuse", why="it is done"))
+    assert word == Word("run", "the ranks cannot meet to agree")
