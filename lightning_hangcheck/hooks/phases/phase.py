@@ -13,6 +13,7 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.phases.choice import Word, agree
 from lightning_hangcheck.hooks.phases.scribe import Scribe
 from lightning_hangcheck.hooks.phases.surroundings import look_around
+from lightning_hangcheck.hooks.pretrained.offloading import offloaded_so_far
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger.book import find_ledger
 from lightning_hangcheck.ledger.decision import GOOD, POOR, Decision, IfDone, decide
@@ -147,6 +148,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             error=_in_one_line(error),
             metrics=self._metrics,
             outputs=() if _in_one_line(error) else _look_at(self._output_paths),
+            offloaded=offloaded_so_far(),
         )
         self._scribe.write(ended, *self._discarded(ended))
 

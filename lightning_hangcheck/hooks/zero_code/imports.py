@@ -28,6 +28,11 @@ WATCHED = (
     ("torch.optim.optimizer", "optimizers.instrument_optimizers"),
     ("torch.optim.lr_scheduler", "optimizers.instrument_loop"),
     ("torch.amp.grad_scaler", "optimizers.instrument_loop"),
+    (
+        "torch.distributed.fsdp.fully_sharded_data_parallel",
+        "offloads.instrument_sharding",
+    ),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "offloads.instrument_sharding"),
     ("torch.serialization", "files.instrument_checkpoints"),
     ("torch.distributed.checkpoint.state_dict_saver", "files.instrument_sharded_saves"),
     ("torch.utils.data.dataloader", "files.instrument_data_loading"),

@@ -124,7 +124,7 @@ def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
         metrics=phase.metrics,
         gpus=place.gpus,
         commit=f"{place.commit[:10]}{'+' if place.dirty else ''}",
-        reason=_reason_of_phase(phase),
+        reason="; ".join(_reasons_of_phase(phase)),
         note="; ".join(_notes(phase)),
     )
 
@@ -140,15 +140,21 @@ def _notes(phase: PhaseStory) -> Iterator[str]:
         yield f"reused {phase.reused} times" if phase.reused > 1 else "reused once"
 
 
-def _reason_of_phase(phase: PhaseStory) -> str:
-    """By the processor time of its own process, which rank 0's is for all."""
+def _reasons_of_phase(phase: PhaseStory) -> Iterator[str]:
+    """By what its own process told and used, which rank 0's is for all."""
     seconds = phase.duration_s or 0.0
     if phase.status not in ("done", "failed") or seconds < WORTH_A_REASON_S:
-        return ""
+        return
+    yield from map(_offloaded, phase.offloaded)
     cores = phase.cpu_s / seconds
     if cores >= ONE_CORE:
-        return f"on the CPU: {cores:.1f} cores busy"
-    return f"waiting: {cores:.0%} of one core busy" if cores < IDLE else ""
+        yield f"on the CPU: {cores:.1f} cores busy"
+    elif cores < IDLE:
+        yield f"waiting: {cores:.0%} of one core busy"
+
+
+def _offloaded(what: str) -> str:
+    return f"offloaded: {what}"
 
 
 def _of_run(run: Run, prices: Prices) -> Row:
@@ -177,6 +183,8 @@ def _reasons_of_run(run: Run) -> Iterator[str]:
     loading_s = sum(one.seconds for one in run.spent if one.phase == "dataloading")
     if all_s and loading_s / all_s >= LOADER_BOUND:
         yield f"loader-bound: {loading_s / all_s:.0%} of the time in dataloading"
+    if run.duration_s >= WORTH_A_REASON_S:
+        yield from map(_offloaded, run.offloaded)
 
 
 def _of_stall(run: Run, stall: Stall, prices: Prices) -> StallRow:
