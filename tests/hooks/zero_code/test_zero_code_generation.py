@@ -51,6 +51,10 @@ def test_traps_in_the_arguments_are_named_before_the_load(both: tuple[str, str, 
     assert both[2].count("WARNING: with a device map") == 1
 
 
+def test_what_was_loaded_and_where_it_begins_is_said(both: tuple[str, str, str]) -> None:
+    assert "model: GPT2LMHeadModel, its first parameter on cpu" in both[2]
+
+
 def test_a_generation_config_is_announced(both: tuple[str, str, str]) -> None:
     assert "GenerationConfig.from_pretrained will read the local folder model" in both[2]
     assert "model config from_pretrained (GenerationConfig) returned" in both[2]
