@@ -40,6 +40,7 @@ WATCHED = (
     ("wandb.sdk.wandb_init", "files.instrument_experiments"),
     ("wandb.sdk.wandb_run", "files.instrument_experiments"),
     ("transformers.generation.utils", "generation.instrument_generation"),
+    ("transformers.pipelines.base", "pipelines.instrument_pipelines"),
     ("transformers.generation.configuration_utils", "files.instrument_generation_config"),
     ("transformers.modeling_utils", "files.instrument_model_loading"),
     ("transformers.models.auto.modeling_auto", "files.instrument_model_loading"),

@@ -68,6 +68,13 @@ def test_the_first_generations_are_told_and_the_others_are_not(both: tuple[str, 
     assert said.count("generate: 2 prompts of 6 tokens gave ") == 3
 
 
+def test_a_pipeline_is_told_with_its_characters(both: tuple[str, str, str]) -> None:
+    said = both[2]
+    assert "pipeline text-generation (GPT2LMHeadModel): 1 prompt, 5 characters" in said
+    assert "About to call pipeline text-generation (GPT2LMHeadModel)..." in said
+    assert "pipeline text-generation (GPT2LMHeadModel): 1 prompt gave 1 answer, " in said
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     ended = run_job(tmp_path_factory.mktemp("tokens"), "hooks_generating.py")
