@@ -72,6 +72,7 @@ class Ended(Line, frozen=True, kw_only=True, tag="end"):
         duration_s: By the monotonic clock.
         cpu_s: Processor time of its process and of the children that it waited for.
         error: What left its block, in one line; empty where it ended well.
+        offloaded: What of models was kept outside the GPU, as its process told when it loaded them.
     """
 
     duration_s: float
@@ -79,6 +80,7 @@ class Ended(Line, frozen=True, kw_only=True, tag="end"):
     error: str = ""
     metrics: dict[str, float] = {}
     outputs: tuple[Fingerprint, ...] = ()
+    offloaded: tuple[str, ...] = ()
 
 
 class Reused(Line, frozen=True, kw_only=True, tag="reuse"):
@@ -107,6 +109,7 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
         duration_s: By the monotonic clock, from the sidecar's start.
         ranks: Of the last round.
         spent: Seconds by phase, summed over the ranks of the sidecar's node.
+        offloaded: As in `Ended`, by the journals of its ranks.
     """
 
     run_id: str
@@ -120,6 +123,7 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
     exit_code: int | None = None
     spent: tuple[PhaseTime, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    offloaded: tuple[str, ...] = ()
 
 
 AnyLine = Begun | Measured | Ended | Reused | Discarded | Run

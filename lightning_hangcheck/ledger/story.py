@@ -40,6 +40,7 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
         deciding: Name of the metric that says whether it went well; empty for the only one.
         reused: How often it was used instead of being run again.
         discarded: Why what it made does not count any more; empty while it does.
+        offloaded: As in `Ended`.
     """
 
     id: str
@@ -56,6 +57,7 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
     outputs: tuple[Fingerprint, ...] = ()
     reused: int = 0
     discarded: str = ""
+    offloaded: tuple[str, ...] = ()
 
     @property
     def counts(self) -> bool:
@@ -163,6 +165,7 @@ def _go_on(phase: PhaseStory, line: AnyLine) -> PhaseStory:
             error=line.error,
             metrics={**phase.metrics, **line.metrics},
             outputs=line.outputs,
+            offloaded=line.offloaded,
         )
     if isinstance(line, Reused):
         return replace(phase, reused=phase.reused + 1)

@@ -123,7 +123,8 @@ def test_options_of_attach_and_merge_are_frozen() -> None:
     assert _options("attach") == ["--pid", "--run-dir", FLAG]
     assert _options("merge") == ["--run-dir"]
     assert _options("explain") == []
-    assert _options("ledger") == ["--ledger", "--price", "--json", "--csv", "--markdown"]
+    options = ["--ledger", "--price", "--json", "--csv", "--markdown", "--chart"]
+    assert _options("ledger") == options
 
 
 @pytest.mark.parametrize("option", RUN_OPTIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -14,8 +15,9 @@ from lightning_hangcheck.ledger.decision import decide, question
 from lightning_hangcheck.ledger.prices import read_prices
 from lightning_hangcheck.ledger.story import tell
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report.ledger import table, written
+from lightning_hangcheck.report.ledger import compared, table, written
 from lightning_hangcheck.report.ledger.bill import make_bill
+from lightning_hangcheck.report.ledger.chart import draw
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
@@ -36,7 +38,14 @@ Examples:
   hangcheck ledger --price 0.89/h
   hangcheck ledger --price A100=1.89/h --price H100=2.99/h --csv > costs.csv
   hangcheck ledger --markdown >> EXPERIMENT_LOG.md
+  hangcheck ledger --chart costs.png
+  hangcheck ledger compare 7b 70b
   hangcheck ledger check train
+"""
+COMPARE_EPILOG = """\b
+Examples:
+  hangcheck ledger compare 7b 70b
+  hangcheck ledger --price 0.89/h compare '--model 7b' '--model 70b'
 """
 CHECK_EPILOG = """\b
 Examples:
@@ -74,9 +83,14 @@ RENDERERS: dict[Form, Callable[[Bill], str]] = {
 @click.option("--json", "form", flag_value="json", help="Print all of it as JSON, for programs.")
 @click.option("--csv", "form", flag_value="csv", help="Print phases and runs as CSV.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print tables for a log.")
+@click.option("--chart", metavar="FILE", help="Draw it into a PNG file instead (extra plots).")
 @click.pass_context
 def ledger(
-    context: click.Context, ledger: str | None, prices: tuple[str, ...], form: Form | None
+    context: click.Context,
+    ledger: str | None,
+    prices: tuple[str, ...],
+    form: Form | None,
+    chart: str | None,
 ) -> int:
     """Print what ran, how long, what it cost, and what was thrown away.
 
@@ -88,7 +102,38 @@ def ledger(
     if context.invoked_subcommand is not None:
         return 0
     named, known = context.obj
-    click.echo(RENDERERS[form or "text"](make_bill(_read(named), known)), nl=False)
+    bill = make_bill(_read(named), known)
+    if chart is not None:
+        _write_chart(draw(bill), chart)
+        click.echo(f"drawn: {chart}")
+        return 0
+    click.echo(RENDERERS[form or "text"](bill), nl=False)
+    return 0
+
+
+def _write_chart(picture: bytes, file: str) -> None:
+    try:
+        apart(READ_LIMIT_S, lambda: Path(file).write_bytes(picture))
+    except (OSError, NoAnswerFromStorage) as error:
+        raise BadUsage(
+            f"--chart {file} cannot be written ({error})", "name a file that you may write"
+        ) from error
+
+
+@ledger.command("compare", epilog=COMPARE_EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="NAME NAME...")
+@click.pass_obj
+def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
+    """Show runs or phases beside each other: time, price, and where the time went.
+
+    NAME is that of a run or of a phase, or words in a run's command; of several the newest counts.
+    Exit code 2 if the ledger cannot be read or knows none.
+    """
+    if len(names) < 2:
+        raise BadUsage("compare needs two names", "hangcheck ledger compare 7b 70b")
+    named, prices = given
+    bill = make_bill(_read(named), prices)
+    click.echo(compared.render(compared.find_rows(bill, names)), nl=False)
     return 0
 
 

@@ -17,6 +17,7 @@ from lightning_hangcheck.hooks.phases.choice import Word, agree
 from lightning_hangcheck.hooks.phases.scribe import Scribe
 from lightning_hangcheck.hooks.phases.surroundings import look_around
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
+from lightning_hangcheck.hooks.pretrained.offloading import offloaded_so_far
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger.decision import GOOD, POOR, Decision, IfDone, decide
 from lightning_hangcheck.ledger.fingerprints import Fingerprint, fingerprint
@@ -157,6 +158,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             error=said,
             metrics=self._metrics,
             outputs=() if said else _look_at(self._output_paths),
+            offloaded=offloaded_so_far(),
         )
         self._scribe.write(ended, *self._discarded(ended))
 

@@ -4,4 +4,4 @@ Reached as ``lightning_hangcheck.transformers``. Whatever fails in here is said 
 user's own call raises passes through unchanged.
 """
 
-__all__ = ["attempt", "generation", "gpu_memory", "loading", "placement"]
+__all__ = ["attempt", "generation", "gpu_memory", "loading", "offloading", "placement"]

@@ -20,16 +20,18 @@ SHOWN_NAMES = 3
 
 def placement_lines(model: PreTrainedModel) -> list[str]:
     """Class and device, device map, bytes on each device, memory of each GPU with a part of it."""
-    lines = [
-        f"model: {type(model).__name__}, its first parameter on {first_device(model)}",
-        f"device map: {_device_map(model)}",
-    ]
+    lines = [class_and_device(model), f"device map: {_device_map(model)}"]
     tally = bytes_by_device(model)
     lines.append(
         "parameters: " + ", ".join(f"{bytes_in_words(n)} on {d}" for d, n in tally.items())
     )
     lines.append(in_one_line(gpu_memory(model)))
     return lines
+
+
+def class_and_device(model: PreTrainedModel) -> str:
+    """Say in one line what was loaded and where it begins."""
+    return f"model: {type(model).__name__}, its first parameter on {first_device(model)}"
 
 
 def bytes_by_device(model: PreTrainedModel) -> Counter[str]:

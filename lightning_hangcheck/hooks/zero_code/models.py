@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.loading.loading_seams import follow_loading
 from lightning_hangcheck.hooks.pretrained.loading.shard_progress import ShardProgress
 from lightning_hangcheck.hooks.pretrained.loading.watched_load import UNSEEN, Load, announce
+from lightning_hangcheck.hooks.pretrained.offloading import tell_offloaded_parts
+from lightning_hangcheck.hooks.pretrained.placement import class_and_device
 from lightning_hangcheck.hooks.zero_code.sections import (
     in_section,
     is_inside,
@@ -65,6 +67,15 @@ def _loading_model(call: Call) -> Iterator[None]:
     progress = ShardProgress(UNSEEN, recorder.say, recorder.beat)
     with _model(call), follow_loading(progress):
         yield
+    # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
+    model = call.result[0] if isinstance(call.result, tuple) else call.result
+    attempt("a look at the model", partial(_look_at, model))
+
+
+def _look_at(model: Any) -> None:  # noqa: ANN401 - of any class of transformers
+    recorder = current()
+    recorder.say(class_and_device(model))
+    tell_offloaded_parts(model, recorder)
 
 
 def instrument_generation_config(module: ModuleType) -> None:

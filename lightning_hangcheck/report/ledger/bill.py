@@ -35,6 +35,8 @@ class Row(Struct, frozen=True, kw_only=True):
         share: Of the rank hours of all rows of its kind.
         cost: None where no price is known.
         reason: Why it took so long, as far as it was seen; empty where nothing tells.
+        spent: Of a run, shares of its ranks' time by what they did, the largest first.
+        stalled_s: Of a run, seconds of its silences.
     """
 
     what: str
@@ -51,6 +53,8 @@ class Row(Struct, frozen=True, kw_only=True):
     commit: str = ""
     reason: str = ""
     note: str = ""
+    spent: dict[str, float] = {}
+    stalled_s: float = 0.0
 
 
 class StallRow(Struct, frozen=True, kw_only=True):
@@ -124,7 +128,7 @@ def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
         metrics=phase.metrics,
         gpus=place.gpus,
         commit=f"{place.commit[:10]}{'+' if place.dirty else ''}",
-        reason=_reason_of_phase(phase),
+        reason="; ".join(_reasons_of_phase(phase)),
         note="; ".join(_notes(phase)),
     )
 
@@ -140,15 +144,21 @@ def _notes(phase: PhaseStory) -> Iterator[str]:
         yield f"reused {phase.reused} times" if phase.reused > 1 else "reused once"
 
 
-def _reason_of_phase(phase: PhaseStory) -> str:
-    """By the processor time of its own process, which rank 0's is for all."""
+def _reasons_of_phase(phase: PhaseStory) -> Iterator[str]:
+    """By what its own process told and used, which rank 0's is for all."""
     seconds = phase.duration_s or 0.0
     if phase.status not in ("done", "failed") or seconds < WORTH_A_REASON_S:
-        return ""
+        return
+    yield from map(_offloaded, phase.offloaded)
     cores = phase.cpu_s / seconds
     if cores >= ONE_CORE:
-        return f"on the CPU: {cores:.1f} cores busy"
-    return f"waiting: {cores:.0%} of one core busy" if cores < IDLE else ""
+        yield f"on the CPU: {cores:.1f} cores busy"
+    elif cores < IDLE:
+        yield f"waiting: {cores:.0%} of one core busy"
+
+
+def _offloaded(what: str) -> str:
+    return f"offloaded: {what}"
 
 
 def _of_run(run: Run, prices: Prices) -> Row:
@@ -165,7 +175,15 @@ def _of_run(run: Run, prices: Prices) -> Row:
         gpus=run.gpus,
         reason="; ".join(_reasons_of_run(run)),
         note=run.command,
+        spent=_shares(run),
+        stalled_s=sum(stall.seconds for stall in run.stalls),
     )
+
+
+def _shares(run: Run) -> dict[str, float]:
+    all_s = sum(one.seconds for one in run.spent)
+    largest_first = sorted(run.spent, key=lambda one: -one.seconds)
+    return {one.phase: one.seconds / all_s for one in largest_first if one.seconds}
 
 
 def _reasons_of_run(run: Run) -> Iterator[str]:
@@ -173,10 +191,11 @@ def _reasons_of_run(run: Run) -> Iterator[str]:
     if run.duration_s and stalled_s / run.duration_s >= STALLED:
         causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
         yield f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})"
-    all_s = sum(one.seconds for one in run.spent)
-    loading_s = sum(one.seconds for one in run.spent if one.phase == "dataloading")
-    if all_s and loading_s / all_s >= LOADER_BOUND:
-        yield f"loader-bound: {loading_s / all_s:.0%} of the time in dataloading"
+    loading = _shares(run).get("dataloading", 0.0)
+    if loading >= LOADER_BOUND:
+        yield f"loader-bound: {loading:.0%} of the time in dataloading"
+    if run.duration_s >= WORTH_A_REASON_S:
+        yield from map(_offloaded, run.offloaded)
 
 
 def _of_stall(run: Run, stall: Stall, prices: Prices) -> StallRow:

@@ -1,4 +1,4 @@
-"""The ledger on a terminal: phases, runs side by side, what stalls cost, what was slow."""
+"""The ledger on a terminal: phases, runs, what stalls cost, what was slow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def render(bill: Bill) -> str:
     ):
         if rows:
             total = f", {cost:.2f} in all" if cost is not None else ""
-            parts += [f"{title}{total}", *_lined_up([HEAD, *map(_cells, rows)]), ""]
+            parts += [f"{title}{total}", *lined_up([HEAD, *map(_cells, rows)]), ""]
     parts += _stalls(bill.stalls)
     parts += _slowest(slowest(bill)[:MOST_SLOWEST])
     if bill.unreadable:
@@ -41,7 +41,7 @@ def render(bill: Bill) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.begun_at[:19].replace("T", " "),
-        _cut(row.name, MOST_NAME),
+        cut(row.name, MOST_NAME),
         row.status,
         "?" if row.duration_s is None else seconds_in_words(row.duration_s),
         str(row.ranks),
@@ -49,7 +49,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if row.cost is None else f"{row.cost:.2f}",
         metrics_in_words(row),
         row.commit,
-        _cut(row.note, MOST_NOTE),
+        cut(row.note, MOST_NOTE),
     )
 
 
@@ -58,30 +58,31 @@ def _stalls(stalls: Sequence[StallRow]) -> list[str]:
         return []
     rows = [
         (
-            _cut(one.run, MOST_NAME),
+            cut(one.run, MOST_NAME),
             one.verdict,
             one.cause or "unknown",
             seconds_in_words(one.seconds),
             f"{one.rank_hours:.3f} rank hours",
             "-" if one.cost is None else f"{one.cost:.2f}",
-            _cut(one.summary, MOST_NOTE) if one.explained else "nothing told why",
+            cut(one.summary, MOST_NOTE) if one.explained else "nothing told why",
         )
         for one in stalls
     ]
-    return ["stalls", *_lined_up(rows), ""]
+    return ["stalls", *lined_up(rows), ""]
 
 
 def _slowest(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     told = [
-        (_cut(row.name, MOST_NAME), seconds_in_words(row.duration_s or 0.0), _cut(row.reason, 100))
+        (cut(row.name, MOST_NAME), seconds_in_words(row.duration_s or 0.0), cut(row.reason, 100))
         for row in rows
     ]
-    return ["slowest, with what was seen", *_lined_up(told), ""]
+    return ["slowest, with what was seen", *lined_up(told), ""]
 
 
-def _lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
+def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align cells in columns; empty columns vanish."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     shown = range(len(widths))
     return [
@@ -90,6 +91,7 @@ def _lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
+    """Make foreign text one harmless line of so many characters at most."""
     plain = one_line(text)
     return plain if len(plain) <= most else f"{plain[: most - 3]}..."

@@ -6,11 +6,14 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck import log
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.records import Run
 from lightning_hangcheck.model.case import PhaseTime
 from lightning_hangcheck.probes.gpu.use import gpu_names
+from lightning_hangcheck.rundir.journal_reader import read_journal
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.ledger.stalls import Stall
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.ranks.roster import Roster
@@ -74,8 +78,9 @@ class RunLedger:
         ledger = self._ledger()
         if ledger is None:
             return
+        told = offloaded(self._session.run_folder)
         try:
-            book.append(ledger, line)
+            book.append(ledger, replace(line, offloaded=told))
         except OSError as error:
             log.once("ledger", f"the ledger {ledger} cannot be written ({error}): HANGCHECK_LEDGER")
 
@@ -85,6 +90,20 @@ class RunLedger:
             return book.find_ledger(self._named)
         runs = self._session.run_folder.path.parent
         return runs / book.LEDGER_FILE if runs.name == RUNS_FOLDER else None
+
+
+def offloaded(folder: RunFolder) -> tuple[str, ...]:
+    """Return what the ranks' journals tell of offloaded models; touches the disk.
+
+    Args:
+        folder: Of the run.
+    """
+    found: dict[str, None] = {}
+    for journal in sorted(folder.journals.glob("*.jsonl")):
+        entries, _ = read_journal(journal)
+        told = [str(entry.get("what", "")) for entry in entries if entry.get("kind") == "offloaded"]
+        found.update(dict.fromkeys(told))
+    return tuple(found)
 
 
 def _spent(roster: Roster) -> tuple[PhaseTime, ...]:

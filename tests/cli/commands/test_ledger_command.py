@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from ledger.lines import begun, discarded, ended, run
+from msgspec.structs import replace
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.ledger import book
@@ -86,6 +90,64 @@ def test_the_price_may_come_from_the_environment(
     assert "phases, 2.00 in all" in printed(capsys)
 
 
+@pytest.mark.usefixtures("ledger")
+def test_two_runs_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--price", "A100=1.5/h", "compare", "7b", "70b")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "7b 70b second / first"
+    assert "time 2 h 00 min 2 h 00 min 1x" in lines
+    assert "cost 6.00 6.00 1x" in lines
+    assert "stalled - 30 min 00 s" in lines
+    assert "in training_step 1 h 00 min, 50% 2 h 00 min, 100% 2x" in lines
+    assert "in dataloading 1 h 00 min, 50% - 0x" in lines
+    assert "7b: loader-bound: 50% of the time in dataloading" in lines
+
+
+@pytest.mark.usefixtures("ledger")
+def test_three_stand_beside_each_other_and_a_run_is_found_by_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(capsys, "compare", "7b", "torchrun train.py", "train")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "7b 70b train"
+    assert "metrics val_acc 0.91" in lines
+
+
+def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    told = ("GPT2LMHeadModel, parts on cpu (device map)",)
+    book.append(ledger, replace(run("slow"), offloaded=told))
+    book.append(ledger, begun("c", "generate"))
+    book.append(ledger, replace(ended("c"), offloaded=told))
+    text = printed(capsys, "--ledger", str(ledger))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert f"slow 2 h 00 min offloaded: {told[0]}" in lines
+    assert f"generate 1 h 00 min offloaded: {told[0]}; on the CPU: 1.0 cores busy" in lines
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
+    """In a process of its own: matplotlib may warn when it is imported."""
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, "-m", "lightning_hangcheck", "ledger", "--chart", "costs.png"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, "drawn: costs.png\n"), done.stderr
+    picture = (tmp_path / "costs.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", picture[16:24]) == (1320, 420)
+
+
+def test_a_chart_without_matplotlib_says_what_to_install(
+    ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert invoke(["ledger", "--chart", "costs.png"]) == 2
+    assert "; pip install 'lightning-hangcheck[plots]'" in capsys.readouterr().err
+    assert not (ledger.parent.parent / "costs.png").exists()
+
+
 def test_a_phase_is_checked_by_its_metric_and_its_files(
     ledger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +172,9 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
         (["check", "dream"], "the ledger knows no phase dream; it knows train"),
         (["--ledger", "."], "cannot be read"),
         (["check"], "missing argument 'NAME'"),
+        (["compare", "7b"], "compare needs two names; hangcheck ledger compare 7b 70b"),
+        (["compare", "7b", "dream"], "knows no run or phase dream; it knows 70b, 7b, train"),
+        (["--chart", "none/costs.png"], "--chart none/costs.png cannot be written"),
     ],
 )
 def test_what_is_typed_wrong_is_one_sentence(

@@ -136,7 +136,8 @@ def test_flags_that_do_nothing_are_named(job: Ended) -> None:
 def test_a_pipeline_returns_what_transformers_own_returns(job: Ended) -> None:
     pipeline = fact(job, "pipeline")
     assert "temperature" not in str(pipeline.pop("warnings"))
-    assert pipeline == {"same": True, "kind": True, "prompts": 2, "new_tokens": True}
+    told = ("new_tokens", "prompt_characters", "response_characters")
+    assert pipeline == {"same": True, "kind": True, "prompts": 2, **dict.fromkeys(told, True)}
 
 
 def test_a_pipeline_has_the_limits_of_a_debug_run(job: Ended) -> None:

@@ -51,6 +51,10 @@ def test_traps_in_the_arguments_are_named_before_the_load(both: tuple[str, str, 
     assert both[2].count("WARNING: with a device map") == 1
 
 
+def test_what_was_loaded_and_where_it_begins_is_said(both: tuple[str, str, str]) -> None:
+    assert "model: GPT2LMHeadModel, its first parameter on cpu" in both[2]
+
+
 def test_a_generation_config_is_announced(both: tuple[str, str, str]) -> None:
     assert "GenerationConfig.from_pretrained will read the local folder model" in both[2]
     assert "model config from_pretrained (GenerationConfig) returned" in both[2]
@@ -62,6 +66,13 @@ def test_the_first_generations_are_told_and_the_others_are_not(both: tuple[str, 
     assert "generate: 2 prompts, 6 tokens; max_new_tokens=5; first parameter on cpu" in said
     assert "generate: 2 prompts of 6 tokens gave 10 new ones in " in said
     assert said.count("generate: 2 prompts of 6 tokens gave ") == 3
+
+
+def test_a_pipeline_is_told_with_its_characters(both: tuple[str, str, str]) -> None:
+    said = both[2]
+    assert "pipeline text-generation (GPT2LMHeadModel): 1 prompt, 5 characters" in said
+    assert "About to call pipeline text-generation (GPT2LMHeadModel)..." in said
+    assert "pipeline text-generation (GPT2LMHeadModel): 1 prompt gave 1 answer, " in said
 
 
 @pytest.fixture(scope="module")

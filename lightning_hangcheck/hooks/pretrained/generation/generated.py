@@ -105,19 +105,37 @@ def prompts_in_words(
     return f"{', '.join(counts)}; {most}"
 
 
+def answers_in(records: object, prompt: str) -> list[str]:
+    """Return what a text pipeline generated for a prompt, without the prompt before it.
+
+    Args:
+        records: What it returned for that prompt; of a pipeline for another task there is nothing.
+        prompt: As it was given.
+    """
+    if not isinstance(records, list):
+        return []
+    texts = (one.get("generated_text") for one in records if isinstance(one, dict))
+    return [text.removeprefix(prompt) for text in texts if isinstance(text, str)]
+
+
 def end_line(report: GenerationReport) -> str:
     """Say what a generation came to."""
     read = report.response_characters
     characters = "" if read is None else f" ({several(read, 'character')})"
     memory = gpu_memory.in_one_line(report.memory_after)
-    minutes = f" = {seconds_in_words(report.total_s)}" if report.total_s >= MINUTE_S else ""
     return (
         f"generate: {several(report.prompts, 'prompt')} of "
         f"{several(report.prompt_tokens, 'token')} gave "
         f"{report.new_tokens} new ones{characters} in {report.generate_s:.3f} s "
         f"({report.tokens_per_second:.1f} a second); {memory}; "
-        f"{_around(report)}total {report.total_s:.3f} s{minutes}"
+        f"{_around(report)}total {took_in_words(report.total_s)}"
     )
+
+
+def took_in_words(seconds: float) -> str:
+    """Write a duration in seconds, past a minute in minutes too: ``128.350 s = 2 min 08 s``."""
+    minutes = f" = {seconds_in_words(seconds)}" if seconds >= MINUTE_S else ""
+    return f"{seconds:.3f} s{minutes}"
 
 
 def _around(report: GenerationReport) -> str:

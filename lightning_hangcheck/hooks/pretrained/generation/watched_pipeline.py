@@ -12,6 +12,7 @@ from transformers import TextGenerationPipeline
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.generation.generated import (
     GenerationReport,
+    answers_in,
     end_line,
     prompts_in_words,
 )
@@ -26,6 +27,7 @@ from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
     cut_in_words,
 )
 from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.text.amounts import several
 
 Values = Any  # what a pipeline hands from step to step
 
@@ -44,6 +46,7 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
     last_report: GenerationReport | None = None
     _tokenize_s = 0.0
     _truncated = 0
+    _characters: int | None = 0
 
     def preprocess(self, prompt_text: Values, **named: Values) -> Values:
         """Tokenize one prompt; cut it to the limit of a debug run."""
@@ -56,6 +59,8 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
             self._truncated += 1
             current().say(cut_prompts_in_words(1, limits.max_length, self.tokenizer))
         self._tokenize_s += time.perf_counter() - began
+        known = self._characters if isinstance(prompt_text, str) else None
+        self._characters = None if known is None else known + len(prompt_text)
         return inputs
 
     def forward(self, model_inputs: Values, **named: Values) -> Values:
@@ -75,7 +80,9 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
             named = capped(named, self.limits)
         tokens = width if mask is None else int(mask.sum())
         most = asked_new_tokens(self.model.generation_config, {**flags, **named}, width)
-        goes_in = prompts_in_words(len(model_inputs["input_ids"]), tokens, new_tokens=most)
+        goes_in = prompts_in_words(
+            len(model_inputs["input_ids"]), tokens, characters=self._characters, new_tokens=most
+        )
         watch = GenerationWatch(recorder, self.model, self.warn_after_s, goes_in)
         with watch.around():
             outputs = super()._forward(model_inputs, **watch.arguments(named, flags))
@@ -83,6 +90,7 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
         figures = GenerationReport(
             prompts=len(outputs["generated_sequence"]),
             prompt_tokens=tokens,
+            prompt_characters=self._characters,
             max_new_tokens=most,
             truncated_prompts=self._truncated,
             new_tokens=attempt("counting tokens", partial(count_tokens, self.model, made)) or 0,
@@ -90,14 +98,15 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
             tokenize_s=self._tokenize_s,
         )
         self.last_report = watch.complete(figures)
-        self._tokenize_s, self._truncated = 0.0, 0
+        self._tokenize_s, self._truncated, self._characters = 0.0, 0, 0
         return outputs
 
     def postprocess(self, model_outputs: Values, *arguments: Values, **named: Values) -> Values:
         """Turn the tokens of one prompt into text."""
         began = time.perf_counter()
         records = super().postprocess(model_outputs, *arguments, **named)
-        attempt("the report", partial(self._add_decoding, time.perf_counter() - began))
+        seconds = time.perf_counter() - began
+        attempt("the report", partial(self._add_decoding, seconds, model_outputs, records))
         return records
 
     def _with_defaults(self, named: dict[str, Any]) -> dict[str, Any]:
@@ -113,8 +122,16 @@ class WatchedTextGeneration(TextGenerationPipeline):  # type: ignore[misc]  # it
             self.last_report = msgspec.structs.replace(self.last_report, move_s=move_s)
             current().say(end_line(self.last_report))
 
-    def _add_decoding(self, seconds: float) -> None:
-        if self.last_report is not None:
-            decode_s = self.last_report.decode_s + seconds
-            self.last_report = msgspec.structs.replace(self.last_report, decode_s=decode_s)
-            current().say(f"generate: decoded ({seconds:.3f}s)")
+    def _add_decoding(self, seconds: float, outputs: Values, records: Values) -> None:
+        report, prompt = self.last_report, outputs.get("prompt_text")
+        if report is None:
+            return
+        said, read = f"generate: decoded ({seconds:.3f}s)", report.response_characters
+        if isinstance(prompt, str):
+            characters = sum(map(len, answers_in(records, prompt)))
+            said, read = f"{said}, {several(characters, 'character')}", (read or 0) + characters
+        decode_s = report.decode_s + seconds
+        self.last_report = msgspec.structs.replace(
+            report, decode_s=decode_s, response_characters=read
+        )
+        current().say(said)

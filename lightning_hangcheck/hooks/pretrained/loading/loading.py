@@ -15,6 +15,7 @@ from lightning_hangcheck.hooks.pretrained.generation_flags import (
 from lightning_hangcheck.hooks.pretrained.gpu_memory import clear_cache
 from lightning_hangcheck.hooks.pretrained.loading.trial_generation import try_generation
 from lightning_hangcheck.hooks.pretrained.loading.watched_load import Load, watched_load
+from lightning_hangcheck.hooks.pretrained.offloading import tell_offloaded_parts
 from lightning_hangcheck.hooks.pretrained.placement import meta_warning, placement_lines
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -111,6 +112,7 @@ def _look_after(loaded: Loaded, recorder: Recorder, test_generation: bool) -> No
         attempt("a look at the tokenizer", partial(look_at_tokenizer, loaded, recorder))
         return
     attempt("a look at the model", partial(look_at_model, loaded, recorder))
+    attempt("what is offloaded", partial(tell_offloaded_parts, loaded, recorder))
     if recorder.settings.disable:
         return
     cleared = attempt("clearing the cache of the GPU", clear_cache)

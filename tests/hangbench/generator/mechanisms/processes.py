@@ -109,7 +109,8 @@ WORKER_KILLED = Mechanism(
     source=KILLED.source,
     imports=KILLED.imports,
     cause=("dataloader_worker", "process_dead"),
-    because="a worker was killed, at which torch raises in its rank, which then dies too; the others may be found waiting for it first",
+    because="a worker was killed, at which torch raises in its rank, which then dies too; the"
+    " others may be found waiting for it before they end",
     verdict=("crashed", "dead"),
     function=(),
     places=("worker",),
