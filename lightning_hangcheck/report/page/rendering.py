@@ -88,6 +88,7 @@ def _environment() -> Environment:
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,
+        keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )

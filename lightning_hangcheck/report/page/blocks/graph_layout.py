@@ -63,6 +63,7 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
     for node in graph.nodes:
         rows.setdefault(graph.heights.get(node.key, 0), []).append(node)
     widest = max(map(len, rows.values()))
+    room = ROOM_ABOVE if _has_arcs(graph) else 0
     width = 2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + (ASIDE if len(rows) > 2 else 0)
     corners: dict[str, tuple[int, int]] = {}
     for row, height in enumerate(sorted(rows, reverse=True)):
@@ -70,13 +71,18 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
         start = MARGIN + (widest - len(members)) * (WIDTH + BETWEEN) // 2
         for column, node in enumerate(members):
             x = start + column * (WIDTH + BETWEEN)
-            corners[node.key] = (x, MARGIN + ROOM_ABOVE + row * (HEIGHT + BELOW))
+            corners[node.key] = (x, MARGIN + room + row * (HEIGHT + BELOW))
     return GraphDrawing(
         width=width,
-        height=2 * (MARGIN + ROOM_ABOVE) + len(rows) * (HEIGHT + BELOW) - BELOW,
+        height=2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
         nodes=tuple(_placed(node, *corners[node.key]) for node in graph.nodes),
         edges=_edges(graph.edges, corners),
     )
+
+
+def _has_arcs(graph: WaitGraph) -> bool:
+    heights = graph.heights
+    return any(heights[edge.source] == heights[edge.target] for edge in graph.edges)
 
 
 def shortened(text: str, most: int) -> str:
