@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
@@ -11,6 +13,7 @@ from lightning_hangcheck.files.atomic import make_private_folder, write_atomical
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.run_record import versions
+from lightning_hangcheck.report.page.forms import prices_from, write_as
 from lightning_hangcheck.report.stacks_text import render_stacks
 from lightning_hangcheck.rundir.layout import claim_run_folder, prepare_run_folder
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
@@ -22,6 +25,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.rundir.layout import RunFolder
 
 DISK_LIMIT_S = 5.0
+PAGE_WAIT_S = 0.8
+"""A page of 8 ranks takes a tenth of that; whoever ends a job waits no longer for it."""
+PAGE_LIMIT_S = 60
+"""For the page of thousands of ranks on a machine at its limits; then its process is ended."""
+PAGE_NICENESS = 10
 
 
 def save_run(
@@ -57,6 +65,8 @@ def save_run(
         apart(DISK_LIMIT_S, write)
     except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
         log.once("run folder", f"the verdict was not saved in {folder.path} ({error})")
+        return
+    save_page(folder, 1, case, verdict)
 
 
 def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
@@ -78,3 +88,36 @@ def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -
     make_private_folder(folder.numbered_verdict(number).parent)
     write_atomically(folder.numbered_verdict(number), encode_pretty(verdict))
     write_atomically(folder.verdict_file, encode_pretty(verdict))
+
+
+def save_page(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
+    """Write report.html for a verdict that is on the disk, in a process that harms nobody.
+
+    It is a convenience: it is made at low priority, one that takes long is finished after this
+    returned, and one that fails is said once.
+
+    Args:
+        folder: Of the run.
+        number: Of the verdict; a page never replaces that of a newer one.
+        case: What was judged.
+        verdict: What it came to.
+    """
+    try:
+        apart(PAGE_WAIT_S, lambda: _write_page(folder, number, case, verdict))
+    except NoAnswerFromStorage:
+        return  # it is still being made
+    except Exception as error:  # noqa: BLE001 - whatever fails in it, the verdict stands
+        log.once(
+            "page",
+            f"report.html was not written ({type(error).__name__}: {error}); the verdict stands, "
+            f"and this tries again: hangcheck report {folder.path} --html report.html",
+        )
+
+
+def _write_page(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
+    signal.alarm(PAGE_LIMIT_S)
+    os.nice(PAGE_NICENESS)
+    prices = prices_from(os.environ)
+    page = write_as("page", folder, verdict, case, run_folder=str(folder.path), prices=prices)
+    if max(folder.verdict_numbers(), default=0) <= number:
+        write_atomically(folder.page_file, page.encode())

@@ -3,6 +3,7 @@
 __all__ = [
     "causes",
     "ledger",
+    "page",
     "paragraphs",
     "plain_logs",
     "plan_text",

@@ -47,10 +47,8 @@ def rank_rows(verdict: Verdict, seen: Mapping[int, str], most: int) -> list[str]
             of ranks that do not run shows the earliest.
         most: Largest number of lines; ranks that do not fit share the last one.
     """
-    edges: dict[str, list[Edge]] = {}
-    for edge in verdict.wait_for:
-        edges.setdefault(edge.source, []).append(edge)
-    rows = _situations(verdict, edges)
+    edges = edges_by_source(verdict)
+    rows = situations(verdict, edges)
     fitting = most if len(rows) <= most else most - 1
     cells = [_cells(situation, states, edges, seen) for situation, states in rows[:fitting]]
     lines = aligned(cells, shrinking=(DOING, FUNCTION, LINE), tails=LINE) if cells else []
@@ -99,8 +97,8 @@ def short_path(path: str) -> str:
     return "/".join(path.split("/")[-2:])
 
 
-class _Situation(NamedTuple):
-    """What the ranks of one row have in common."""
+class Situation(NamedTuple):
+    """What ranks in equal standing have in common."""
 
     is_culprit: bool
     state: tuple[str, str]
@@ -109,14 +107,28 @@ class _Situation(NamedTuple):
     phase: str
 
 
-def _situations(
+def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
+    """Return the arrows of the wait-for graph that leave each node."""
+    edges: dict[str, list[Edge]] = {}
+    for edge in verdict.wait_for:
+        edges.setdefault(edge.source, []).append(edge)
+    return edges
+
+
+def situations(
     verdict: Verdict, edges: Mapping[str, Sequence[Edge]]
-) -> list[tuple[_Situation, list[RankState]]]:
+) -> list[tuple[Situation, list[RankState]]]:
+    """Group the ranks of the table by what they have in common, culprits first, then by rank.
+
+    Args:
+        verdict: Whose ranks.
+        edges: Of `edges_by_source`.
+    """
     places = {group.id: user_place(group.frames) for group in verdict.stack_groups}
     culprits = frozenset(verdict.culprits)
-    rows: dict[_Situation, list[RankState]] = {}
+    rows: dict[Situation, list[RankState]] = {}
     for state in verdict.ranks:
-        situation = _Situation(
+        situation = Situation(
             is_culprit=state.rank in culprits,
             state=_state_words(verdict, state),
             doing=_doing(state, edges.get(f"rank:{state.rank}", ())),
@@ -142,7 +154,7 @@ def _doing(state: RankState, edges: Sequence[Edge]) -> str:
 
 
 def _cells(
-    situation: _Situation,
+    situation: Situation,
     states: Sequence[RankState],
     edges: Mapping[str, Sequence[Edge]],
     seen: Mapping[int, str],

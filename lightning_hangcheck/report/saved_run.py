@@ -1,4 +1,4 @@
-"""Reads what a run left in its folder: the one place of this room that touches a disk."""
+"""Reads what a run left in its folder; what only a page needs besides reads `page.page_facts`."""
 
 from __future__ import annotations
 

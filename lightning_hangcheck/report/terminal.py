@@ -11,10 +11,10 @@ from lightning_hangcheck.report.paragraphs import labelled, listed
 from lightning_hangcheck.report.rank_rows import name_ranks, rank_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.model.verdict import Gap, Verdict
 
 # The 40 lines: these, the two blank lines, and two lines of `more`.
 MOST_HEADLINE = 4
@@ -52,7 +52,7 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         *listed("proof", _evidence(verdict), MOST_PROOF),
         *asides,
         *listed("do", _remedies(verdict), MOST_REMEDIES),
-        *listed("not seen", _gaps(verdict), MOST_GAPS),
+        *listed("not seen", gap_lines(verdict.gaps), MOST_GAPS),
         *_more(verdict, run_folder),
     ]
     return "\n".join(lines) + "\n"
@@ -74,14 +74,19 @@ def render_again(verdict: Verdict, run_folder: str) -> str:
     return "\n".join([render_line(verdict), *_report_command(run_folder)])
 
 
-def _why(verdict: Verdict) -> list[str]:
+def reason(verdict: Verdict) -> str:
+    """Say the cause and who waits for whom; empty of a crash, whose summary says it all."""
     if verdict.cause is None or verdict.verdict == "crashed":
-        return []  # of a crash, the first line says it all: who failed, how, and its last words
+        return ""
     said = explanation(verdict.cause, verdict.world_size, len(verdict.culprits))
     parts = (said.rstrip("."), _waiting(verdict))
     reasons = "; ".join(filter(None, parts)) or "no more is known"
-    text = f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"
-    return labelled("why", text, MOST_WHY)
+    return f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"
+
+
+def _why(verdict: Verdict) -> list[str]:
+    text = reason(verdict)
+    return labelled("why", text, MOST_WHY) if text else []
 
 
 def _waiting(verdict: Verdict) -> str:
@@ -127,12 +132,17 @@ def _report_command(run_folder: str) -> list[str]:
     return labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
 
 
-def _gaps(verdict: Verdict) -> Iterator[str]:
-    """Gaps with one reason share one item: a missing py-spy is one fact, not one for each rank."""
-    if not verdict.gaps:
+def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
+    """Say what could not be seen; gaps with one reason share one item.
+
+    A missing py-spy is one fact, not one for each rank.
+    """
+    if not gaps:
         yield "nothing"
-    for why in dict.fromkeys(gap.why for gap in verdict.gaps):
-        same = [gap for gap in verdict.gaps if gap.why == why]
+    together: dict[str, list[Gap]] = {}
+    for gap in gaps:
+        together.setdefault(gap.why, []).append(gap)
+    for why, same in together.items():
         ranks = sorted({gap.rank for gap in same if gap.rank is not None})
         others = len({gap.what for gap in same}) - 1
         what = same[0].what + (f" and {others} more" if others else "")

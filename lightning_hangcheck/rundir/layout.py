@@ -43,6 +43,11 @@ class RunFolder(Struct, frozen=True):
         """verdict.json: the newest verdict."""
         return self.path / "verdict.json"
 
+    @property
+    def page_file(self) -> Path:
+        """report.html: the newest verdict as one page."""
+        return self.path / "report.html"
+
     def journal(self, rank: int | None, pid: int) -> Path:
         """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl where the rank was never learnt."""
         name = f"pid-{pid}" if rank is None else f"rank-{rank}"

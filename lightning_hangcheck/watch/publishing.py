@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.ledger.stalls import Stalls
-from lightning_hangcheck.observe.saving import save_verdict
+from lightning_hangcheck.observe.saving import save_page, save_verdict
 from lightning_hangcheck.report.terminal import render, render_again, render_short
 from lightning_hangcheck.rundir.layout import prepare_run_folder
 from lightning_hangcheck.session.journal_handover import Carrier
@@ -64,6 +64,7 @@ class Publisher:
         self._folder = folder
         self._journals = Carrier(journals, partial(prepare_run_folder, folder), seen)
         self._number: int | None = None
+        self._page: Callable[[], None] | None = None
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._write, name="hangcheck-writer", daemon=True)
@@ -130,8 +131,16 @@ class Publisher:
             except queue.Empty:
                 job = self._journals.carry
             self._do(job or self._journals.carry)
+            if self._page is not None and (job is None or self._work.empty()):
+                self._write_page(self._page)
             if job is None:
                 return
+
+    def _write_page(self, page: Callable[[], None]) -> None:
+        """Only once nothing else waits: `hangcheck run` ends a job when the evidence is saved."""
+        self._page = None
+        self._do(self._journals.carry)
+        page()
 
     def _do(self, job: Callable[[], None]) -> None:
         self._busy_since = time.monotonic()
@@ -152,6 +161,7 @@ class Publisher:
             self._number = max(self._folder.verdict_numbers(), default=0)
         self._number += 1
         save_verdict(self._folder, self._number, case, verdict)
+        self._page = partial(save_page, self._folder, self._number, case, verdict)
 
 
 def _print(text: str) -> None:

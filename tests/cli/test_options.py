@@ -87,7 +87,7 @@ def test_options_of_run_are_frozen() -> None:
 
 
 def test_options_of_report_are_frozen() -> None:
-    assert _options("report") == ["--json", "--log"]
+    assert _options("report") == ["--json", "--html", "--issue", "--prompt", "--log"]
 
 
 def test_options_of_doctor_are_frozen() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.cli.showing import as_typed, show
+from lightning_hangcheck.cli.showing import as_typed, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import terminal, unjudged
+from lightning_hangcheck.report.page.forms import prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.running_ranks import render_below
 from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
@@ -22,14 +26,19 @@ from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.report.page.forms import Form
     from lightning_hangcheck.rundir.layout import RunFolder
 
 
+STDOUT = "-"
 EPILOG = """\b
 Examples:
   hangcheck report
   hangcheck report hangcheck_runs/20261120T102301-7f3a
   hangcheck report --json > verdict.json
+  hangcheck report --html report.html
+  hangcheck report --issue | gh issue create --title "job hangs" --body-file -
+  hangcheck report --prompt > prompt.md
   hangcheck report --log slurm-4711.out
 """
 
@@ -37,10 +46,21 @@ Examples:
 @click.command("report", epilog=EPILOG)
 @click.argument("paths", nargs=-1, metavar="[RUN_DIR | FILE...]")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, for programs.")
+@click.option("--html", "page", metavar="FILE", help="Write one self-contained page; - prints it.")
+@click.option("--issue", "as_issue", is_flag=True, help="Print Markdown for an issue.")
+@click.option("--prompt", "as_prompt", is_flag=True, help="Print Markdown for a coding agent.")
 @click.option(
     "--log", "of_logs", is_flag=True, help="Read plain logs: who is behind by the ranks' own lines."
 )
-def report(paths: tuple[str, ...], *, as_json: bool, of_logs: bool) -> int:
+def report(
+    paths: tuple[str, ...],
+    *,
+    as_json: bool,
+    page: str | None,
+    as_issue: bool,
+    as_prompt: bool,
+    of_logs: bool,
+) -> int:
     """Print the newest verdict of a run.
 
     Without RUN_DIR it is the newest run below hangcheck_runs/. A run that has no verdict yet shows
@@ -48,8 +68,15 @@ def report(paths: tuple[str, ...], *, as_json: bool, of_logs: bool) -> int:
     With --log the arguments are log files, SLURM's too. Exit code 2 if the folder or a file cannot
     be used.
     """
+    forms: dict[Form, bool] = {"page": page is not None, "issue": as_issue, "prompt": as_prompt}
+    asked = [form for form, is_asked in forms.items() if is_asked]
+    if len(asked) + as_json + of_logs > 1:
+        raise BadUsage(
+            "report writes one form at a time",
+            "name one of --json, --html, --issue, --prompt, --log",
+        )
     if of_logs:
-        click.echo(_of_logs(paths, as_json=as_json), nl=False)
+        click.echo(_of_logs(paths), nl=False)
         return 0
     if len(paths) > 1:
         raise BadUsage(
@@ -62,8 +89,10 @@ def report(paths: tuple[str, ...], *, as_json: bool, of_logs: bool) -> int:
     folder = _find(run_dir)
     shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
-    if as_json:
-        click.echo(_json(saved, shown_folder), nl=False)
+    if asked:
+        _write(_formed(asked[0], folder, saved, shown_folder), page)
+    elif as_json:
+        click.echo(render_json(_verdict_of(saved, shown_folder)), nl=False)
     elif saved.verdict is None:
         click.echo(unjudged.render(saved, shown_folder, running_ranks(folder)), nl=False)
     else:
@@ -73,11 +102,37 @@ def report(paths: tuple[str, ...], *, as_json: bool, of_logs: bool) -> int:
     return 0
 
 
-def _of_logs(paths: tuple[str, ...], *, as_json: bool) -> str:
+def _formed(form: Form, folder: RunFolder, saved: SavedRun, shown_folder: str) -> str:
+    return write_as(
+        form,
+        folder,
+        _verdict_of(saved, shown_folder),
+        saved.case,
+        run_folder=shown_folder,
+        prices=prices_from(os.environ),
+        gaps=saved.gaps,
+    )
+
+
+def _write(text: str, file: str | None) -> None:
+    """Print it, or write the named file so that nobody ever sees half of it."""
+    if file is None or file == STDOUT:
+        click.echo(text, nl=False)
+        return
+    path = Path(file)
+    remedy = "name a file that you may write"
+    if path.exists() and not path.is_file():
+        raise BadUsage(f"{path} is there and is no file", remedy)
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise BadUsage(f"{path} cannot be written ({error.strerror})", remedy) from error
+    say(f"wrote {path}")
+
+
+def _of_logs(paths: tuple[str, ...]) -> str:
     if not paths:
         raise BadUsage("no log is named", "hangcheck report --log FILE...")
-    if as_json:
-        raise BadUsage("logs hold no verdict to print as JSON", "leave out --json")
     return log_report([Path(path) for path in paths])
 
 
@@ -92,13 +147,13 @@ def _find(run_dir: str | None) -> RunFolder:
         ) from error
 
 
-def _json(saved: SavedRun, shown_folder: str) -> str:
+def _verdict_of(saved: SavedRun, shown_folder: str) -> Verdict:
     if saved.verdict is None:
         raise UnreadableRun(
             saved.refused or f"{shown_folder} has no verdict yet",
-            "leave out --json to see each rank's last checkpoint",
+            f"see each rank's last checkpoint: hangcheck report {quote(shown_folder)}",
         )
-    return render_json(saved.verdict)
+    return saved.verdict
 
 
 def render_json(verdict: Verdict) -> str:

@@ -178,7 +178,7 @@ def test_a_journal_that_a_rank_really_wrote(
 
 def test_no_verdict_yet_has_no_json(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["report", "--json", str(folder.path)]) == 2
-    assert "has no verdict yet; leave out --json" in capsys.readouterr().err
+    assert "has no verdict yet; see each rank's last checkpoint" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,3 +310,71 @@ def test_a_run_with_nothing_but_a_bad_verdict_says_the_way_out(
     os.mkfifo(folder.verdict_file)
     said = _refused(folder.path, capsys)
     assert "verdict.json cannot be read (it is a FIFO, not a file); remove it" in said
+
+
+def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    file = folder.path / "page.html"
+    assert invoke(["report", str(folder.path), "--html", str(file)]) == 0
+    assert capsys.readouterr() == ("", f"hangcheck: wrote {file}\n")
+    page = file.read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.endswith("</html>\n")
+    assert HANG.summary in page
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert invoke(["report", str(folder.path), "--html", "-"]) == 0
+    assert HANG.summary in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["--issue", "--prompt"])
+def test_markdown_of_a_run(
+    form: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    assert invoke(["report", str(folder.path), form]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# ")
+    assert HANG.summary in text
+
+
+def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG)[:50])
+    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
+    folder.evidence(1).mkdir()
+    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0), RankView(rank=1)))
+    (folder.evidence(1) / "case.json").write_bytes(encode(case))
+    assert invoke(["report", str(folder.path), "--html", "-"]) == 0
+    assert "verdict.json cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--html", "-"], "has no verdict yet"),
+        (["--issue"], "has no verdict yet"),
+        (["--prompt", "--issue"], "one form at a time"),
+        (["--html", "page.html", "--json"], "one form at a time"),
+    ],
+)
+def test_forms_that_cannot_be_written(
+    words: list[str], said: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["report", str(folder.path), *words]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert said in output.err
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["gone/page.html", "ranks", "/dev/null"])
+def test_a_page_that_cannot_be_written_there(
+    place: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device is not replaced by a file, either."""
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    assert invoke(["report", str(folder.path), "--html", str(folder.path / place)]) == 2
+    output = capsys.readouterr()
+    assert "name a file that you may write" in output.err
+    assert output.err.count("\n") == 1

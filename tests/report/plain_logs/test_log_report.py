@@ -58,7 +58,7 @@ def test_the_rank_that_is_behind_is_named(log: Path, capsys: pytest.CaptureFixtu
     ("arguments", "clear"),
     [
         (["--log"], "no log is named"),
-        (["--log", "--json", "a.log"], "leave out --json"),
+        (["--log", "--json", "a.log"], "one form at a time"),
         (["--log", "absent.log"], "absent.log cannot be read (No such file or directory)"),
         (["a", "b"], "report takes one run folder"),
     ],

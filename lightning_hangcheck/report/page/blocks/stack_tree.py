@@ -1,0 +1,194 @@
+"""Stacks merged: a prefix tree that says at each frame which ranks are in it and which are not.
+
+Frames of libraries are folded; what parts the odd ranks from the majority stands beside it.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.code_owner import owner_of
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.report.page.blocks.graph_layout import shortened
+from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lightning_hangcheck.model.verdict import StackGroup, Verdict
+
+MOST_GROUPS = 64
+"""Stacks that are merged: the culprits' and the largest others'."""
+LONGEST_RANKS = 60
+
+
+class Line(Struct, frozen=True):
+    """One frame, or several of libraries that are folded into one line.
+
+    Attributes:
+        key: Unique on the page.
+        text: The frame, or what is folded.
+        is_users: The user's own code.
+        folded: The frames behind the line; none where it is a frame itself.
+    """
+
+    key: str
+    text: str
+    is_users: bool
+    folded: tuple[str, ...] = ()
+
+
+class Branch(Struct, frozen=True, kw_only=True):
+    """A run of frames that the same ranks share, and what follows where they part.
+
+    Attributes:
+        inside: The ranks in these frames.
+        outside: The other ranks that have a stack; empty where there is none.
+        has_culprit: Some of them are culprits.
+    """
+
+    lines: tuple[Line, ...]
+    inside: str
+    outside: str
+    has_culprit: bool
+    branches: tuple[Branch, ...] = ()
+
+
+class StackDiff(Struct, frozen=True, kw_only=True):
+    """Where an odd group of ranks leaves the way of the majority."""
+
+    odd: str
+    majority: str
+    shared: tuple[str, ...]
+    odd_frames: tuple[Line, ...]
+    majority_frames: tuple[Line, ...]
+
+
+def stack_trees(verdict: Verdict) -> tuple[tuple[str, tuple[Branch, ...]], ...]:
+    """Merge the stacks of the ranks, and those of their workers.
+
+    Returns:
+        Each kind of process that has stacks, with its tree.
+    """
+    trees = []
+    for process, title in (("rank", "ranks"), ("worker", "DataLoader workers of ranks")):
+        groups = _chosen([one for one in verdict.stack_groups if one.process == process], verdict)
+        if groups:
+            stacks = [(group.frames, frozenset(parse_ranks(group.ranks))) for group in groups]
+            tree = _Tree(process, frozenset(verdict.culprits), stacks)
+            trees.append((title, tree.branches()))
+    return tuple(trees)
+
+
+def stack_diff(verdict: Verdict) -> StackDiff | None:
+    """Set the stack of the first culprit against that of most other ranks.
+
+    Returns:
+        None where there are no two stacks of ranks.
+    """
+    culprits = set(verdict.culprits)
+    groups = [group for group in verdict.stack_groups if group.process == "rank" and group.frames]
+    odd = next((group for group in groups if culprits & set(parse_ranks(group.ranks))), None)
+    others = [group for group in groups if group is not odd]
+    if odd is None or not others:
+        return None
+    most = max(others, key=lambda group: group.count)
+    pairs = enumerate(zip(odd.frames, most.frames))  # noqa: B905 - as far as both go
+    shortest = min(len(odd.frames), len(most.frames))
+    apart = next((at for at, (one, other) in pairs if one != other), shortest)
+    return StackDiff(
+        odd=name_ranks(parse_ranks(odd.ranks)),
+        majority=name_ranks(parse_ranks(most.ranks)),
+        shared=odd.frames[:apart],
+        odd_frames=tuple(folded_lines(odd.frames[apart:], "odd")),
+        majority_frames=tuple(folded_lines(most.frames[apart:], "majority")),
+    )
+
+
+def folded_lines(frames: Sequence[str], key: str) -> Iterator[Line]:
+    """Fold each run of frames that are not the user's into one line.
+
+    Args:
+        frames: Outermost first, each ``func (file:line)``.
+        key: Of the frames' permalinks, a number behind it.
+    """
+    at = 0
+    for package, run in groupby(frames, key=_package):
+        together = tuple(run)
+        if not package or len(together) == 1:
+            for frame in together:
+                yield Line(f"{key}-{at}", frame, not package)
+                at += 1
+        else:
+            shown = f"{len(together)} frames of {package}, innermost {together[-1]}"
+            yield Line(f"{key}-{at}", shown, False, together)
+            at += len(together)
+
+
+def _package(text: str) -> str:
+    """Whose code a frame is; empty of the user's."""
+    frame = Frame.parse(text)
+    owner = owner_of(frame.file) if frame is not None else None
+    if owner is None:
+        return "unknown files"
+    named = {"user": "", "standard": "Python", "ours": "this tool", "framework": owner.package}
+    return named[owner.kind]
+
+
+def _chosen(groups: Sequence[StackGroup], verdict: Verdict) -> list[StackGroup]:
+    """They come largest first."""
+    culprits = set(verdict.culprits)
+    blamed_first = sorted(groups, key=lambda one: culprits.isdisjoint(parse_ranks(one.ranks)))
+    return blamed_first[:MOST_GROUPS]
+
+
+class _Tree:
+    """Merges stacks; numbers its frames."""
+
+    def __init__(
+        self,
+        name: str,
+        culprits: frozenset[int],
+        stacks: Sequence[tuple[Sequence[str], frozenset[int]]],
+    ) -> None:
+        self._name = name
+        self._culprits = culprits
+        self._stacks = stacks
+        self._everybody = frozenset().union(*(ranks for _, ranks in stacks))
+        self._runs = 0
+
+    def branches(self) -> tuple[Branch, ...]:
+        return self._below([(tuple(frames), ranks) for frames, ranks in self._stacks])
+
+    def _below(
+        self, stacks: Iterable[tuple[tuple[str, ...], frozenset[int]]]
+    ) -> tuple[Branch, ...]:
+        nexts: dict[str, list[tuple[tuple[str, ...], frozenset[int]]]] = {}
+        for frames, ranks in stacks:
+            if frames:
+                nexts.setdefault(frames[0], []).append((frames, ranks))
+        return tuple(self._branch(together) for together in nexts.values())
+
+    def _branch(self, together: list[tuple[tuple[str, ...], frozenset[int]]]) -> Branch:
+        first = together[0][0]
+        depth = next(
+            (
+                at
+                for at in range(1, len(first))
+                if any(len(frames) <= at or frames[at] != first[at] for frames, _ in together)
+            ),
+            len(first),
+        )
+        inside = frozenset().union(*(ranks for _, ranks in together))
+        self._runs += 1
+        return Branch(
+            lines=tuple(folded_lines(first[:depth], f"frame-{self._name}-{self._runs}")),
+            inside=shortened(format_ranks(inside), LONGEST_RANKS),
+            outside=shortened(format_ranks(self._everybody - inside), LONGEST_RANKS),
+            has_culprit=bool(inside & self._culprits),
+            branches=self._below((frames[depth:], ranks) for frames, ranks in together),
+        )

@@ -1,0 +1,61 @@
+"""A run in the forms that leave the terminal: a page, an issue, a prompt for a coding agent.
+
+Everything of a page is imported when one is made: the sidecar imports the report from its start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.ledger.prices import Prices, read_prices
+from lightning_hangcheck.settings import PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import Gap
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
+
+Form = Literal["page", "issue", "prompt"]
+NO_PRICE = Prices()
+
+
+def write_as(
+    form: Form,
+    folder: RunFolder,
+    verdict: Verdict,
+    case: Case | None,
+    *,
+    run_folder: str,
+    prices: Prices = NO_PRICE,
+    gaps: Iterable[Gap] = (),
+) -> str:
+    """Write a run as HTML that asks no host for anything, or as Markdown.
+
+    Args:
+        form: Which of them.
+        folder: Of the run: its journals, run.json and earlier verdicts are read.
+        verdict: The one to show.
+        case: What it was made from, None where it was not kept.
+        run_folder: As the reader should type it.
+        prices: Of an hour.
+        gaps: What of the run could not be read before.
+    """
+    from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
+    from lightning_hangcheck.report.page.page_facts import read_page_facts
+    from lightning_hangcheck.report.page.rendering import render_page
+
+    writers = {"page": render_page, "issue": issue_text, "prompt": prompt_text}
+    facts = read_page_facts(folder, verdict, case, run_folder=run_folder, prices=prices, gaps=gaps)
+    return writers[form](facts)
+
+
+def prices_from(environment: Mapping[str, str]) -> Prices:
+    """Read the prices that are set; one that cannot be read is none, and never costs the page."""
+    try:
+        return read_prices([environment.get(f"{PREFIX}PRICE", "")])
+    except BadUsage:
+        return NO_PRICE

@@ -1,0 +1,199 @@
+"""Reads what a page needs beyond the verdict and its case; what cannot be read is a gap."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.ledger.prices import Prices
+from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import Gap, Verdict
+from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
+from lightning_hangcheck.report.page.source_lines import SourceLines, source_lines
+from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from lightning_hangcheck.model import evidence
+    from lightning_hangcheck.rundir.layout import RunFolder
+
+Part = TypeVar("Part")
+Entry = dict[str, Any]
+TIME_LIMIT_S = 20.0
+PART_LIMIT_S = 5.0
+"""As of `saved_run`: only a disk that does not answer takes so long."""
+MOST_JOURNALS = 32
+"""As many ranks have a lane of their own; of more, one stands for each group of equals."""
+MOST_EARLIER = 50
+
+
+class EarlierVerdict(Struct, frozen=True, kw_only=True):
+    """A verdict of the same run that was told before."""
+
+    number: int
+    kind: str
+    at: str
+    summary: str
+
+
+class PageFacts(Struct, frozen=True, kw_only=True):
+    """All that a page is made from.
+
+    Attributes:
+        case: What the verdict was made from, None where it was not kept.
+        record: run.json, None where it could not be read.
+        groups: Ranks in equal standing, culprits first.
+        shown: Ranks of which the page tells by themselves: culprits, and one of each other group.
+        journals: Of those, in the order in which they were written.
+        earlier: The verdicts before it, oldest first.
+        sources: The user's own lines on which ranks stand.
+        gaps: What could not be read for the page, as in a verdict.
+        run_folder: As the reader should type it.
+        prices: Of an hour, as far as they are known.
+    """
+
+    verdict: Verdict
+    case: Case | None = None
+    record: RunRecord | None = None
+    groups: tuple[EqualRanks, ...] = ()
+    shown: tuple[int, ...] = ()
+    journals: dict[int, tuple[Entry, ...]] = {}
+    earlier: tuple[EarlierVerdict, ...] = ()
+    sources: tuple[SourceLines, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    run_folder: str = ""
+    prices: Prices = Prices()
+
+
+def read_page_facts(
+    folder: RunFolder,
+    verdict: Verdict,
+    case: Case | None,
+    *,
+    run_folder: str,
+    prices: Prices,
+    gaps: Iterable[evidence.Gap],
+) -> PageFacts:
+    """Read the rest of a run for its page.
+
+    Args:
+        folder: Of the run.
+        verdict: The one to show.
+        case: What it was made from, if it was kept.
+        run_folder: As the reader should type it.
+        prices: Of an hour.
+        gaps: What of the run could not be read before.
+    """
+    parts = _Parts()
+    groups = equal_ranks(verdict)
+    shown = _shown(verdict, groups)
+    journals = {rank: parts.journal(folder, rank) for rank in shown}
+    started, folders = start_of(journals)
+    return PageFacts(
+        verdict=verdict,
+        case=case,
+        record=parts.read("run.json", lambda: _record(folder)),
+        groups=groups,
+        shown=shown,
+        journals=journals,
+        earlier=parts.read("verdicts", lambda: _earlier(folder, verdict)) or (),
+        sources=parts.read("source", lambda: source_lines(verdict, started, folders)) or (),
+        gaps=(*map(Gap.of, gaps), *parts.gaps),
+        run_folder=run_folder,
+        prices=prices,
+    )
+
+
+def start_of(
+    journals: Mapping[int, Iterable[Mapping[str, Any]]],
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return when each rank's process started, and in which folder, by its journal."""
+    started: dict[int, str] = {}
+    folders: dict[int, str] = {}
+    for rank, entries in journals.items():
+        for entry in entries:
+            if entry.get("kind") == "start" and is_moment(entry.get("at")):
+                started[rank] = entry["at"]
+                folders[rank] = str(entry.get("folder") or "/")
+    return started, folders
+
+
+def is_moment(text: object) -> bool:
+    """Whether a journal's ``at`` can be read: its line may be torn, or of somebody else."""
+    try:
+        return isinstance(text, str) and bool(read_utc(text))
+    except ValueError:
+        return False
+
+
+class _Parts:
+    """Reads part after part within one time limit."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + TIME_LIMIT_S
+        self.gaps: list[Gap] = []
+
+    def read(self, what: str, work: Callable[[], Part]) -> Part | None:
+        left_s = self._deadline - time.monotonic()
+        try:
+            return within(max(0.0, min(PART_LIMIT_S, left_s)), work)
+        except (OSError, UnreadableRun, NoAnswer) as error:
+            why = error.strerror if isinstance(error, OSError) else error.args[0]
+            self.gaps.append(Gap(what, None, str(why)))
+            return None
+
+    def journal(self, folder: RunFolder, rank: int) -> tuple[Entry, ...]:
+        path = folder.journals / f"rank-{rank}.jsonl"
+        entries, gaps = self.read(path.name, lambda: _journal(path)) or ([], ())
+        self.gaps += map(Gap.of, gaps)
+        return tuple(entries)
+
+
+def _journal(path: Path) -> tuple[list[Entry], tuple[evidence.Gap, ...]]:
+    """A run that `attach` wrote has none; that is no gap."""
+    return read_journal(path) if path.exists() else ([], ())
+
+
+def _shown(verdict: Verdict, groups: Iterable[EqualRanks]) -> tuple[int, ...]:
+    if len(verdict.ranks) <= MOST_JOURNALS and len(verdict.ranks) == verdict.world_size:
+        return tuple(state.rank for state in verdict.ranks)
+    firsts = [group.ranks[0] for group in groups]
+    return tuple(dict.fromkeys((*verdict.culprits[: MOST_JOURNALS // 2], *firsts)))[:MOST_JOURNALS]
+
+
+def _record(folder: RunFolder) -> RunRecord | None:
+    try:
+        data = read_owned(folder.run_file, EVIDENCE_BYTES)
+    except FileNotFoundError:
+        return None
+    return decode(data, RunRecord, str(folder.run_file))
+
+
+def _earlier(folder: RunFolder, newest: Verdict) -> tuple[EarlierVerdict, ...]:
+    found = []
+    for number in folder.verdict_numbers()[-MOST_EARLIER:]:
+        path = folder.numbered_verdict(number)
+        try:
+            verdict = decode(read_owned(path, EVIDENCE_BYTES), Verdict, str(path))
+        except (OSError, UnreadableRun):
+            continue  # the newest one is shown all the same, and a torn older one has no summary
+        if verdict != newest:
+            found.append(
+                EarlierVerdict(
+                    number=number,
+                    kind=verdict.verdict,
+                    at=verdict.detected_at,
+                    summary=verdict.summary,
+                )
+            )
+    return tuple(found)

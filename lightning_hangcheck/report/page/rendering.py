@@ -1,0 +1,116 @@
+"""Writes the page. What is shown is escaped in one place, whatever job it comes from."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.report.page.blocks.collective_grid import WORDS, collective_grids
+from lightning_hangcheck.report.page.blocks.differences import differences
+from lightning_hangcheck.report.page.blocks.graph_layout import draw_graph
+from lightning_hangcheck.report.page.blocks.identities import identities
+from lightning_hangcheck.report.page.blocks.kernel_facts import kernel_rows, shown_processes
+from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff, stack_trees
+from lightning_hangcheck.report.page.blocks.timeline import timeline
+from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
+from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
+from lightning_hangcheck.report.page.first_lines import first_lines
+from lightning_hangcheck.report.terminal import gap_lines
+from lightning_hangcheck.text.plain_text import visible
+from lightning_hangcheck.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from lightning_hangcheck.report.page.page_facts import PageFacts
+
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_TEXT = 4_000
+LONGEST_COPIED = 60_000
+"""Issue trackers take 65,536 characters."""
+MOST_EVIDENCE = 200
+_BREAKS = re.compile(r"\r\n|\r|\n")
+
+
+def render_page(facts: PageFacts) -> str:
+    """Write report.html.
+
+    Args:
+        facts: Of a run with a verdict.
+
+    Returns:
+        A whole page that asks no host for anything.
+    """
+    verdict = facts.verdict
+    graph = wait_graph(verdict, facts.groups)
+    style, script = _part("page.css"), _part("page.js")
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            verdict=verdict,
+            facts=facts,
+            version=__version__,
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            first=first_lines(facts),
+            graph=draw_graph(graph) if graph.nodes else None,
+            timeline=timeline(facts),
+            grids=collective_grids(facts),
+            grid_words=WORDS,
+            trees=stack_trees(verdict),
+            diff=stack_diff(verdict),
+            processes=shown_processes(facts),
+            kernel_rows=kernel_rows(facts),
+            differences=differences(facts),
+            identities=identities(facts),
+            evidence=verdict.evidence[:MOST_EVIDENCE],
+            gaps=list(gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
+            issue=issue_text(facts)[:LONGEST_COPIED],
+            prompt=prompt_text(facts)[:LONGEST_COPIED],
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Imported late: the sidecar imports the report from its start."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _shown(value: object) -> object:
+    """Every value of the page goes through here, before it is escaped for HTML.
+
+    What would turn the direction of writing, or is obeyed by a terminal into which the page is
+    printed, is shown by its escape; lines stay lines; nothing is without end.
+    """
+    if type(value) is not str:  # what the templates and this package's own files hold is Markup
+        return "" if value is None else value
+    lines = _BREAKS.split(value if len(value) <= LONGEST_COPIED else value[:LONGEST_COPIED])
+    return "\n".join(visible(line)[:LONGEST_TEXT] for line in lines)
+
+
+@cache
+def _part(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _hash(part: str) -> str:
+    """As a content security policy names an inline style or script."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()

@@ -1,0 +1,169 @@
+"""What the page says, block by block."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, look, rank, user
+from page_runs import ODD, ReadPage, alike, case_of, written
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.model.verdict import Edge
+from lightning_hangcheck.report.page.forms import write_as
+from lightning_hangcheck.rundir.layout import RunFolder
+
+GOLDEN = Path(__file__).parent.parent.parent / "diagnosis" / "golden"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
+def test_every_recorded_case_has_a_whole_page(name: str, tmp_path: Path) -> None:
+    """Every element is closed, every link within the page leads somewhere, every id is unique."""
+    case = msgspec.json.decode((GOLDEN / f"{name}.json").read_bytes(), type=Case)
+    read = ReadPage(written(tmp_path, case))
+    assert read.open_elements == []
+    assert len(read.ids) == len(set(read.ids))
+    links = [named["href"] for tag, named in read.elements if tag == "a"]
+    assert {link[1:] for link in links if link.startswith("#")} <= set(read.ids)
+    assert judge(case).summary.split("/")[0][:40] in read.text
+
+
+def test_it_asks_no_host_for_anything(tmp_path: Path) -> None:
+    read = ReadPage(written(tmp_path, alike(8)))
+    loading = {"src", "srcset", "data", "action", "poster", "style", "onload", "onclick"}
+    assert not [named for _, named in read.elements if loading & set(named)]
+    assert not [tag for tag, _ in read.elements if tag in ("link", "img", "iframe", "object")]
+    (policy,) = [named["content"] for tag, named in read.elements if "http-equiv" in named]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+
+
+def test_culprits_stand_by_themselves_and_the_others_together(tmp_path: Path) -> None:
+    page = written(tmp_path, alike(64))
+    assert "ranks 0-4,6-63 wait" in page
+    assert f">rank {ODD} is stuck</text>" in page
+    nodes = [n for tag, n in ReadPage(page).elements if n.get("class", "").startswith("node")]
+    assert [node["class"] for node in nodes] == ["node culprit", "node"]
+
+
+def test_a_cycle_is_marked_as_one(tmp_path: Path) -> None:
+    case = case_of(*(rank(r, IN_ALL_REDUCE) for r in range(3)))
+    ring = tuple(Edge(f"rank:{r}", f"rank:{(r + 1) % 3}", "recv") for r in range(3))
+    verdict = msgspec.structs.replace(
+        judge(case), verdict="hang", culprits=(0, 1, 2), victims=(), wait_for=ring
+    )
+    page = written(tmp_path, case, verdict)
+    assert page.count('class="node culprit cycle"') == 3
+    assert page.count('class="edge cycle"') == 3
+
+
+def test_a_chain_of_ranks_in_one_place_is_no_cycle(tmp_path: Path) -> None:
+    """They are one node, which then has an arrow to itself."""
+    case = case_of(*(rank(r, IN_LOAD if r == 3 else IN_ALL_REDUCE) for r in range(4)))
+    chain = tuple(Edge(f"rank:{r}", f"rank:{r + 1}", "recv") for r in range(3))
+    verdict = msgspec.structs.replace(judge(case), culprits=(3,), wait_for=chain)
+    assert "cycle" not in {
+        word
+        for _, named in ReadPage(written(tmp_path, case, verdict)).elements
+        for word in named.get("class", "").split()
+    }
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_users_line_as_it_was(tmp_path: Path, *, changed: bool) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("\n".join(f"line_{n} = 'wandb_v1_{'a' * 20}'" for n in range(1, 12)))
+    started = 1795170181  # 2026-11-20T10:23:01Z
+    os.utime(source, (started - 60 + 120 * changed,) * 2)
+    here = (Frame("load", str(source), 6),)
+    page = written(tmp_path, case_of(rank(0, here), rank(1, IN_ALL_REDUCE)))
+    assert all(f"line_{n} =" in page for n in range(3, 10))
+    assert "line_2 =" not in page
+    assert "line_10 =" not in page
+    assert "wandb_v1_" not in page
+    assert ("has changed since the process started" in page) is changed
+
+
+def test_a_file_that_is_not_here_is_said(tmp_path: Path) -> None:
+    assert "could not be read here (No such file" in written(tmp_path, alike(8))
+
+
+def test_frames_say_who_is_in_them_and_who_is_not(tmp_path: Path) -> None:
+    page = written(tmp_path, alike(8))
+    shown = ReadPage(page).text.split("\n")
+    assert "load (/home/ada/demo/train.py:41)5 | 0-4,6-7" in shown
+    assert "<module> (/home/ada/demo/train.py:140)0-7" in shown
+
+
+def test_library_frames_are_folded(tmp_path: Path) -> None:
+    deep = (*IN_ALL_REDUCE, *IN_ALL_REDUCE[-1:] * 3)
+    page = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, deep)))
+    assert "<summary>4 frames of torch, innermost all_reduce" in page
+
+
+def test_the_hole_in_the_collectives(tmp_path: Path) -> None:
+    """Rank 1 has not entered the third; rank 2 is no member and has no row."""
+
+    def flight(entered: int) -> FlightRecord:
+        entries = tuple(
+            CollectiveEntry(seq=n, op="all_reduce", retired=n < 3) for n in range(1, entered + 1)
+        )
+        record = CollectiveRecord(group="0", ranks=(0, 1), last_enqueued=entered, entries=entries)
+        return FlightRecord(taken_ns=0, groups=(record,))
+
+    views = [rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD), rank(2, IN_ALL_REDUCE)]
+    views = [
+        msgspec.structs.replace(view, flight=flight(entered))
+        for view, entered in zip(views, (3, 2, 0), strict=True)
+    ]
+    page = written(tmp_path, case_of(*views))
+    grid = page.partition('class="grid"')[2].partition("</table>")[0]
+    assert grid.count("<tr") == 3
+    assert grid.count('class="missing"') == 1
+    assert grid.count('class="open"') == 1
+
+
+def test_lanes_of_a_journal(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    entries = [
+        {
+            "kind": "start",
+            "at": "2026-11-20T10:23:02Z",
+            "command": "python train.py",
+            "folder": "/",
+        },
+        {"kind": "checkpoint", "at": "2026-11-20T10:23:03Z", "number": 1, "name": "Script <b>"},
+        {"kind": "section_begin", "at": "2026-11-20T10:23:04Z", "name": "logger"},
+        {"kind": "section_end", "at": "2026-11-20T10:23:09Z", "name": "logger"},
+        {"kind": "section_begin", "at": "2026-11-20T10:23:10Z", "name": "barrier"},
+        {"kind": "checkpoint", "at": "yesterday", "number": 2, "name": "of no moment"},
+    ]
+    lines = "\n".join(map(json.dumps, entries))
+    (ranks / "rank-0.jsonl").write_text(f"{lines}\n{{torn")
+    page = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)))
+    assert "10:23:03 checkpoint 1: Script &lt;b&gt;" in page
+    assert "logger: 5 s from 10:23:04" in page
+    assert "barrier, not left: 1 min 06 s from" in page
+    assert "of no moment" not in page
+    assert page.count('<g class="lane') == 2
+    assert "of its lines are torn" in page
+    assert "started 2026-11-20T10:23:02Z" in page
+
+
+def test_workers_have_a_tree_of_their_own(tmp_path: Path) -> None:
+    worker = look((user("Samples.__getitem__", 17, "data.py"),), pid=900, role="worker")
+    page = written(tmp_path, case_of(rank(0, IN_LOAD, children=[worker]), rank(1, IN_ALL_REDUCE)))
+    assert "Merged, DataLoader workers of ranks" in page
+    assert "worker 0/0, pid 900" in page
+
+
+def test_a_verdict_without_its_case_has_a_page(tmp_path: Path) -> None:
+    page = write_as("page", RunFolder(tmp_path), judge(alike(8)), None, run_folder="run")
+    assert ReadPage(page).open_elements == []
+    assert f"rank {ODD}" in page
