@@ -133,7 +133,7 @@ def how_it_ended(view: RankView) -> str:
     said = f": {words}" if words else ""
     number = ending_signal(view)
     if number is not None:
-        name = _name(number)
+        name = signal_name(number)
         why = killed_for_memory(view) if number == signal.SIGKILL else ""
         if number == signal.SIGABRT and _was_starting_server(view):
             why = OUR_SERVER
@@ -215,7 +215,8 @@ def ending_signal(view: RankView) -> int | None:
     return code - SHELL_BASE if code - SHELL_BASE in SHELL_SIGNALS else None
 
 
-def _name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return a signal's name; its number in words where this machine has no name for it."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -226,6 +226,8 @@ class ProcessState(Struct, frozen=True, kw_only=True):
             where the kernel does not tell. Downloads do not show in ``read_bytes``.
         rss_bytes: Resident memory.
         major_faults: Pages so far that had to be read from disk.
+        exit_code: Of one that failed and whose parent has not asked for it yet, as subprocess gives
+            it (negative: killed by that signal). None for all else, and where it is not shown.
         memory: Of the tightest limit that holds for it, None where that cannot be read.
         threads: Main thread first; at most 256, the rest counted in ``threads_left_out``.
     """
@@ -237,6 +239,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     cpu_s: float
     rss_bytes: int = 0
     major_faults: int = 0
+    exit_code: int | None = None
     memory: MemoryUse | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None

@@ -129,12 +129,18 @@ def _process_state(
         cpu_s=line.cpu_s,
         rss_bytes=line.rss_bytes,
         major_faults=line.major_faults,
+        exit_code=_failure(line),
         memory=memory_use(pid),
         read_bytes=read_bytes,
         written_bytes=written_bytes,
         threads=tuple(threads),
         threads_left_out=thread_count - len(threads),
     )
+
+
+def _failure(line: StatLine) -> int | None:
+    failed = line.state in "ZX" and line.exit_status
+    return os.waitstatus_to_exitcode(line.exit_status) if failed else None
 
 
 def _look_at_threads(

@@ -68,6 +68,15 @@ def test_a_reader_of_a_fifo_shows_the_descriptor_that_it_reads(
     assert len(state.threads[0].arguments) == 6
 
 
+def test_a_child_that_failed_keeps_its_exit_code_until_its_parent_asks() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    try:
+        state = until(lambda: (s := look(child.pid)).state == "Z" and s, "the child to end")
+        assert state.exit_code == 3
+    finally:
+        child.wait(10)
+
+
 def test_deadlocked_threads_both_wait_in_futex(program: StartProgram) -> None:
     running = program("deadlocked_threads.py")
     state = main_thread_in(running.pid, "futex")

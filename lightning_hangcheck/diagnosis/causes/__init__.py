@@ -10,6 +10,7 @@ __all__ = [
     "dataloader_worker",
     "fallback",
     "files",
+    "lost_child",
     "network",
     "own_code",
     "processes",

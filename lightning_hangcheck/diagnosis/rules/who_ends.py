@@ -133,7 +133,8 @@ class _Walk:
         pids = {one.pid for one in target.holders}
         pids |= {int(target.name)} if target.kind == "process" else set()
         if not pids:
-            return "nobody" if target.abandoned else "outside"
+            alone = target.kind == "shared" and bool(target.name)
+            return "nobody" if target.abandoned else "inside" if alone else "outside"
         following = [self._looks[pid] for pid in pids - self._seen if pid in self._looks]
         if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
             following = [look for look in following if look.role != "child"]

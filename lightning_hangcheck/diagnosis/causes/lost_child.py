@@ -1,0 +1,93 @@
+"""process_dead, of a child: a rank waits for what a process was to bring that it started.
+
+multiprocessing tells nobody that a process has died: a queue, an event or a semaphore that it was
+to fill, set or release is waited for as before. The parent has not asked how it ended, else the
+kernel would have forgotten it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightning_hangcheck.diagnosis.process_exit import signal_name
+from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.waits.wait_chain import may_help
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.diagnosis.job import RankReading
+
+FROM_PROCESSES = ("pipe", "shared")
+"""Waits that only processes end, of those that multiprocessing starts."""
+
+
+class _Lost(NamedTuple):
+    """A rank, and the child that failed before it could bring what the rank waits for."""
+
+    reading: RankReading
+    pid: int
+    exit_code: int
+
+    @property
+    def words(self) -> str:
+        """How the child ended."""
+        code = self.exit_code
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+        return f"its child pid {self.pid} {how}, and the rank has not asked for that"
+
+
+def lost_child(situation: Situation) -> Finding | None:
+    """Blame the suspects that wait for what only processes bring, after a child of theirs failed.
+
+    Not those that something from outside could help on, or a process that works. Proven where no
+    other thread is left in the rank either that might start the child anew.
+    """
+    lost = [
+        found
+        for reading in situation.suspects_that_are("idle")
+        if (found := _lost(reading)) is not None
+        and who_ends(situation, [reading]) in ("nobody", "inside")
+    ]
+    if not lost:
+        return None
+    readings, first = [one.reading for one in lost], lost[0]
+    who = [reading.rank for reading in readings]
+    sentence = join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        f"waited {duration(first.reading.silence_s)}",
+        f"{within(first.reading.place)} for what a process was to bring:",
+        first.words,
+    )
+    return blame(
+        readings,
+        cause="process_dead",
+        ended_by="nobody" if all(map(_is_alone, readings)) else "inside",
+        confidence=0.85 if situation.waited_for else 0.6,
+        sentence=sentence,
+        waited_for=situation.waited_for,
+        aspect="child_killed" if first.exit_code < 0 else "child_raised",
+        evidence=[EvidenceItem("kernel", one.reading.rank, one.words) for one in lost],
+    )
+
+
+LOST_CHILD = Rule(cause="process_dead", needs=("kernel",), find=lost_child)
+
+
+def _lost(reading: RankReading) -> _Lost | None:
+    if not any(target.kind in FROM_PROCESSES for target in reading.own_targets):
+        return None
+    for look in reading.view.processes:
+        state = look.samples[-1].kernel if look.samples else None
+        if look.role != "rank" and state is not None and state.exit_code:
+            return _Lost(reading, look.pid, state.exit_code)
+    return None
+
+
+def _is_alone(reading: RankReading) -> bool:
+    own = reading.view.own_process
+    stack = own.samples[-1].stack if own is not None and own.samples else None
+    return stack is not None and not any(map(may_help, stack.threads[1:]))

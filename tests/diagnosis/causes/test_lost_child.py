@@ -1,0 +1,65 @@
+"""process_dead of a child: a rank waits for what a process was to bring that it started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_BARRIER, IN_LOAD, job, look, rank, waiting_for
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis import judge
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.evidence import ProcessLook
+    from lightning_hangcheck.model.verdict import Verdict
+
+QUEUE = waiting_for("pipe", "read", "pipe:[8]", 701)
+EVENT = waiting_for("shared", "futex", "memory:[00:1c:8]")
+IDLE_ACTOR = look(IN_LOAD, pid=701, role="worker", **waiting_for("pipe", "read", "pipe:[9]", 101))
+
+
+def ended(exit_code: int | None) -> ProcessLook:
+    """A child that has ended, and whose parent has not asked how."""
+    seen = look(IN_LOAD, pid=700, role="child", state="Z")
+    samples = []
+    for one in seen.samples:
+        assert one.kernel is not None
+        samples.append(replace(one, stack=None, kernel=replace(one.kernel, exit_code=exit_code)))
+    return replace(seen, samples=tuple(samples))
+
+
+def told(*children: ProcessLook, silent: float = 6.0, **waits: object) -> Verdict:
+    """What is said of rank 1, for which rank 0 waits."""
+    stuck = rank(1, IN_LOAD, children=list(children), silent=silent, **waits)
+    return judge(job(rank(0, IN_BARRIER, silent=silent), stuck))
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"), [(-9, "was killed by SIGKILL"), (1, "exited with code 1")]
+)
+def test_a_child_that_failed_is_told_where_its_queue_is_waited_for(
+    exit_code: int, words: str
+) -> None:
+    verdict = told(ended(exit_code), IDLE_ACTOR, **QUEUE)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "process_dead")
+    assert f"its child pid 700 {words}" in verdict.summary
+
+
+def test_an_event_that_nobody_is_left_to_set_is_never_set() -> None:
+    verdict = told(ended(1), **EVENT)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "process_dead")
+
+
+def test_one_that_ended_well_or_may_not_be_asked_about_is_no_cause() -> None:
+    assert told(ended(None), IDLE_ACTOR, silent=40.0, **QUEUE).cause == "rank_stalled"
+
+
+def test_a_child_that_works_may_still_bring_it() -> None:
+    works = look(IN_LOAD, pid=701, role="worker", cpu=1.0)
+    assert told(ended(-9), works, silent=40.0, **QUEUE).cause != "process_dead"
+
+
+def test_who_waits_for_somebody_else_does_not_wait_for_the_child() -> None:
+    remote = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+    assert told(ended(-9), silent=40.0, **remote).cause == "network_wait"
