@@ -20,6 +20,8 @@ ROUND_COUNTS: dict[Launcher, str] = {
     "torchrun": "TORCHELASTIC_RESTART_COUNT",
     "slurm": "SLURM_RESTART_COUNT",
 }
+SLURM_SHELLS = ("bash", "interactive")
+"""Names of jobs for which Lightning does not believe SLURM's variables (fabric's slurm.py)."""
 
 
 class Identity(Struct, frozen=True, kw_only=True):
@@ -117,8 +119,8 @@ class _Reader:
 
 
 def _is_slurm_step(environment: Mapping[str, str]) -> bool:
-    """An srun step sets SLURM_STEP_ID; ``bash`` and ``interactive`` are shells, not steps."""
-    shell = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    """An srun step sets SLURM_STEP_ID; a shell is none."""
+    shell = environment.get("SLURM_JOB_NAME") in SLURM_SHELLS
     return "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment and not shell
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lightning_hangcheck.diagnosis.rules.contract import Finding
 from lightning_hangcheck.model.case import Case, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import (
     Frame,
@@ -18,6 +19,9 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
     WaitTarget,
 )
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import Cause
 
 SECOND = 1_000_000_000
 NOW_NS = 1_000 * SECOND
@@ -258,4 +262,17 @@ def job(*ranks: RankView, **fields: Any) -> Case:
             "ranks": ranks,
             **own,
         }
+    )
+
+
+def finding(cause: Cause, **fields: Any) -> Finding:
+    """What a rule found of the first rank, silent for five minutes in a computation."""
+    return Finding(
+        cause=cause,
+        culprits=(0,),
+        ended_by="unknown_pace",
+        confidence=0.5,
+        silence_s=301.0,
+        sentence="",
+        **fields,
     )

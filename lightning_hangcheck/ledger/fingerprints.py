@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from itertools import islice
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    import hashlib
     from collections.abc import Iterator
 
 WHOLE_BYTES = 64 * 1024 * 1024
@@ -75,7 +75,7 @@ def difference(before: Fingerprint, now: Fingerprint) -> str:
 
 def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
     whole = found.st_size <= WHOLE_BYTES
-    digest = hashlib.sha256()
+    digest = _sha256()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if whole:
@@ -96,7 +96,7 @@ def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
 
 def _of_folder(folder: Path) -> Fingerprint:
     files = sorted(islice(_files_of(folder), MOST_FILES + 1))
-    digest = hashlib.sha256()
+    digest = _sha256()
     for name, size, modified_ns in files[:MOST_FILES]:
         digest.update(f"{name}\0{size}\0{modified_ns}\0".encode(errors="surrogateescape"))
     several = f"{MOST_FILES:,} of its files" if len(files) > MOST_FILES else f"{len(files):,} files"
@@ -107,6 +107,13 @@ def _of_folder(folder: Path) -> Fingerprint:
         digest=digest.hexdigest(),
         how=f"names, sizes and times of {several}",
     )
+
+
+def _sha256() -> hashlib._Hash:
+    # it brings OpenSSL, which the watcher and a phase without files need not load
+    import hashlib
+
+    return hashlib.sha256()
 
 
 def _files_of(folder: Path) -> Iterator[tuple[str, int, int]]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.model.case import PhaseTime, Spent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lightning_hangcheck.model.beat import Beat, SaveMark
     from lightning_hangcheck.model.slugs import Phase
 
@@ -64,11 +66,10 @@ class Spending:
 
     def spent(self) -> Spent:
         """Return the sums so far."""
-        longest_first = sorted(self._seconds.items(), key=lambda item: -item[1])
         saved_step = (self._save.step or 0) if self._save is not None else 0
         (began, began_ns), (ended, ended_ns) = self._first_step or NEVER, self._last_step or NEVER
         return Spent(
-            phases=tuple(PhaseTime(phase, round(seconds, 3)) for phase, seconds in longest_first),
+            phases=longest_first(self._seconds),
             steps_unsaved=None if self._step is None else self._step - saved_step,
             saves=self._save.number if self._save is not None else 0,
             last_save_at=self._save.at if self._save is not None and self._save.number else None,
@@ -108,6 +109,12 @@ class _Epochs:
         self._last = (epoch, now_ns)
         if self._first is None or epoch < before:
             self._first = self._last
+
+
+def longest_first(seconds: Mapping[Phase, float]) -> tuple[PhaseTime, ...]:
+    """Write seconds by phase down, to the millisecond."""
+    phases = sorted(seconds.items(), key=lambda item: -item[1])
+    return tuple(PhaseTime(phase, round(spent, 3)) for phase, spent in phases)
 
 
 def rank_hours(world_size: int, seconds: float) -> float:

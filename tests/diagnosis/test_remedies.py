@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_LOAD, job, rank
+from cases import IN_LOAD, finding, job, rank
 
 from lightning_hangcheck.diagnosis.job import read_job
-from lightning_hangcheck.diagnosis.rules.contract import Finding
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 
 if TYPE_CHECKING:
@@ -24,15 +23,6 @@ JOB = read_job(job(rank(0, IN_LOAD)))
 def test_less_text_is_advised_only_where_text_is_made(
     cause: Cause, phase: Phase | None, advised: bool
 ) -> None:
-    finding = Finding(
-        cause=cause,
-        culprits=(0,),
-        ended_by="unknown_pace",
-        confidence=0.5,
-        silence_s=301.0,
-        sentence="",
-        phase=phase,
-    )
-    texts = [remedy.text for remedy in remedies_for(finding, JOB)]
+    texts = [remedy.text for remedy in remedies_for(finding(cause, phase=phase), JOB)]
     assert any("max_new_tokens=256, then 128" in text for text in texts) == advised
     assert texts

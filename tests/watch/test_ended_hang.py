@@ -165,6 +165,19 @@ def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_p
         end(process)
 
 
+def ended_when_ready(folder: Path, program: str) -> tuple[int, str]:
+    """Run a program, end the job by SIGTERM once it says ``ready``; return its code and stderr."""
+    process = start_run(folder, [sys.executable, "-c", program], **IMPATIENT)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        end(process)
+    return process.returncode, errors
+
+
 HANDLES_SIGTERM = """
 import signal, sys, time, pathlib
 import lightning_hangcheck as hc
@@ -182,15 +195,8 @@ while True:
 
 
 def test_a_healthy_job_that_saves_for_long_when_it_is_ended_is_left_alone(tmp_path: Path) -> None:
-    process = start_run(tmp_path, [sys.executable, "-c", HANDLES_SIGTERM], **IMPATIENT)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        end(process)
-    assert process.returncode == 3, "the command's own"
+    exit_code, errors = ended_when_ready(tmp_path, HANDLES_SIGTERM)
+    assert exit_code == 3, "the command's own"
     (verdict,) = told(tmp_path)
     assert verdict.verdict == "finished"
     assert "ended by SIGTERM sent to hangcheck run" in verdict.summary
@@ -214,14 +220,7 @@ while True:
 
 
 def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> None:
-    process = start_run(tmp_path, [sys.executable, "-c", STEPS_AND_SAVES], **IMPATIENT)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        end(process)
+    _, errors = ended_when_ready(tmp_path, STEPS_AND_SAVES)
     (line,) = [line for line in errors.splitlines() if line.startswith("FINISHED")]
     assert "the job was ended by SIGTERM sent to hangcheck run" in line
     assert re.search(

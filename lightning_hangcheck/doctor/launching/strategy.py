@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Check
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.doctor.places import beginning
+from lightning_hangcheck.files.apart import NoAnswerFromStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 NAME = "Trainer's strategy"
 READ_LIMIT_S = 2.0
-MOST_BYTES = 2**20
 
 
 def strategy_named(subject: Subject) -> tuple[Check, ...]:
@@ -40,8 +40,7 @@ def strategy_named(subject: Subject) -> tuple[Check, ...]:
 
 def _lines_with_auto(script: str) -> Iterator[int]:
     try:
-        source = apart(READ_LIMIT_S, lambda: Path(script).read_bytes()[:MOST_BYTES])
-        tree = ast.parse(source)
+        tree = ast.parse(beginning(Path(script), READ_LIMIT_S))
     except (OSError, NoAnswerFromStorage, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):

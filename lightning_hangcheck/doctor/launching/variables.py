@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Check
-from lightning_hangcheck.identity import identify
+from lightning_hangcheck.identity import SLURM_SHELLS, identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,8 +16,6 @@ NAME = "launch variables"
 TASKS = "SLURM tasks"
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-NOT_A_STEP = ("bash", "interactive")
-"""Job names for which Lightning does not believe SLURM's variables (fabric's slurm.py)."""
 
 
 def variables_agree(subject: Subject) -> tuple[Check, ...]:
@@ -44,7 +42,7 @@ def slurm_agrees(subject: Subject) -> tuple[Check, ...]:
         subject: The run.
     """
     environment, launch = subject.environment, subject.launch
-    if "SLURM_NTASKS" not in environment or environment.get("SLURM_JOB_NAME") in NOT_A_STEP:
+    if "SLURM_NTASKS" not in environment or environment.get("SLURM_JOB_NAME") in SLURM_SHELLS:
         return ()
     tasks = environment["SLURM_NTASKS"]
     in_step = "SLURM_STEP_ID" in environment

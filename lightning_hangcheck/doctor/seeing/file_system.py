@@ -10,6 +10,7 @@ from typing import NamedTuple
 import psutil
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.places import nearest
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, name_beside
 
@@ -35,7 +36,7 @@ def file_system_kind(run_dir: Path, time_limit_s: float = TIME_LIMIT_S) -> Check
     """
     folder = _absolute(run_dir)
     try:
-        there = apart(time_limit_s, lambda: _nearest(folder))
+        there = apart(time_limit_s, lambda: nearest(folder).resolve())
     except (OSError, NoAnswerFromStorage) as error:
         return Check(KIND, "failed", f"{folder} cannot be looked at: {error}", ELSEWHERE)
     return judge_kind(folder, kind_of(there))
@@ -109,14 +110,8 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would touch the disk
 
 
-def _nearest(folder: Path) -> Path:
-    while not folder.exists():
-        folder = folder.parent
-    return folder.resolve()
-
-
 def _make_file(folder: Path) -> Times:
-    trial = name_beside(_nearest(folder) / "hangcheck-doctor")
+    trial = name_beside(nearest(folder).resolve() / "hangcheck-doctor")
     before = time.time()
     os.close(os.open(trial, os.O_WRONLY | NEW_FILE, PRIVATE_FILE))
     try:

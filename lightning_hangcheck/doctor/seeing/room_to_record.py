@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.places import nearest
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, name_beside
 from lightning_hangcheck.session.session import SHARED_MEMORY
@@ -89,8 +90,7 @@ def _try_writing(folder: Path) -> int:
     Raises:
         OSError: It cannot be written.
     """
-    while not folder.exists():
-        folder = folder.parent
+    folder = nearest(folder)
     trial = name_beside(folder / "hangcheck-doctor")
     descriptor = os.open(trial, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
     try:

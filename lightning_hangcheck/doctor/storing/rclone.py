@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.doctor.check import Check
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.doctor.places import beginning
+from lightning_hangcheck.files.apart import NoAnswerFromStorage
 from lightning_hangcheck.text.redaction import redact_value
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 NAME = "rclone remotes"
 READ_LIMIT_S = 2.0
-MOST_BYTES = 2**20
 ENCRYPTED = "RCLONE_ENCRYPT_V"
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE")
 """Any of them lets ``env_auth`` find a key; so does a role of the machine, which is not seen."""
@@ -52,7 +52,7 @@ def remotes_complete(subject: Subject) -> tuple[Check, ...]:
     """
     file = config_file(subject.environment)
     try:
-        text = apart(READ_LIMIT_S, lambda: file.read_bytes()[:MOST_BYTES].decode(errors="replace"))
+        text = beginning(file, READ_LIMIT_S).decode(errors="replace")
     except FileNotFoundError:
         return ()
     except (OSError, NoAnswerFromStorage) as error:

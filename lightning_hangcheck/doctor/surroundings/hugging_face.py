@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.places import nearest
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.probes.waits.file_locks import file_locks, holders_of
 
@@ -81,10 +82,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 def _access(folder: Path) -> tuple[bool, bool]:
     """Whether it is there, and whether it, or what is above it, can be written."""
-    there = folder.is_dir()
-    while not folder.exists():
-        folder = folder.parent
-    return there, os.access(folder, os.W_OK | os.X_OK)
+    return folder.is_dir(), os.access(nearest(folder), os.W_OK | os.X_OK)
 
 
 def _lock_files(cache: Path) -> list[tuple[str, os.stat_result]]:

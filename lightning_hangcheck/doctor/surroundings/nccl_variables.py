@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.surroundings.versions import numbers
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.subject import Subject
@@ -67,8 +68,7 @@ def backend_generation(_: Subject, torch: str | None = None) -> tuple[Check, ...
         known = torch or version("torch")
     except PackageNotFoundError:
         return ()
-    numbers = tuple(int(part) for part in known.split("+")[0].split(".")[:2])
-    if numbers >= SECOND_GENERATION:
+    if numbers(known) >= SECOND_GENERATION:
         found = f"torch {known} takes nccl2; collectives on it are recorded by hangcheck run"
         return (Check(BACKEND, "ok", found),)
     return (Check(BACKEND, "ok", f"torch {known} takes the first one, with a flight record"),)

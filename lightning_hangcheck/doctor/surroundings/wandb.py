@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.places import beginning
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ SILENT_MODES = ("disabled", "offline", "dryrun")
 ANSWER_LIMIT_S = 3.0
 READ_LIMIT_S = 1.0
 OFFLINE = "export WANDB_MODE=offline, and later: wandb sync wandb/offline-run-*"
-MOST_BYTES = 2**20
 
 
 def wandb_ready(subject: Subject) -> tuple[Check, ...]:
@@ -80,9 +80,7 @@ def _is_used(subject: Subject) -> bool:
     if script is None:
         return False
     try:
-        return (
-            b"wandb" in apart(READ_LIMIT_S, lambda: Path(script).read_bytes()[:MOST_BYTES]).lower()
-        )
+        return b"wandb" in beginning(Path(script), READ_LIMIT_S).lower()
     except (OSError, NoAnswerFromStorage):
         return False
 

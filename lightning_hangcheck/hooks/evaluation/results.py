@@ -76,12 +76,18 @@ def complaints(
         begun_at: When this evaluation began, as `time.time` tells it.
     """
     path = _of_step(expected, step)
-    found = [_wrong(path, partial(_check, path, expected, begun_at))]
+    checks = {path: (str(path), partial(_check, path, expected, begun_at))}
     for earlier in so_far:
         other = _of_step(expected, earlier)
-        if other != path:
-            wrong = _wrong(other, partial(_is_there, other))
-            found.append(wrong and wrong.replace(str(other), f"{other} of step {earlier}", 1))
+        checks.setdefault(other, (f"{other} of step {earlier}", partial(_is_there, other)))
+    found = []
+    for name, check in checks.values():
+        try:
+            found.append(_wrong(name, check))
+        except NoAnswer as error:
+            # each further file would take as long again, while the other ranks wait
+            found.append(f"{name} is not read: {error}")
+            break
     return [one for one in found if one]
 
 
@@ -89,16 +95,20 @@ def _of_step(expected: Expected, step: Step) -> Path:
     return Path(expected.path.replace("{step}", str(step)))
 
 
-def _wrong(path: Path, check: partial[None]) -> str:
-    """Run a check of a file on storage that may not answer; return what is wrong, in words."""
+def _wrong(name: str, check: partial[None]) -> str:
+    """Run a check of a file; return what is wrong, in words.
+
+    Raises:
+        NoAnswer: Its storage does not answer.
+    """
     try:
         within(READ_LIMIT_S, check)
-    except (_NotRight, NoAnswer) as error:
-        return f"{path} {'is not read: ' if isinstance(error, NoAnswer) else ''}{error}"
+    except _NotRight as error:
+        return f"{name} {error}"
     except FileNotFoundError:
-        return f"{path} is not there"
+        return f"{name} is not there"
     except (OSError, ValueError, csv.Error) as error:
-        return f"{path} cannot be read ({error})"
+        return f"{name} cannot be read ({error})"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.reading.wording import duration
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, listed, plain
 from lightning_hangcheck.report.plain_logs.picture import meanings
 from lightning_hangcheck.report.plain_logs.reading import read_logs
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 16
 MOST_MEANINGS = 12
-MINUTE_S = 60.0
 WHAT_NOW = (
     "while it still runs: hangcheck attach, which reads what each rank does now",
     "next time: hangcheck run -- COMMAND, which tells it by itself",
@@ -45,7 +45,7 @@ def render(logs: Logs) -> str:
         shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows")
     unseen = [f"{file} is long: only its newest 64 MB were read" for file in logs.cut]
     lines = [
-        f"{_how_many(logs)}, last written {_ago(logs.silent_for_s)}",
+        f"{_how_many(logs)}, last written {duration(logs.silent_for_s)} ago",
         "",
         *shown,
         *([""] if shown else []),
@@ -87,7 +87,3 @@ def _how_many(logs: Logs) -> str:
     known = {end.rank for end in logs.ends.ranks if end.rank is not None} | set(logs.ends.queues)
     of = f" of {logs.ends.world_size}" if logs.ends.world_size else ""
     return f"logs of {len(known)}{of} ranks"
-
-
-def _ago(seconds: float) -> str:
-    return f"{seconds:.0f} s ago" if seconds < 2 * MINUTE_S else f"{seconds / MINUTE_S:.0f} min ago"

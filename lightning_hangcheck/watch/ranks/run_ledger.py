@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.records import Run
-from lightning_hangcheck.model.case import PhaseTime
+from lightning_hangcheck.ledger.spending import longest_first
 from lightning_hangcheck.probes.gpu.use import gpu_names
 from lightning_hangcheck.rundir.journal_reader import read_journal
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.ledger.stalls import Stall
+    from lightning_hangcheck.model.case import PhaseTime
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
@@ -111,5 +112,4 @@ def _spent(roster: Roster) -> tuple[PhaseTime, ...]:
     for rank in roster.ranks.values():
         for one in rank.spending.spent().phases:
             seconds[one.phase] = seconds.get(one.phase, 0.0) + one.seconds
-    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
-    return tuple(PhaseTime(phase, round(spent, 3)) for phase, spent in longest_first)
+    return longest_first(seconds)

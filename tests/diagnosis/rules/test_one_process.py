@@ -14,6 +14,7 @@ from cases import (
     IN_WANDB,
     LOCKED,
     MAIN,
+    finding,
     gone,
     job,
     rank,
@@ -27,7 +28,6 @@ from cases import waiting_for as waits
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.job import read_job
-from lightning_hangcheck.diagnosis.rules.contract import Finding
 from lightning_hangcheck.diagnosis.rules.engine import RULES
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 from lightning_hangcheck.model.evidence import Gap, MemoryUse
@@ -123,18 +123,8 @@ def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
     known = causes_file().cause[cause].remedies
     aspects = {(remedy.aspect, remedy.phase) for remedy in known}
     for aspect, phase in aspects | {(None, None)}:
-        finding = Finding(
-            cause=cause,
-            culprits=(0,),
-            ended_by="unknown_pace",
-            confidence=0.5,
-            silence_s=301.0,
-            sentence="",
-            aspect=aspect,
-            phase=phase,
-            place=IN_LOAD[-1],
-        )
-        for remedy in remedies_for(finding, read_job(job(alone(IN_LOAD)))):
+        found = finding(cause, aspect=aspect, phase=phase, place=IN_LOAD[-1])
+        for remedy in remedies_for(found, read_job(job(alone(IN_LOAD)))):
             assert not OF_SEVERAL.search(remedy.text)
     if cause in NEVER_ALONE:
-        assert remedies_for(finding, read_job(several))
+        assert remedies_for(found, read_job(several))

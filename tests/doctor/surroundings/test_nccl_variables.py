@@ -30,7 +30,10 @@ def test_a_recorder_that_is_off_is_a_warning(name: str, size: str, status: str) 
     assert check.status == status
 
 
-@pytest.mark.parametrize(("torch", "named"), [("2.13.0+cpu", "first one"), ("2.15.1", "nccl2")])
+@pytest.mark.parametrize(
+    ("torch", "named"),
+    [("2.13.0+cpu", "first one"), ("2.15.1", "nccl2"), ("2.16a0+git1", "nccl2")],
+)
 def test_the_generation_follows_from_the_version(torch: str, named: str) -> None:
     (check,) = backend_generation(subject(), torch)
     assert (check.status, named in check.sentence) == ("ok", True)

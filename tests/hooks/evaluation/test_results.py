@@ -106,6 +106,17 @@ def test_a_storage_that_does_not_answer_is_named_within_the_limit(
     os.close(os.open(tmp_path / "scores.jsonl", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
 
 
+def test_a_storage_that_does_not_answer_is_not_asked_for_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "READ_LIMIT_S", 0.2)
+    os.mkfifo(tmp_path / "step_3.csv")
+    expected = Expected(path=str(tmp_path / "step_{step}.csv"), rows=2)
+    (found,) = complaints(expected, 3, [1, 2, 3], begun_at=time.time())
+    assert found == f"{tmp_path}/step_3.csv is not read: no answer within 0.2 s"
+    os.close(os.open(tmp_path / "step_3.csv", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
+
+
 def test_a_long_text_in_a_cell_is_read_and_the_limit_of_the_process_stays(tmp_path: Path) -> None:
     before = csv.field_size_limit()
     assert said(tmp_path / "scores.csv", f"name,text\na,{'x' * 2 * before}\n", rows=1) == ""
