@@ -19,7 +19,7 @@ BETWEEN, BELOW = 26, 64
 MARGIN = 14
 MOST_BESIDE = 4
 """Nodes in a row; more of the same height go on below."""
-ASIDE = (WIDTH // 2 + BETWEEN) * 4 // 3
+ASIDE = (WIDTH // 2 + 2 * BETWEEN) * 4 // 3
 """How far beside the nodes an edge has its handles that passes by other rows."""
 ROOM_ABOVE = 34
 """For the arcs between nodes of one row."""
