@@ -69,12 +69,7 @@ def report(
     be used.
     """
     forms: dict[Form, bool] = {"page": page is not None, "issue": as_issue, "prompt": as_prompt}
-    asked = [form for form, is_asked in forms.items() if is_asked]
-    if len(asked) + as_json + of_logs > 1:
-        raise BadUsage(
-            "report writes one form at a time",
-            "name one of --json, --html, --issue, --prompt, --log",
-        )
+    form = _one_of([name for name, asked in forms.items() if asked], as_json + of_logs)
     if of_logs:
         click.echo(_of_logs(paths), nl=False)
         return 0
@@ -89,8 +84,8 @@ def report(
     folder = _find(run_dir)
     shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
-    if asked:
-        _write(_formed(asked[0], folder, saved, shown_folder), page)
+    if form is not None:
+        _write(_formed(form, folder, saved, shown_folder), page)
     elif as_json:
         click.echo(render_json(_verdict_of(saved, shown_folder)), nl=False)
     elif saved.verdict is None:
@@ -100,6 +95,15 @@ def report(
         show(terminal.render(saved.case, judged, shown_folder))
         click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
     return 0
+
+
+def _one_of(forms: list[Form], others: int) -> Form | None:
+    if len(forms) + others > 1:
+        raise BadUsage(
+            "report writes one form at a time",
+            "name one of --json, --html, --issue, --prompt, --log",
+        )
+    return forms[0] if forms else None
 
 
 def _formed(form: Form, folder: RunFolder, saved: SavedRun, shown_folder: str) -> str:

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.model.verdict import RankState
-from lightning_hangcheck.report.rank_rows import Situation, edges_by_source, name_ranks, situations
+from lightning_hangcheck.report.rank_rows import (
+    Place,
+    Situation,
+    edges_by_source,
+    name_ranks,
+    situations,
+)
 from lightning_hangcheck.text.rank_ranges import parse_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.model.verdict import Verdict
 
 
@@ -43,6 +51,21 @@ class EqualRanks(Struct, frozen=True, kw_only=True):
         place = self.situation.place
         where = f"{place.function} {place.line}".strip()
         return where or self.situation.doing or self.situation.phase
+
+
+def waiting_alike(groups: Sequence[EqualRanks]) -> tuple[EqualRanks, ...]:
+    """Merge groups that wait for the same and differ only in where they stand."""
+    merged: dict[Situation, list[EqualRanks]] = {}
+    for group in groups:
+        merged.setdefault(group.situation._replace(place=Place(), phase=""), []).append(group)
+    return tuple(
+        EqualRanks(
+            situation=several[0].situation if len(several) == 1 else situation,
+            ranks=tuple(sorted(rank for group in several for rank in group.ranks)),
+            example=several[0].example,
+        )
+        for situation, several in merged.items()
+    )
 
 
 def equal_ranks(verdict: Verdict) -> tuple[EqualRanks, ...]:

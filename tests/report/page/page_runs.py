@@ -5,10 +5,22 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
-from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, NOW_NS, rank, user
+import msgspec
+from cases import (
+    IN_ALL_REDUCE,
+    IN_LOAD,
+    MAIN,
+    NOW_NS,
+    look,
+    rank,
+    torch,
+    user,
+    with_threads,
+)
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case, RunFacts
+from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.report.page.forms import write_as
 from lightning_hangcheck.rundir.layout import RunFolder
 
@@ -45,6 +57,20 @@ def all_different(world_size: int) -> Case:
             for r in range(world_size)
         )
     )
+
+
+def deep(world_size: int) -> Case:
+    """The same, with deep stacks of libraries, threads and workers, all of them different."""
+    views = []
+    for number in range(world_size):
+        frames = tuple(torch(f"inner_{number}_{depth}", "nn/modules/m.py") for depth in range(50))
+        others = [ThreadStack(tid=9000 + n, name=f"t{n}", frames=frames) for n in range(8)]
+        workers = [look(frames, pid=5000 + n, role="worker", index=n) for n in range(4)]
+        stack = (*frames, *(IN_LOAD if number == ODD else IN_ALL_REDUCE))
+        views.append(with_threads(rank(number, stack), *others))
+        processes = (*views[-1].processes, *workers)
+        views[-1] = msgspec.structs.replace(views[-1], processes=processes)
+    return case_of(*views)
 
 
 def written(folder: Path, case: Case, verdict: Verdict | None = None, form: Form = "page") -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, look, rank, user
-from page_runs import ODD, ReadPage, alike, case_of, written
+from page_runs import ODD, ReadPage, alike, all_different, case_of, written
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case
@@ -60,6 +60,12 @@ def test_a_cycle_is_marked_as_one(tmp_path: Path) -> None:
     page = written(tmp_path, case, verdict)
     assert page.count('class="node culprit cycle"') == 3
     assert page.count('class="edge cycle"') == 3
+
+
+def test_ranks_that_wait_alike_are_one_node_where_each_stands_elsewhere(tmp_path: Path) -> None:
+    page = written(tmp_path, all_different(64))
+    assert page.count('class="node') == 2
+    assert "ranks 0-4,6-63 wait" in page
 
 
 def test_a_chain_of_ranks_in_one_place_is_no_cycle(tmp_path: Path) -> None:
@@ -126,6 +132,17 @@ def test_the_hole_in_the_collectives(tmp_path: Path) -> None:
     assert grid.count("<tr") == 3
     assert grid.count('class="missing"') == 1
     assert grid.count('class="open"') == 1
+
+
+def test_operations_that_differ_are_marked(tmp_path: Path) -> None:
+    views = [rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)]
+    for number, op in enumerate(("all_reduce", "barrier")):
+        entry = CollectiveEntry(seq=1, op=op)
+        record = CollectiveRecord(group="0", ranks=(0, 1), last_enqueued=1, entries=(entry,))
+        flight = FlightRecord(taken_ns=0, groups=(record,))
+        views[number] = msgspec.structs.replace(views[number], flight=flight)
+    page = written(tmp_path, case_of(*views))
+    assert page.partition('class="grid"')[2].count('class="apart"') == 2 + 1, "cells and legend"
 
 
 def test_lanes_of_a_journal(tmp_path: Path) -> None:

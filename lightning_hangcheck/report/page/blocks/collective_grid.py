@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 10
 MOST_GROUPS = 12
 MOST_ROWS = 24
-Entered = Literal["ended", "open", "missing", "unkept"]
+Entered = Literal["ended", "open", "apart", "missing", "unkept"]
 UNNAMED = "undefined"
 """What torch says of a group to which the program gave no description."""
 WORDS: dict[Entered, str] = {
     "ended": "entered and ended",
     "open": "entered, not ended",
+    "apart": "entered another operation than others",
     "missing": "not entered",
     "unkept": "entered, no longer in the record",
 }
@@ -59,7 +60,7 @@ class CollectiveGrid(Struct, frozen=True, kw_only=True):
 
 
 def collective_grids(facts: PageFacts) -> tuple[CollectiveGrid, ...]:
-    """Lay out the groups of which the flight records tell, those with a hole first."""
+    """Lay out the groups of which the flight records tell, those first where ranks part."""
     groups: dict[str, dict[int, CollectiveRecord]] = {}
     for rank, view in views_of(facts).items():
         for record in view.flight.groups if view.flight is not None else ():
@@ -67,12 +68,12 @@ def collective_grids(facts: PageFacts) -> tuple[CollectiveGrid, ...]:
                 groups.setdefault(record.group, {})[rank] = record
     culprits = frozenset(facts.verdict.culprits)
     grids = [_grid(name, records, culprits) for name, records in groups.items()]
-    return tuple(sorted(filter(None, grids), key=_without_hole)[:MOST_GROUPS])
+    return tuple(sorted(filter(None, grids), key=_alike)[:MOST_GROUPS])
 
 
-def _without_hole(grid: CollectiveGrid | None) -> bool:
+def _alike(grid: CollectiveGrid | None) -> bool:
     rows = grid.rows if grid is not None else ()
-    return not any(cell.entered == "missing" for row in rows for cell in row.cells)
+    return not any(cell.entered in ("missing", "apart") for row in rows for cell in row.cells)
 
 
 def _grid(
@@ -84,8 +85,8 @@ def _grid(
     if not numbers:
         return None
     rows: dict[tuple[GridCell, ...], list[int]] = {}
-    for rank, record in records.items():
-        rows.setdefault(_cells(record, numbers), []).append(rank)
+    for rank, cells in _told_apart({r: _cells(one, numbers) for r, one in records.items()}).items():
+        rows.setdefault(cells, []).append(rank)
     ordered = sorted(rows.items(), key=lambda row: (culprits.isdisjoint(row[1]), row[1]))
     told = (one.description for one in records.values())
     titled = next((text for text in told if text not in ("", UNNAMED)), "")
@@ -98,6 +99,19 @@ def _grid(
         ),
         rows_left_out=max(0, len(ordered) - MOST_ROWS),
     )
+
+
+def _told_apart(cells: Mapping[int, tuple[GridCell, ...]]) -> dict[int, tuple[GridCell, ...]]:
+    """Mark the numbers at which ranks entered operations of different names."""
+    columns = zip(*cells.values(), strict=True)
+    apart = [len({cell.operation for cell in column if cell.operation}) > 1 for column in columns]
+    return {
+        rank: tuple(
+            GridCell("apart", cell.operation) if differs and cell.operation else cell
+            for cell, differs in zip(row, apart, strict=True)
+        )
+        for rank, row in cells.items()
+    }
 
 
 def _cells(record: CollectiveRecord, numbers: Sequence[int]) -> tuple[GridCell, ...]:

@@ -17,7 +17,9 @@ WIDTH, HEIGHT = 210, 46
 """Of a node: 30 characters of 12 pixels in the smaller of its two lines."""
 BETWEEN, BELOW = 26, 64
 MARGIN = 14
-ASIDE = (WIDTH // 2 + BETWEEN) * 4 // 3
+MOST_BESIDE = 4
+"""Nodes in a row; more of the same height go on below."""
+ASIDE = (WIDTH // 2 + 2 * BETWEEN) * 4 // 3
 """How far beside the nodes an edge has its handles that passes by other rows."""
 ROOM_ABOVE = 34
 """For the arcs between nodes of one row."""
@@ -59,19 +61,18 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
     Args:
         graph: With at least one node.
     """
-    rows: dict[int, list[GraphNode]] = {}
-    for node in graph.nodes:
-        rows.setdefault(graph.heights.get(node.key, 0), []).append(node)
-    widest = max(map(len, rows.values()))
-    room = ROOM_ABOVE if _has_arcs(graph) else 0
-    width = 2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + (ASIDE if len(rows) > 2 else 0)
+    rows = _rows(graph)
+    widest = max(map(len, rows))
+    row_of = {node.key: number for number, row in enumerate(rows) for node in row}
+    arcs = any(row_of[edge.source] == row_of[edge.target] for edge in graph.edges)
+    room = ROOM_ABOVE if arcs else 0
     corners: dict[str, tuple[int, int]] = {}
-    for row, height in enumerate(sorted(rows, reverse=True)):
-        members = rows[height]
+    for number, members in enumerate(rows):
         start = MARGIN + (widest - len(members)) * (WIDTH + BETWEEN) // 2
         for column, node in enumerate(members):
             x = start + column * (WIDTH + BETWEEN)
-            corners[node.key] = (x, MARGIN + room + row * (HEIGHT + BELOW))
+            corners[node.key] = (x, MARGIN + room + number * (HEIGHT + BELOW))
+    width = 2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + (ASIDE if len(rows) > 2 else 0)
     return GraphDrawing(
         width=width,
         height=2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
@@ -80,14 +81,21 @@ def draw_graph(graph: WaitGraph) -> GraphDrawing:
     )
 
 
-def _has_arcs(graph: WaitGraph) -> bool:
-    heights = graph.heights
-    return any(heights[edge.source] == heights[edge.target] for edge in graph.edges)
-
-
 def shortened(text: str, most: int) -> str:
     """Cut a text to so many characters, the last of which then says that there is more."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _rows(graph: WaitGraph) -> list[list[GraphNode]]:
+    """Nodes of one height stand beside each other, as many as fit."""
+    heights: dict[int, list[GraphNode]] = {}
+    for node in graph.nodes:
+        heights.setdefault(graph.heights.get(node.key, 0), []).append(node)
+    return [
+        members[first : first + MOST_BESIDE]
+        for _, members in sorted(heights.items(), reverse=True)
+        for first in range(0, len(members), MOST_BESIDE)
+    ]
 
 
 def _placed(node: GraphNode, x: int, y: int) -> PlacedNode:
@@ -123,8 +131,9 @@ def _path(source: tuple[int, int], target: tuple[int, int], number: int) -> tupl
         end = edge_y + (-3 if above else 3)
         path = f"M{middle} {edge_y}C{middle} {bow} {to_middle} {bow} {to_middle} {end}"
         return path, (middle + to_middle) // 2, edge_y + (-24 if above else 34)
-    start_y, end_y = y + HEIGHT, to_y - 3
-    if end_y - start_y > BELOW:
+    downwards = y < to_y
+    start_y, end_y = (y + HEIGHT, to_y - 3) if downwards else (y, to_y + HEIGHT + 3)
+    if abs(end_y - start_y) > BELOW:
         return _around(middle, start_y, to_middle, end_y)
     half = (start_y + end_y) // 2
     path = f"M{middle} {start_y}C{middle} {half} {to_middle} {half} {to_middle} {end_y}"

@@ -27,6 +27,8 @@ MOST_OPENED = 12
 """Ranks whose threads are shown, culprits first."""
 MOST_PROCESSES, MOST_THREADS = 6, 24
 """Of a rank, and of a process with Python frames."""
+MOST_FRAMES = 1_200
+"""Of all processes together, some 250 bytes each on the page."""
 
 
 class KernelRow(Struct, frozen=True, kw_only=True):
@@ -75,12 +77,16 @@ def kernel_rows(facts: PageFacts) -> tuple[KernelRow, ...]:
 
 
 def shown_processes(facts: PageFacts) -> tuple[ShownProcess, ...]:
-    """Return the threads of culprits, and of one rank of each other group."""
-    found = []
+    """Return the threads of culprits, and of one rank of each other group, as far as they fit."""
+    found: list[ShownProcess] = []
+    left = MOST_FRAMES
     for rank, look in _looks(facts, MOST_OPENED):
         sample = next((one for one in reversed(look.samples) if one.stack is not None), None)
         if sample is None or sample.stack is None:
             continue
+        left -= sum(len(thread.frames) for thread in sample.stack.threads[:MOST_THREADS])
+        if left < 0 and found:
+            break
         found.append(
             ShownProcess(
                 who=_who(rank, look),

@@ -5,7 +5,7 @@ Frames of libraries are folded; what parts the odd ranks from the majority stand
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.verdict import StackGroup, Verdict
 
-MOST_GROUPS = 64
-"""Stacks that are merged: the culprits' and the largest others'."""
+MOST_FRAMES = 1_600
+"""Of the stacks that are merged (the culprits', then the largest others'), were none shared; some
+300 bytes each on the page."""
 LONGEST_RANKS = 60
 
 
@@ -68,19 +69,25 @@ class StackDiff(Struct, frozen=True, kw_only=True):
     majority_frames: tuple[Line, ...]
 
 
-def stack_trees(verdict: Verdict) -> tuple[tuple[str, tuple[Branch, ...]], ...]:
-    """Merge the stacks of the ranks, and those of their workers.
+class StackTree(Struct, frozen=True, kw_only=True):
+    """The merged stacks of one kind of process."""
 
-    Returns:
-        Each kind of process that has stacks, with its tree.
-    """
+    title: str
+    branches: tuple[Branch, ...]
+    left_out: int
+
+
+def stack_trees(verdict: Verdict) -> tuple[StackTree, ...]:
+    """Merge the stacks of the ranks, and those of their workers."""
     trees = []
     for process, title in (("rank", "ranks"), ("worker", "DataLoader workers of ranks")):
-        groups = _chosen([one for one in verdict.stack_groups if one.process == process], verdict)
+        every = [one for one in verdict.stack_groups if one.process == process]
+        groups = _chosen(every, verdict)
         if groups:
             stacks = [(group.frames, frozenset(parse_ranks(group.ranks))) for group in groups]
             tree = _Tree(process, frozenset(verdict.culprits), stacks)
-            trees.append((title, tree.branches()))
+            left_out = len(every) - len(groups)
+            trees.append(StackTree(title=title, branches=tree.branches(), left_out=left_out))
     return tuple(trees)
 
 
@@ -143,7 +150,8 @@ def _chosen(groups: Sequence[StackGroup], verdict: Verdict) -> list[StackGroup]:
     """They come largest first."""
     culprits = set(verdict.culprits)
     blamed_first = sorted(groups, key=lambda one: culprits.isdisjoint(parse_ranks(one.ranks)))
-    return blamed_first[:MOST_GROUPS]
+    so_far = accumulate(len(group.frames) for group in blamed_first)
+    return [one for one, frames in zip(blamed_first, so_far, strict=True) if frames <= MOST_FRAMES]
 
 
 class _Tree:

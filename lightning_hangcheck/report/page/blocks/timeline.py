@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MarkKind = Literal["checkpoint", "saved", "collective", "progress", "end"]
 BarKind = Literal["section", "open", "stall"]
-MOST_ITEMS = 2_400
+MOST_ITEMS = 1_200
 """Of all lanes together, some 150 bytes each on the page."""
 MOST_COLLECTIVES = 20
 DEEPEST = 2

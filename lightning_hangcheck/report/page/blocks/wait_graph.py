@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.report.page.equal_ranks import waiting_alike
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.rank_rows import name_ranks, short_path
 from lightning_hangcheck.text.rank_ranges import format_ranks
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 MOST_OPENED = 8
 """Culprits with a node each; more of them are grouped as the others are."""
+MOST_GROUPS = 8
+"""Of ranks; of more, those are one that wait alike, wherever they stand."""
 MOST_NODES = 40
-REST = "rest"
 
 
 class GraphNode(Struct, frozen=True, kw_only=True):
@@ -67,7 +69,7 @@ def wait_graph(verdict: Verdict, groups: Sequence[EqualRanks]) -> WaitGraph:
         verdict: With the edges.
         groups: Of its ranks.
     """
-    nodes = _rank_nodes(verdict, groups)
+    nodes = _rank_nodes(verdict, groups if len(groups) <= MOST_GROUPS else waiting_alike(groups))
     key_of = {rank: key for key, (_, ranks) in nodes.items() for rank in ranks}
     throughs: dict[tuple[str, str], dict[str, None]] = {}
     for edge in verdict.wait_for:
