@@ -7,10 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.earlier_work import read_ledger
 from lightning_hangcheck.doctor.launching.earlier_runs import expect
-from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.records import Run
 from lightning_hangcheck.text.amounts import seconds_in_words
 from lightning_hangcheck.text.shown_command import show_command
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 NAME = "time left"
 LEAST_S = 600.0
 """Less than ten minutes is not enough for start, one checkpoint and an orderly end."""
-READ_LIMIT_S = 2.0
 ROOM = 1.2
 """Times what a run should take: nodes differ by that much."""
 
@@ -54,12 +51,7 @@ def _expected(subject: Subject) -> Expected | None:
     """None without a ledger, or without an earlier run of this command in it."""
     if not subject.command:
         return None
-    ledger = book.find_ledger(subject.environment.get("HANGCHECK_LEDGER") or None)
-    try:
-        pages = apart(READ_LIMIT_S, lambda: book.read(ledger))
-    except (UnreadableRun, NoAnswerFromStorage):
-        return None
-    runs = [line for line in pages.lines if isinstance(line, Run)]
+    runs = [line for line in read_ledger(subject).lines if isinstance(line, Run)]
     return expect(_as_kept(subject.command), runs)
 
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from lightning_hangcheck.doctor.needed.backbone import TIME_LIMIT_S, model_fits
+from lightning_hangcheck.doctor.needed.belonging import (
+    LOOK_LIMIT_S,
+    NAME,
+    files_belong_together,
+)
 from lightning_hangcheck.doctor.needed.files import needed_files
 from lightning_hangcheck.doctor.question import Question
 
@@ -17,6 +22,14 @@ DATA = (
         "a rank that finds nothing, or yesterday's file, fails or waits while the others go on",
         needed_files,
         limit_s=30.0,
+    ),
+    Question(
+        GROUP,
+        NAME,
+        "what the ledger tells of the phases that made what --needs names, and from what",
+        "labels of one version beside tokens of another train without an error, and for nothing",
+        files_belong_together,
+        limit_s=LOOK_LIMIT_S + 4.0,
     ),
     Question(
         GROUP,

@@ -9,13 +9,14 @@ import fnmatch
 import os
 import shutil
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.doctor.storing.tree import tree
 from lightning_hangcheck.doctor.subject import DEPTH
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.text.amounts import bytes_in_words, several
+from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.subject import Subject
@@ -58,6 +59,32 @@ class Found(NamedTuple):
         return max(sizes.values(), default=0)
 
 
+class Trial(NamedTuple):
+    """Seconds that 8 MiB took.
+
+    Attributes:
+        sync_s: Until the disk has them; of a store elsewhere until it has taken the file.
+        read_s: A disk of this machine reads from memory what was just written.
+    """
+
+    write_s: float
+    sync_s: float
+    read_s: float
+
+    @property
+    def save_s(self) -> float:
+        """Until they are safe."""
+        return self.write_s + self.sync_s
+
+    @property
+    def in_words(self) -> str:
+        """The rates, and how long it took until they were safe."""
+        return (
+            f"written at {_rate(self.write_s)}, synchronised in {seconds_in_words(self.sync_s)} "
+            f"({_rate(self.save_s)} together), read back at {_rate(self.read_s)}"
+        )
+
+
 def checkpoints_there(subject: Subject) -> tuple[Check, ...]:
     """Look at the place of the checkpoints, and for the files that are expected in it.
 
@@ -91,21 +118,20 @@ def checkpoints_writable(subject: Subject) -> tuple[Check, ...]:
     if url is None:
         return ()
     try:
-        rate = apart(WRITE_LIMIT_S, lambda: _write(url))
+        trial = apart(WRITE_LIMIT_S, lambda: _write(url))
         found = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
     except NotThere:
         return ()  # `checkpoints_there` says so
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
         return (_unusable(WRITING, url, error),)
-    speed = f"{bytes_in_words(rate)}/s"
+    speed = trial.in_words
     if found.largest:
-        speed += (
-            f", a checkpoint of {bytes_in_words(found.largest)} in {found.largest / rate:.1f} s"
-        )
+        takes = seconds_in_words(found.largest / TRIAL_BYTES * trial.save_s)
+        speed += f"; at this rate saving {bytes_in_words(found.largest)} takes {takes}"
     if found.free is not None and found.free < KEPT_AT_ONCE * found.largest:
         left = f"{bytes_in_words(found.free)} are left, less than two checkpoints take; {speed}"
         return (Check(WRITING, "failed", left, f"free some space: du -sh {url}/*"),)
-    return (Check(WRITING, "ok", f"{speed}, with sync and reading back"),)
+    return (Check(WRITING, "ok", speed),)
 
 
 def _look(url: str, depth: int) -> Found:
@@ -125,22 +151,25 @@ def _look(url: str, depth: int) -> Found:
     return Found(files, shutil.disk_usage(root).free if local else None)
 
 
-def _write(url: str) -> float:
-    """Return bytes a second, there and back."""
+def _write(url: str) -> Trial:
+    """Write, synchronise where it is a folder of this machine, and read back."""
     system, root = _open(url)
     if not system.exists(root):
         raise NotThere(url)
     trial, data = f"{root.rstrip('/')}/{TRIAL}{os.getpid()}", os.urandom(TRIAL_BYTES)
-    began = time.monotonic()
+    moments = [time.monotonic()]
     try:
         with system.open(trial, "wb") as file:
             file.write(data)
             file.flush()
+            moments.append(time.monotonic())
             if "file" in system.protocol:
                 os.fsync(file.fileno())
+        moments.append(time.monotonic())
         if system.cat_file(trial) != data:
             raise OSError("what was read is not what was written")
-        return TRIAL_BYTES / (time.monotonic() - began)
+        moments.append(time.monotonic())
+        return Trial(*(after - before for before, after in pairwise(moments)))
     finally:
         if system.exists(trial):
             system.rm_file(trial)
@@ -151,6 +180,10 @@ def _open(url: str) -> tuple[Any, str]:
 
     system, root = fsspec.core.url_to_fs(url)
     return system, str(root)
+
+
+def _rate(seconds: float) -> str:
+    return f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
 
 
 def _expected(url: str, pattern: str, files: dict[str, int]) -> Check:
