@@ -10,10 +10,14 @@ import select
 import time
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, read_process_stat
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lightning_hangcheck.identity import Identity
 
 
@@ -52,21 +56,29 @@ class Console:
     Args:
         mode: The option ``console``.
         identity: Of this process.
+        is_alone: Whether a process of this identity is the only one of its job; asked for each line
+            while nobody has said which rank this is. By default that is never known.
 
     Attributes:
         in_trouble: An exception left a section or the program: from now on the rank speaks at any
             world size.
     """
 
-    def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
+    def __init__(
+        self,
+        mode: Literal["auto", "all", "off"],
+        identity: Identity,
+        is_alone: Callable[[Identity], bool] = lambda _: False,
+    ) -> None:
         self.in_trouble = False
+        self._is_alone = is_alone
         self._mode = mode
         self._start_ns = 0 if mode == "off" else process_start_ns()
         self.identify(identity)
 
     def identify(self, identity: Identity) -> None:
         """Speak as this rank."""
-        self._who = name_rank(identity, os.getpid())
+        self._identity = identity
         self._is_spokesman = (
             identity.rank == 0 or (identity.world_size or 1) <= RANKS_THAT_ALL_SPEAK
         )
@@ -84,12 +96,18 @@ class Console:
             return
         if not (self._is_spokesman or self.in_trouble or self._mode == "all"):
             return
-        line = format_line(time.time(), seconds_since(self._start_ns), self._who, text)
+        line = format_line(time.time(), seconds_since(self._start_ns), self._who(), text)
         try:
             if _would_take(STDERR):
                 os.write(STDERR, line)
         except OSError:
             return
+
+    def _who(self) -> str:
+        shown = self._identity
+        if self._is_alone(shown):
+            shown = replace(shown, rank=0, world_size=1, local_rank=0)
+        return name_rank(shown, os.getpid())
 
 
 def name_rank(identity: Identity, pid: int) -> str:

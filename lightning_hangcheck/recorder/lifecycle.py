@@ -15,6 +15,7 @@ from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.announcer import Announcer, harmless
 from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
 from lightning_hangcheck.recorder.console import Console
+from lightning_hangcheck.recorder.lone_process import is_alone
 from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
 from lightning_hangcheck.recorder.page.writer import PageWriter
 from lightning_hangcheck.recorder.process_facts import (
@@ -198,7 +199,10 @@ class Recorder(Announcer):
             journal = start_journal(self.session, self.identity, partial(_settle, self.session))
         page = self._announced_page or self._create_page()  # who reads the first looks for no other
         page.introduce(self.identity)
-        self._speak_through(page, Console(self.settings.console, self.identity), journal)
+        console = Console(
+            self.settings.console, self.identity, partial(is_alone, self._environment)
+        )
+        self._speak_through(page, console, journal)
         self._beat_writer.attach(self.page.buffer)
         self._records = True
         self.note("start", **start_facts(self._environment, self.identity))

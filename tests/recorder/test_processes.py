@@ -171,7 +171,7 @@ def test_a_plain_program_waits_with_its_journal_until_it_knows_its_rank(
 ) -> None:
     program = run(
         """
-import lightning_hangcheck as hc
+import lightning_hangcheck as hc  # in the first of several, as lightning starts them
 from lightning_hangcheck.recorder.lifecycle import current
 hc.checkpoint("Script started")
 current().learn_identity(0, 2, 0, 29500)
