@@ -29,6 +29,7 @@ WORDS: dict[str, _Words] = {
     "stall_timeout": _Words("SECONDS", "Silence after which anything else is a hang."),
     "on_hang": _Words(None, "On a hang only report, or also end the job (exit code 75)."),
     "console": _Words(None, "Which ranks print console lines; auto: all up to 16 ranks."),
+    "start_report": _Words(None, "Show what differs between ranks at their start, or not."),
     "steps": _Words(None, "Print a line for every named step and every item of a tracked loop."),
     "locals": _Words(None, "Read local variables too, of ranks that a suspicion names."),
     "suspect_proven_after": _Words("SECONDS", "Silence: what nobody can end is suspected."),

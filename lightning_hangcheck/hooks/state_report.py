@@ -1,4 +1,4 @@
-"""What a rank says of its surroundings when asked: `report_state`.
+"""What a rank says of its surroundings: when asked (`report_state`), and once at its start.
 
 Nothing is imported and no device is woken for it: what torch tells is told once the script has
 imported torch, and the driver is asked by a process of its own, with a limit.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.probes.gpu.use import gpus_here
@@ -50,6 +51,20 @@ def report_state(label: str = "") -> None:
         recorder.say(f"{heading}environment: {line}")
     for subject, tell in _SUBJECTS.items():
         recorder.say(f"{heading}{subject}: {_safely(tell)}")
+
+
+@cache
+def tell_start() -> None:
+    """Leave in the journal what this rank stands in, once; for the sidecar to compare the ranks.
+
+    To be called when the rank is about to work, with torch imported and its process group made if
+    there is to be one. About a millisecond; no device is asked. Never raises.
+    """
+    recorder = current()
+    if recorder.settings.disable or recorder.settings.start_report == "off":
+        return
+    facts = {subject: _safely(tell) for subject, tell in _UNTOUCHED.items()}
+    recorder.note("state", facts={**redact_values(published_environment(os.environ)), **facts})
 
 
 def _safely(tell: Callable[[], str]) -> str:
@@ -95,6 +110,18 @@ def _cuda() -> str:
     return f"{devices}, current device {index}, {allocated} allocated, {reserved} reserved"
 
 
+def _cuda_untouched() -> str:
+    """What torch has of CUDA without counting devices: that is slow, and would spoil a fork."""
+    torch = sys.modules["torch"]
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    if built is None:
+        return "torch is built without it"
+    if not torch.cuda.is_initialized():
+        return f"{built}, not initialized"
+    index = torch.cuda.current_device()
+    return f"{built}, device {index}, {torch.cuda.get_device_name(index)}"
+
+
 def _gpus() -> str:
     states, gaps = gpus_here(DRIVER_LIMIT_S)
     named = [
@@ -124,6 +151,13 @@ def _has(distributed: Any, name: str) -> bool:  # noqa: ANN401 - as above
     return available is not None and bool(available())
 
 
+def _group() -> str:
+    distributed = _distributed()
+    if distributed is None or not distributed.is_initialized():
+        return "not initialized"
+    return f"{distributed.get_backend()}, {several(distributed.get_world_size(), 'rank')}"
+
+
 def _process_group() -> str:
     distributed = _distributed()
     if distributed is None or not distributed.is_initialized():
@@ -139,3 +173,10 @@ _SUBJECTS: dict[str, Callable[[], str]] = {
     "backends": _backends,
     "process group": _process_group,
 }
+_UNTOUCHED: dict[str, Callable[[], str]] = {
+    "versions": _versions,
+    "CUDA": _cuda_untouched,
+    "backends": _backends,
+    "process group": _group,
+}
+"""What can be told in passing, of a process that has imported torch: no device is asked."""

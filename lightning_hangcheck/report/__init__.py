@@ -9,6 +9,7 @@ __all__ = [
     "running_ranks",
     "saved_run",
     "stacks_text",
+    "start_report",
     "terminal",
     "unjudged",
 ]

@@ -58,11 +58,18 @@ class Carrier:
     Args:
         left: The session's ``journals``.
         prepare: Makes the run folder and returns it; called when there is something to carry.
+        seen: Told all lines on their way, before they are written.
     """
 
-    def __init__(self, left: Path, prepare: Callable[[], RunFolder]) -> None:
+    def __init__(
+        self,
+        left: Path,
+        prepare: Callable[[], RunFolder],
+        seen: Callable[[bytes], object] = bool,
+    ) -> None:
         self._left = left
         self._prepare = prepare
+        self._seen = seen
         self._descriptors: dict[str, int] = {}
 
     def carry(self, only_pid: int | None = None) -> None:
@@ -76,6 +83,7 @@ class Carrier:
             OSError: A journal cannot be written; those lines are lost.
         """
         for journal, lines in self._taken(only_pid):
+            self._seen(lines)
             descriptor = self._descriptors.get(journal)
             if descriptor is None:
                 descriptor = self._descriptors[journal] = self._open(journal)

@@ -47,6 +47,7 @@ class Publisher:
     Args:
         folder: Of the run.
         journals: Where ranks leave their lines.
+        seen: Told those lines on their way, in the thread that writes.
 
     Attributes:
         newest: The newest verdict that was told.
@@ -54,12 +55,14 @@ class Publisher:
         stalls: Of the run, by what was told.
     """
 
-    def __init__(self, folder: RunFolder, journals: Path) -> None:
+    def __init__(
+        self, folder: RunFolder, journals: Path, seen: Callable[[bytes], object] = bool
+    ) -> None:
         self.newest: Verdict | None = None
         self.told_ns = 0
         self.stalls = Stalls()
         self._folder = folder
-        self._journals = Carrier(journals, partial(prepare_run_folder, folder))
+        self._journals = Carrier(journals, partial(prepare_run_folder, folder), seen)
         self._number: int | None = None
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._busy_since: float | None = None
@@ -77,6 +80,10 @@ class Publisher:
         elif telling == "aftermath":
             _print(render_again(verdict, str(self._folder.path)))
         self.save(partial(self._save_verdict, case, verdict))
+
+    def say(self, text: str) -> None:
+        """Print what is no verdict."""
+        _print(text)
 
     def save(self, job: Callable[[], None]) -> None:
         """Have other work on the run folder done after what was asked for before."""

@@ -34,6 +34,7 @@ from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
 from lightning_hangcheck.watch.ranks.run_ledger import RunLedger
 from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
+from lightning_hangcheck.watch.ranks.start_states import StartStates
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,7 +56,9 @@ class Service:
 
     def __init__(self, session: Session, settings: Settings) -> None:
         self._session = session
-        self._publisher = Publisher(_settle(session), session.journals)
+        self._settings = settings
+        self._start_states = StartStates()
+        self._publisher = Publisher(_settle(session), session.journals, self._start_states.take)
         self._record = RunRecorder(session)
         self._ledger = RunLedger(session, settings)
         self._watcher = Watcher(
@@ -78,6 +81,7 @@ class Service:
             self._watcher.tick()
             self._publisher.watch_storage()
             self._tell_of_hang()
+            self._tell_of_start()
             self._notes.update(self._watcher.roster, self._publisher, time.monotonic_ns())
             record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
@@ -157,6 +161,15 @@ class Service:
             self._to_tell_by = None
             self._saved.clear()
             send(sys.stdout.buffer, HangProven())
+
+    def _tell_of_start(self) -> None:
+        """Show what differs between the ranks, as soon as they have said what they stand in."""
+        if self._settings.console == "off":
+            return
+        pids = {rank.found.rank: rank.found.pid for rank in self._watcher.roster.alive}
+        news = self._start_states.news(pids, time.monotonic_ns())
+        if news is not None:
+            self._publisher.say(news)
 
 
 def _settle(session: Session) -> RunFolder:

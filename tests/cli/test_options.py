@@ -16,6 +16,7 @@ RUN_OPTIONS = {
     "--stall-timeout": (300.0, "600", 600.0),
     "--on-hang": ("report", "abort", "abort"),
     "--console": ("auto", "all", "all"),
+    "--start-report": ("differences", "off", "off"),
     "--suspect-proven-after": (3.0, "2", 2.0),
     "--proven-after": (5.0, "7", 7.0),
     "--suspect-person-after": (3.0, "2", 2.0),
@@ -82,7 +83,7 @@ def test_commands_are_frozen() -> None:
 
 def test_options_of_run_are_frozen() -> None:
     listed = list(RUN_OPTIONS)
-    assert _options("run") == [*listed[:4], "--steps", FLAG, *listed[4:]]
+    assert _options("run") == [*listed[:5], "--steps", FLAG, *listed[5:]]
 
 
 def test_options_of_report_are_frozen() -> None:

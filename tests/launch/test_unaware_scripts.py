@@ -86,6 +86,8 @@ def test_each_rank_of_lightnings_own_launcher_is_seen(tmp_path: Path) -> None:
     ended = run(tmp_path, script("pytorch_lightning"), TWO_RANKS="1", **OFFLINE)
     assert (ended.returncode, ended.stdout.count("steps 4 vocabulary 1\n")) == (3, 2)
     assert "/1]" not in ended.stderr, "the first process never claims to be the only one"
+    assert ended.stderr.count("STATE     2 ranks at the start: python 3.") == 1
+    assert "process group: gloo, 2 ranks" in ended.stderr
     for rank in (0, 1):
         said = said_of(ended.stderr, rank)
         numbers = re.findall(r"CHECKPOINT (\d+)", "\n".join(said))

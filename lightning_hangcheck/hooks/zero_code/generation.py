@@ -29,6 +29,7 @@ from lightning_hangcheck.hooks.pretrained.generation.generation_watch import (
     section_name,
 )
 from lightning_hangcheck.hooks.pretrained.generation.token_limits import asked_new_tokens
+from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.sections import inside, is_outermost, is_spoken
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
 from lightning_hangcheck.recorder.lifecycle import current
@@ -60,6 +61,7 @@ def instrument_generation(module: ModuleType) -> None:
 
 @contextmanager
 def _watched(call: Call, given: Mapping[str, Any]) -> Iterator[None]:
+    tell_start()
     recorder, spoken = current(), is_spoken(KIND)
     prompts = Prompts(call.instance, given)
     watch = GenerationWatch(

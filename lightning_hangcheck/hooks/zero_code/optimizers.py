@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks
+from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import act_after
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -52,6 +53,8 @@ class StepTeller:
             self._in_step.clear()
             self._steps += 1
         self._in_step.add(id(optimizer))
+        if self._steps == 1:
+            tell_start()
         page = self._recorder.page
         self._others_tell = self._others_tell or page.step not in (None, self._told)
         if self._others_tell:  # a callback

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from lightning_hangcheck.hooks.being_watched import be_watched
+from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.imports import watch_ranks
 from lightning_hangcheck.hooks.zero_code.sections import in_section
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
@@ -50,6 +51,7 @@ def instrument_joining(module: ModuleType) -> None:
         current().leave_startup()
         _learn(Announced(module.get_rank(), module.get_world_size(), told.store_port))
         current().show_membership("member")
+        tell_start()
         watch_ranks()
         os.environ[JOINED] = str(os.getpid())
 
