@@ -1,6 +1,7 @@
 """What the machine allows a process and tells of it.
 
-Room for threads of ours and the one way to start them, control groups, the line of /proc/PID/stat.
+Room for threads of ours and the one way to start them, control groups, the line of /proc/PID/stat,
+whether what is printed is seen at once.
 """
 
-__all__ = ["control_groups", "own_thread", "process_stat", "room"]
+__all__ = ["control_groups", "own_thread", "printed_output", "process_stat", "room"]

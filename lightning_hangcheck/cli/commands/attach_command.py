@@ -65,6 +65,7 @@ def attach(
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.attach.attach import attach as attach_job
     from lightning_hangcheck.attach.job_search import find_jobs, look_around
+    from lightning_hangcheck.attach.kept_output import kept_output
     from lightning_hangcheck.attach.recorded_session import find_session, watch_over
     from lightning_hangcheck.attach.watched_history import hang_stands
     from lightning_hangcheck.observe.patience import patience_of
@@ -76,6 +77,8 @@ def attach(
     asked = local_values or settings.locals
     case, verdict = attach_job(jobs[0], patience_of(settings), folder, recorded, local_values=asked)
     show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    if (kept := kept_output(case, verdict)) is not None:
+        say(kept)
     watch = watch_over(recorded.session) if recorded.session is not None else None
     if watch is not None:
         _say_who_watches(watch)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.machine.printed_output import VARIABLE, is_unbuffered, kept_back_in
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.subject import Subject
@@ -23,16 +23,16 @@ def output_unbuffered(subject: Subject, descriptor: int = STDERR) -> tuple[Check
         subject: The run.
         descriptor: One that goes where the output of the run will go.
     """
-    if subject.environment.get("PYTHONUNBUFFERED"):
-        return (Check(NAME, "ok", "PYTHONUNBUFFERED is set"),)
+    if is_unbuffered(subject.environment, ()):
+        return (Check(NAME, "ok", f"{VARIABLE} is set"),)
     words = (*subject.launch.prefix, *subject.launch.program)
-    if subject.launch.launcher in ("python", "slurm", "mpi") and "-u" in words:
+    if subject.launch.launcher in ("python", "slurm", "mpi") and is_unbuffered({}, words):
         return (Check(NAME, "ok", "Python is started with -u"),)
     where = _goes_to(subject, descriptor)
     if where is None:
         return (Check(NAME, "ok", "output goes to a terminal, a line at a time"),)
-    sentence = f"output goes to {where}, and PYTHONUNBUFFERED is not set: lines come 8 kB late"
-    return (Check(NAME, "warning", sentence, "export PYTHONUNBUFFERED=1"),)
+    sentence = f"output goes to {where}, and {VARIABLE} is not set: lines come 8 kB late"
+    return (Check(NAME, "warning", sentence, f"export {VARIABLE}=1"),)
 
 
 def _goes_to(subject: Subject, descriptor: int) -> str | None:
@@ -45,4 +45,4 @@ def _goes_to(subject: Subject, descriptor: int) -> str | None:
         mode = os.fstat(descriptor).st_mode
     except OSError:
         return "nowhere"
-    return "a pipe" if stat.S_ISFIFO(mode) else "a file"
+    return kept_back_in(mode) or "a file"
