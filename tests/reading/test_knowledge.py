@@ -34,7 +34,10 @@ ASPECTS = {
     "rank_stalled": {None, "child", "input"},
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
-    "process_dead": {"killed", "raised", "gpu_memory", "silent", "left", "outside"},
+    "process_dead": {
+        *("killed", "raised", "gpu_memory", "silent", "left", "outside"),
+        *("child_killed", "child_raised"),
+    },
 }
 
 

@@ -74,7 +74,7 @@ def lost_child(situation: Situation) -> Finding | None:
     )
 
 
-LOST_CHILD = Rule(cause="process_dead", needs=("kernel",), find=lost_child)
+LOST_CHILD = Rule(cause="process_dead", needs=(), find=lost_child)
 
 
 def _lost(reading: RankReading) -> _Lost | None:
