@@ -232,6 +232,7 @@ def _framework(
     parts = {name: str(text) for name, text in family.items() if name != "imports"}
     parts = {name: fill(text) for name, text in parts.items()}
     at_exit = one.place == "teardown" and one.waiting == "nobody" and words["exit"] == "1"
+    at_exit = at_exit and one.thread == "main"  # no pool takes work any more by then
     leave = loops.AT_EXIT if at_exit else loops.LEAVE
     leave = fill(leave, destroy=destroy if one.ranks > 1 else "")
     return loops.LOOP, parts | {"at_end": leave}, (*family["imports"], *launch_imports)
