@@ -181,7 +181,8 @@ class phase:  # noqa: N801 - called like a function, as `section` is
                 phase=self._name,
                 place=look_around(self._identity),
                 deciding=self._deciding,
-                inputs=self._inputs,
+                # not looked at yet where ranks could not meet, or nothing could be decided
+                inputs=self._inputs or _look_at(self._input_paths),
             )
         )
 

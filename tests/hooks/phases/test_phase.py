@@ -242,6 +242,22 @@ def test_an_error_that_cannot_be_shown_leaves_the_block_as_it_is(
     assert story(tmp_path).phases[0].error == "Mute: (its message cannot be shown)"
 
 
+NO_SESSION = """
+from lightning_hangcheck.recorder.lifecycle import current
+current().session = None
+del os.environ["HANGCHECK_SESSION"]
+with hc.phase("train", inputs=["raw.txt"], if_done="reuse") as train:
+    assert train.needed
+"""
+
+
+def test_a_phase_that_runs_because_ranks_cannot_meet_is_kept_with_its_inputs(folder: Path) -> None:
+    done = in_folder(folder, NO_SESSION, RANK="0", WORLD_SIZE="2")
+    assert done.returncode == 0, done.stderr
+    (train,) = story(folder).phases
+    assert [one.how for one in train.inputs] == ["its whole content"]
+
+
 def test_ranks_that_cannot_meet_all_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that reused what the others make anew would leave them waiting in a collective."""
     monkeypatch.setenv("RANK", "0")
