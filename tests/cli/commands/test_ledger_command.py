@@ -130,7 +130,7 @@ def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
 @pytest.mark.usefixtures("ledger")
 def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
     """In a process of its own: matplotlib may warn when it is imported."""
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", exc_type=ImportError)
     command = [sys.executable, "-m", "lightning_hangcheck", "ledger", "--chart", "costs.png"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout) == (0, "drawn: costs.png\n"), done.stderr
@@ -141,7 +141,7 @@ def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ledger")
 def test_a_chart_that_cannot_be_written_is_one_sentence() -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", exc_type=ImportError)
     chart = ["ledger", "--chart", "none/costs.png"]
     command = [sys.executable, "-m", "lightning_hangcheck", *chart]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
