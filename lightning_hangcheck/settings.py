@@ -23,7 +23,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             folder.
         stall_timeout: Seconds of silence after which a hang is called that something outside could
             end, that may be a computation of unknown pace, or that nothing explains.
-        on_hang: What `hangcheck run` does on a hang: only report, or end the job.
+        on_hang: What `hangcheck run` does on a hang: only report, end the job, or end its ranks so
+            that torchrun starts them again; where it does not, end the job.
         console: ``auto`` prints every rank up to 16 ranks, then rank 0 and ranks in trouble;
             ``all``; ``off``.
         disable: Everything becomes a no-op.
@@ -65,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     run_dir: str | None = None
     stall_timeout: float = 300.0
-    on_hang: Literal["report", "abort"] = "report"
+    on_hang: Literal["report", "abort", "restart"] = "report"
     console: Literal["auto", "all", "off"] = "auto"
     disable: bool = False
     start_report: Literal["differences", "off"] = "differences"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SILENT_AFTER_S = 10.0
 """A log that has grown since tells enough; Lightning's bar is drawn several times a second."""
 STORAGE_LIMIT_S = 1.0
+MOST_RANKS = 8
+"""Ranks that are looked at, 2 ms each: those of one machine print to one place."""
 STANDARD_OUTPUT = 1
 WORKS = ("moving", "busy")
 GOES_ON = ("healthy", "slow")
@@ -48,14 +50,17 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
     if verdict.verdict not in GOES_ON:
         return None
     works = [view for view in case.ranks if read_rank_activity(view).activity in WORKS]
-    found = {view.rank: kept for view in works if (kept := _kept(view.pid)) is not None}
+    try:
+        found = [(view, kept) for view in works[:MOST_RANKS] if (kept := _kept(view.pid))]
+    except NoAnswerFromStorage:
+        return None
     if not found:
         return None
-    first = next(view for view in works if view.rank in found)
-    names = list(found)
+    first, why = found[0]
+    names = [view.rank for view, kept in found if kept.place == why.place]
     return (
         f"{name_ranks(names)} {verb(names, 'works', 'work')} ({_use(first)}), and what is printed "
-        f"may still be in {verb(names, 'its', 'their')} buffer: {_why(found[first.rank])}; next "
+        f"may still be in {verb(names, 'its', 'their')} buffer: {_why(why)}; next "
         f"time: {VARIABLE}=1, python -u, or print(..., flush=True)"
     )
 
@@ -82,6 +87,11 @@ def _use(view: RankView) -> str:
 
 
 def _kept(pid: int | None) -> _Kept | None:
+    """Look at one process.
+
+    Raises:
+        NoAnswerFromStorage: The file that it prints to does not answer.
+    """
     if pid is None:
         return None
     environment, command = read_environment(pid), command_line(pid)
@@ -91,7 +101,7 @@ def _kept(pid: int | None) -> _Kept | None:
         return None
     try:
         status = apart(STORAGE_LIMIT_S, Path(f"/proc/{pid}/fd/{STANDARD_OUTPUT}").stat)
-    except (OSError, NoAnswerFromStorage):
+    except OSError:
         return None
     place = kept_back_in(status.st_mode)
     if place is None or not stat.S_ISREG(status.st_mode):

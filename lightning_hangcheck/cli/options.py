@@ -27,7 +27,9 @@ class _Words(NamedTuple):
 WORDS: dict[str, _Words] = {
     "run_dir": _Words("DIR", "Run folder [default: a new one below hangcheck_runs]."),
     "stall_timeout": _Words("SECONDS", "Silence after which anything else is a hang."),
-    "on_hang": _Words(None, "On a hang only report, or also end the job (exit code 75)."),
+    "on_hang": _Words(
+        None, "On a hang report, end the job (exit code 75), or have torchrun restart."
+    ),
     "console": _Words(None, "Which ranks print console lines; auto: all up to 16 ranks."),
     "start_report": _Words(None, "Show what differs between ranks at their start, or not."),
     "steps": _Words(None, "Print a line for every named step and every item of a tracked loop."),

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.launch.signals import restore
+from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.probes.proc.process_tree import descendants
 from lightning_hangcheck.probes.proc.vitals import vitals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER = 36
 SHELL_SIGNAL_BASE = 128
@@ -97,6 +98,21 @@ class Job:
             elif (seen := vitals(ref.pid)) is not None and seen.state != "Z":
                 alive.append(ref.pid)
         return alive
+
+
+def end_ranks(ranks: Iterable[tuple[int, int]]) -> None:
+    """Kill the ranks of a hung round, and nothing that was started since.
+
+    SIGKILL: a rank that hangs does not answer SIGTERM, and one that left with code 0 on it would
+    look to torchrun like one that has done its work.
+
+    Args:
+        ranks: Process id of each, and its start in clock ticks.
+    """
+    for pid, started_ticks in ranks:
+        if is_alive(pid, started_ticks):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Abort:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.launch.job import Abort, Job, become, refuse_unstartable, shell_code
+from lightning_hangcheck.launch.job import (
+    Abort,
+    Job,
+    become,
+    end_ranks,
+    refuse_unstartable,
+    shell_code,
+)
 from lightning_hangcheck.launch.sidecar_link import SidecarLink
 from lightning_hangcheck.launch.signals import PASSED_ON, hold, next_signal, restore
 from lightning_hangcheck.machine.room import NoRoom, require_room
@@ -38,6 +45,8 @@ from lightning_hangcheck.watch.starting import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from lightning_hangcheck.watch.messages import HangProven
 
 ABORTED = 75
 POLL_S = 0.2
@@ -105,8 +114,7 @@ class _Run:
             self._job.reap(self._ours)
             if self._sidecar_link is not None:
                 self._sidecar_link.keep_alive()
-                if self._sidecar_link.hang_proven() and self._settings.on_hang == "abort":
-                    self._begin_abort(self._sidecar_link)
+                self._act_on(self._sidecar_link.hang_proven(), self._sidecar_link)
             if self._abort is not None:
                 self._abort.kill_after_grace([process.pid for process in self._ours])
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
@@ -130,17 +138,32 @@ class _Run:
     def _ours(self) -> list[subprocess.Popen[bytes]]:
         return self._sidecar_link.processes if self._sidecar_link is not None else []
 
+    def _act_on(self, hang: HangProven | None, sidecar_link: SidecarLink) -> None:
+        """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
+        action = self._settings.on_hang
+        if hang is None or action == "report" or self._abort is not None:
+            return
+        if action == "restart" and hang.restarts_left and not sidecar_link.is_end_asked:
+            log.once(
+                f"restart {hang.ranks}",
+                "the ranks are ended because of the hang (--on-hang restart): SIGKILL now, and "
+                f"torchrun starts them again (restarts left before this one: {hang.restarts_left})",
+            )
+            end_ranks(hang.ranks)
+            return
+        if action == "restart":
+            log.once("no restart", f"the ranks are not started again: {_why_no_restart(hang)}")
+        self._begin_abort(sidecar_link)
+
     def _begin_abort(self, sidecar_link: SidecarLink) -> None:
         """The sidecar is told first: what ranks do on SIGTERM is no recovery."""
-        if self._abort is not None:
-            return
-        grace_s = self._settings.abort_grace
+        grace_s, option = self._settings.abort_grace, f"--on-hang {self._settings.on_hang}"
         log.once(
             "abort",
-            f"the job is ended because of the hang (--on-hang abort): SIGTERM now, SIGKILL to what "
+            f"the job is ended because of the hang ({option}): SIGTERM now, SIGKILL to what "
             f"is left after {grace_s:g} s; exit code {ABORTED}",
         )
-        sidecar_link.end_asked("hangcheck run (--on-hang abort)")
+        sidecar_link.end_asked(f"hangcheck run ({option})")
         self._abort = Abort(self._job, grace_s)
 
     def _take_signal(self) -> None:
@@ -153,6 +176,14 @@ class _Run:
             self._job.hang_up([process.pid for process in self._ours])
         elif not taken.from_kernel:
             self._job.pass_on(taken.number)
+
+
+def _why_no_restart(hang: HangProven) -> str:
+    if hang.restarts_left is None:
+        return "no torchrun started them (torchrun --max-restarts=3 would do so three times)"
+    if not hang.restarts_left:
+        return "torchrun has no restart left (--max-restarts)"
+    return "the job was asked to end"
 
 
 def _open_session(command: Sequence[str], settings: Settings) -> Session | None:

@@ -52,6 +52,11 @@ class SidecarLink:
         """The sidecar's process, if it could be started."""
         return [self._process] if self._process is not None else []
 
+    @property
+    def is_end_asked(self) -> bool:
+        """Whether somebody has asked the job to end."""
+        return self._end_asked is not None
+
     def keep_alive(self) -> None:
         """Start a new sidecar when the old one died, a few times, and say so each time."""
         if self._process is None or self._process.poll() is None:
@@ -67,11 +72,11 @@ class SidecarLink:
         )
         self._start()
 
-    def hang_proven(self) -> bool:
-        """Whether the sidecar has said, since last asked, that a hang is proven."""
-        proven = False
+    def hang_proven(self) -> HangProven | None:
+        """Return the newest hang that the sidecar has called proven since last asked."""
+        proven = None
         while self._inbox is not None and (message := self._inbox.next()) is not None:
-            proven = proven or isinstance(message, HangProven)
+            proven = message if isinstance(message, HangProven) else proven
         return proven
 
     def end_asked(self, by: str) -> None:

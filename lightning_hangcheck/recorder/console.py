@@ -78,7 +78,10 @@ class Console:
 
     def identify(self, identity: Identity) -> None:
         """Speak as this rank."""
+        pid = os.getpid()
         self._identity = identity
+        self._who = name_rank(identity, pid)
+        self._who_alone = name_rank(replace(identity, rank=0, world_size=1, local_rank=0), pid)
         self._is_spokesman = (
             identity.rank == 0 or (identity.world_size or 1) <= RANKS_THAT_ALL_SPEAK
         )
@@ -96,18 +99,13 @@ class Console:
             return
         if not (self._is_spokesman or self.in_trouble or self._mode == "all"):
             return
-        line = format_line(time.time(), seconds_since(self._start_ns), self._who(), text)
+        who = self._who_alone if self._is_alone(self._identity) else self._who
+        line = format_line(time.time(), seconds_since(self._start_ns), who, text)
         try:
             if _would_take(STDERR):
                 os.write(STDERR, line)
         except OSError:
             return
-
-    def _who(self) -> str:
-        shown = self._identity
-        if self._is_alone(shown):
-            shown = replace(shown, rank=0, world_size=1, local_rank=0)
-        return name_rank(shown, os.getpid())
 
 
 def name_rank(identity: Identity, pid: int) -> str:

@@ -15,7 +15,7 @@ from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.announcer import Announcer, harmless
 from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
 from lightning_hangcheck.recorder.console import Console
-from lightning_hangcheck.recorder.lone_process import is_alone
+from lightning_hangcheck.recorder.lone_process import LoneProcess
 from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
 from lightning_hangcheck.recorder.page.writer import PageWriter
 from lightning_hangcheck.recorder.process_facts import (
@@ -200,7 +200,7 @@ class Recorder(Announcer):
         page = self._announced_page or self._create_page()  # who reads the first looks for no other
         page.introduce(self.identity)
         console = Console(
-            self.settings.console, self.identity, partial(is_alone, self._environment)
+            self.settings.console, self.identity, LoneProcess(self._environment).is_alone
         )
         self._speak_through(page, console, journal)
         self._beat_writer.attach(self.page.buffer)

@@ -190,7 +190,7 @@ class Watcher:
     def _say_still_there(self, now_ns: int) -> None:
         """A hung job that does not end when it is asked to: say once how it can be ended."""
         asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
-        if asked is None or not self.alarm.proven or self._settings.on_hang == "abort":
+        if asked is None or not self.alarm.proven or self._settings.on_hang != "report":
             return
         if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
             return

@@ -45,7 +45,15 @@ class LauncherGone(Struct, frozen=True, tag="gone"):
 
 
 class HangProven(Struct, frozen=True, tag="hang"):
-    """From the sidecar: a hang stands, its evidence is saved."""
+    """From the sidecar: a hang stands, its evidence is saved.
+
+    Attributes:
+        ranks: Those of this node that were there, each by process id and start in clock ticks.
+        restarts_left: How often torchrun will start them again; None where nobody says so.
+    """
+
+    ranks: tuple[tuple[int, int], ...] = ()
+    restarts_left: int | None = None
 
 
 Message = CommandEnded | EndAsked | LauncherGone | HangProven

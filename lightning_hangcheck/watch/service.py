@@ -72,6 +72,7 @@ class Service:
         self._signal = ""
         self._to_tell_by: float | None = None
         self._saved = threading.Event()
+        self._proven = HangProven()
 
     def run(self) -> None:
         """Watch until the job is over, tell its end, and leave nothing behind."""
@@ -150,6 +151,9 @@ class Service:
     def _hang_proven(self) -> None:
         """`hangcheck run` may end the job on this, so the evidence should be on the disk first."""
         if self._session.facts.launched:
+            watched = self._watcher.roster.round
+            ranks = ((rank.found.pid, rank.found.started_ticks) for rank in watched.alive)
+            self._proven = HangProven(tuple(ranks), watched.restarts_left)
             self._to_tell_by = time.monotonic() + DISK_LIMIT_S
             self._publisher.save(self._saved.set)
 
@@ -160,7 +164,7 @@ class Service:
         if self._saved.is_set() or time.monotonic() >= self._to_tell_by:
             self._to_tell_by = None
             self._saved.clear()
-            send(sys.stdout.buffer, HangProven())
+            send(sys.stdout.buffer, self._proven)
 
     def _tell_of_start(self) -> None:
         """Show what differs between the ranks, as soon as they have said what they stand in."""

@@ -69,7 +69,7 @@ def test_what_a_launcher_leaves_in_the_environment_counts(run: Callable[..., Pro
     program = run(
         """
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.recorder.lone_process import is_alone
+from lightning_hangcheck.recorder.lone_process import LoneProcess
 for line in '''
 NOTHING=1
 OMPI_COMM_WORLD_SIZE=1
@@ -81,7 +81,7 @@ RANK=0
 LOCAL_RANK=1
 '''.split():
     environment = dict([line.split("=")])
-    print(line, is_alone(environment, identify(environment)))
+    print(line, LoneProcess(environment).is_alone(identify(environment)))
 """,
         **PLAIN,
     )

@@ -73,6 +73,13 @@ class WatchedRound:
         used_up = self.count is not None and self.count >= most
         return not used_up and not all(left_well(rank.view("", 0)) for rank in ranks)
 
+    @property
+    def restarts_left(self) -> int | None:
+        """How often torchrun will start the ranks again; None where none of them tells."""
+        starts = [rank.found.start for rank in self.ranks.values()]
+        left = [one.most - (one.number or 0) for one in starts if one.most is not None]
+        return max(0, min(left)) if left else None
+
     def is_left_by(self, found: FoundRank) -> bool:
         """Whether this process belongs to a later round.
 

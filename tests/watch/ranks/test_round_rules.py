@@ -212,3 +212,14 @@ def test_rounds_that_ended_well_are_nothing_to_tell() -> None:
     verdict = judge(job(gone(0, 0), ended=True, exit_code=0, round=1, earlier=earlier("")))
     assert "round" not in verdict.summary
     assert verdict.evidence == ()
+
+
+def test_torchruns_own_count_tells_how_many_restarts_are_left() -> None:
+    left = [
+        watched(found(0, 10, count, start=RoundStart(launcher="torchrun", number=count, most=3)))
+        for count in (None, 0, 2, 3)
+    ]
+    assert [one.restarts_left for one in left] == [3, 3, 1, 0]
+    plain = watched(found(0, 10, start=RoundStart(launcher="slurm", number=1)))
+    assert plain.restarts_left is None
+    assert watched().restarts_left is None

@@ -151,3 +151,20 @@ def test_a_shell_that_starts_a_failed_script_again_is_one_run_with_its_rounds(
     assert [one.verdict for one in rounds] == ["crashed", "crashed", "finished"]
     summary = verdict_of(tmp_path / "run").summary
     assert "rounds 0-1 had ended: rank 0 failed first: it exited with code 3" in summary
+
+
+def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_path: Path) -> None:
+    """The second hang finds no restart left, and ends the job."""
+    words = (torchrun("hang", "hang"), "--on-hang", "restart", *QUICKLY[2:])
+    ended = run(tmp_path, *words, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    assert ended.returncode == 75
+    assert ended.stderr.count("torchrun starts them again (restarts left before this one: 1)") == 1
+    assert "not started again: torchrun has no restart left" in ended.stderr
+    last = verdict_of(tmp_path / "run")
+    assert (last.verdict, last.culprits, last.victims) == ("hang", (1,), (0,))
+    assert "the job was ended by hangcheck run (--on-hang restart)" in last.summary
+    rounds = record_of(tmp_path / "run").rounds
+    assert [(one.verdict, one.culprits) for one in rounds] == [("hang", (1,))] * 2
+    told = [one.verdict for one in verdicts(tmp_path / "run")]
+    assert "recovered" not in told
+    assert "dead" not in told
