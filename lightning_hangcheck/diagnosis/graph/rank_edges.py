@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
@@ -30,7 +31,7 @@ def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator
     """Draw who waits in a collective for whom.
 
     Where ranks' ways parted, and nobody else can help them on, they wait for those that diverged;
-    for each other, where nothing tells who did.
+    where nothing tells who did, for the other ends of their messages, or else for each other.
     """
     awaited = awaited_ranks(job)
     parted = set(divergence.operations) if divergence is not None else set()
@@ -40,6 +41,8 @@ def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator
         rest = [job.ranks[rank] for rank in sorted(parted) if rank not in divergence.diverged]
         if rest:
             yield from each_to_each(rest, diverged)
+        elif _in_messages(job, awaited, parted):
+            parted = set()
         else:
             yield from groups_to_groups(_sides(job, divergence))
         awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
@@ -94,6 +97,15 @@ def guard_edges(job: JobReading) -> Iterator[Edge]:
     inside = {reading.rank for reading in waiting}
     outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
     yield from each_to_each(waiting, outside)
+
+
+def _in_messages(
+    job: JobReading, awaited: Mapping[int, Sequence[int]], ranks: Collection[int]
+) -> bool:
+    """Whether ranks wait in sends and receives alone, all of whose other ends are known."""
+    waits = [job.ranks[rank].wait for rank in ranks]
+    paired = all(wait is not None and wait.name in PAIRED for wait in waits)
+    return paired and all(awaited.get(rank) for rank in ranks)
 
 
 def _sides(job: JobReading, divergence: Divergence) -> list[list[RankReading]]:

@@ -40,6 +40,18 @@ def test_of_a_ring_all_are_culprits_and_a_rank_that_waits_for_it_is_none() -> No
     assert culprits == (0, 1)
 
 
+def test_of_a_ring_each_waits_for_the_end_of_the_message_in_which_it_stands() -> None:
+    """All receive from the left first, where before each sent to the right meanwhile."""
+    edges, culprits = _edges(
+        *(
+            posting(rank(one, IN_RECV), sent={(one + 1) % 4: 240}, received={(one - 1) % 4: 241})
+            for one in range(4)
+        )
+    )
+    assert edges == {(f"rank:{one}", f"rank:{(one - 1) % 4}") for one in range(4)}
+    assert culprits == (0, 1, 2, 3)
+
+
 def test_two_that_send_to_each_other_first_wait_for_each_other() -> None:
     _, culprits = _edges(
         posting(rank(0, IN_SEND), sent={1: 1}), posting(rank(1, IN_SEND), sent={0: 1})

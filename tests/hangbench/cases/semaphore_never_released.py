@@ -22,7 +22,7 @@ def load_backbone(rank, gate, weights):
 
 def run(rank, store, gate, weights):
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=3)
-    time.sleep([1.5, 0.5, 2.0][rank])
+    time.sleep([1.0, 0.5, 1.0][rank])
     try:
         model = load_backbone(rank, gate, weights)
     except FileNotFoundError:
