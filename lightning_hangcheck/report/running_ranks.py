@@ -73,7 +73,8 @@ def _cells(one: RunningRank, now: datetime, saved: bool) -> tuple[str, ...]:
 
 def _place(beat: Beat) -> str:
     """Phase, how far it counts, and the innermost section that its main thread is in."""
-    counted = {"epoch": beat.epoch, "step": beat.step, "batch": beat.batch}
+    batch = beat.batch if beat.step is None else None  # beside a step it tells the same
+    counted = {"epoch": beat.epoch, "step": beat.step, "batch": batch}
     parts = [f"{name} {number}" for name, number in counted.items() if number is not None]
     if beat.main_sections:
         parts.append(f"in {plain(str(beat.main_sections[-1]))}")

@@ -22,9 +22,7 @@ def running(
 
 def test_a_rank_is_told_with_place_pace_and_save() -> None:
     save = SaveMark(number=2, at="2026-11-20T10:28:30.000Z", step=20)
-    one = running(
-        0, step_s=0.41, phase="training_step", epoch=2, step=40, checkpoint=MARK, save=save
-    )
+    one = running(0, step_s=0.41, phase="training_step", epoch=2, step=40, batch=40, save=save)
     assert render([one], NOW, 8) == [
         "      rank 0  training_step, epoch 2, step 40  0.41 s a step  last sign 0.2 s ago  "
         "saved at step 20, 1 min 30 s ago"
@@ -46,6 +44,11 @@ def test_a_rank_is_in_the_innermost_section_of_its_main_thread() -> None:
     assert "phase not told, in tool  12 s a beat  " in line
     assert "no checkpoint yet" in line
     assert "save" not in line
+
+
+def test_a_rank_that_only_counts_batches_is_told_by_them() -> None:
+    (line,) = render([running(0, phase="validation", batch=7)], NOW, 8)
+    assert "validation, batch 7  " in line
 
 
 def test_a_rank_that_steps_and_never_saved_is_told_so() -> None:
