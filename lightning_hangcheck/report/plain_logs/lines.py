@@ -19,6 +19,7 @@ _CHECKPOINT = re.compile(r"CHECKPOINT (\d{1,9}): (.*)")
 _BEGUN = re.compile(r"About to call (.*)\.\.\.$")
 _RETURNED = re.compile(r"(.*) returned \(\d+\.\d{3}s\)$")
 _RAISED = re.compile(r"(.*?) raised (.*) \(\d+\.\d{3}s\)$")
+_STEP = re.compile(r"step \d{1,9}: .*")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 # https://github.com/pytorch/pytorch/blob/v2.9.0/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
@@ -109,6 +110,11 @@ def section_in(text: str) -> tuple[str, str, str] | None:
         if found:
             return what, found[1], found[2] if what == "raised" else ""
     return None
+
+
+def step_in(text: str) -> str:
+    """The whole text, where it tells a step that ended (``hc.step``); empty for any other."""
+    return text if _STEP.fullmatch(text) else ""
 
 
 def queue_in(line: str) -> tuple[int, Queue] | None:

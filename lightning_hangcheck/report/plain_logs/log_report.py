@@ -58,7 +58,7 @@ def render(logs: Logs) -> str:
 
 def _rows(ends: Sequence[RankEnd]) -> Iterator[tuple[str, str, str]]:
     """Ranks that said the same last share a row."""
-    groups: dict[tuple[str, str], list[RankEnd]] = {}
+    groups: dict[tuple[str, str, int], list[RankEnd]] = {}
     for end in ends:
         passed = (
             "no checkpoint yet"
@@ -66,12 +66,12 @@ def _rows(ends: Sequence[RankEnd]) -> Iterator[tuple[str, str, str]]:
             else f"CHECKPOINT {end.number}: {plain(end.name)}"
         )
         inside = f"in {plain(end.sections[-1])}" if end.sections else ""
-        groups.setdefault((passed, inside), []).append(end)
-    for (passed, inside), members in groups.items():
+        groups.setdefault((passed, inside, end.steps), []).append(end)
+    for (passed, inside, _), members in groups.items():
         last = min(members, key=lambda end: end.last.elapsed_s).last
         yield (
             _names(members),
-            "  ".join(filter(None, (passed, inside))),
+            "  ".join(filter(None, (passed, inside, plain(members[0].step)))),
             f"last line {last.clock} (+{last.elapsed_s:.0f} s)",
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.phase_words import phase_of_name
 from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,6 +99,7 @@ def _queues(ends: Ends) -> Iterator[str]:
 def _behind(ranks: Sequence[RankEnd]) -> Iterator[str]:
     numbers = {end.number or 0 for end in ranks}
     if len(numbers) < 2:
+        yield from _fewer_steps(ranks)
         yield from _in_sections(ranks)
         return
     least = min(numbers)
@@ -110,6 +112,23 @@ def _behind(ranks: Sequence[RankEnd]) -> Iterator[str]:
         f"{_names(behind)} passed {after}{f' and began {inside}' if inside else ''}, "
         f"{_names(ahead)} came to {ahead_at}: look first at what {_names(behind)} does there"
     )
+
+
+def _fewer_steps(ranks: Sequence[RankEnd]) -> Iterator[str]:
+    """All passed the same checkpoint: who told fewer steps of its loop than others?"""
+    counts = {end.steps for end in ranks}
+    if len(counts) < 2:
+        return
+    behind = [end for end in ranks if end.steps == min(counts)]
+    ahead = [end for end in ranks if end.steps == max(counts)]
+    yield (
+        f"{_names(ahead)} told {_steps(ahead[0])}, {_names(behind)} {_steps(behind[0])}: "
+        f"look first at what {_names(behind)} does in the next one"
+    )
+
+
+def _steps(end: RankEnd) -> str:
+    return f"{several(end.steps, 'step')}, the last one {end.step!r}" if end.steps else "none"
 
 
 def _in_sections(ranks: Sequence[RankEnd]) -> Iterator[str]:

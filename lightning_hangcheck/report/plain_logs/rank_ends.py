@@ -15,6 +15,7 @@ from lightning_hangcheck.report.plain_logs.lines import (
     queue_in,
     section_in,
     sentence_in,
+    step_in,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class RankEnd(Struct, kw_only=True):
         rank: None where it never said.
         number, name: Of the last checkpoint; None and empty before the first.
         sections: Names of those that began and have not ended, outermost first.
+        steps, step: How many it told, and its newest one; empty before the first.
         raised: What left a section last, empty where nothing did.
         last: Its newest line.
         order: Of its first line in the logs; a restarted rank has a later one.
@@ -45,6 +47,8 @@ class RankEnd(Struct, kw_only=True):
     number: int | None = None
     name: str = ""
     sections: list[str] = field(default_factory=list)
+    steps: int = 0
+    step: str = ""
     raised: str = ""
 
     @property
@@ -111,6 +115,9 @@ def _take(
     passed = checkpoint_in(said.text)
     if passed is not None:
         known.number, known.name = passed
+    step = step_in(said.text)
+    if step:
+        known.steps, known.step = known.steps + 1, step
     section = section_in(said.text)
     if section is None:
         return

@@ -58,6 +58,27 @@ def test_a_section_that_returned_is_left() -> None:
     assert said == ["rank 1 began barrier and did not come back from it; rank 0 said nothing of it"]
 
 
+def test_who_told_fewer_steps_is_behind() -> None:
+    said = told(
+        *(line(rank, "About to call Trainer.fit...") for rank in (0, 1)),
+        *(line(rank, "step 1: answer, 4.4 s") for rank in (0, 1)),
+        line(1, "step 2: tool, name=check_storage, 41.2 s"),
+    )
+
+    assert said == [
+        "rank 1 told 2 steps, the last one 'step 2: tool, name=check_storage, 41.2 s', rank 0 "
+        "1 step, the last one 'step 1: answer, 4.4 s': look first at what rank 0 does in the next "
+        "one",
+        "all ranks began Trainer.fit, and none came back from it",
+    ]
+
+
+def test_ranks_that_told_as_many_steps_are_alike() -> None:
+    said = told(*(line(rank, f"step 1: answer, {rank + 1}.4 s") for rank in (0, 1)))
+
+    assert said == ["the ranks said the same: their log does not tell who is behind"]
+
+
 def test_of_sections_of_one_name_the_inner_one_is_left_first() -> None:
     ends = ends_of(
         [
