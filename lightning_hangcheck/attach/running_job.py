@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.attach.recorded_session import READ_LIMIT_S, watch_over
+from lightning_hangcheck.attach.recorded_session import READ_LIMIT_S, beats_of, watch_over
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.observe.pages import Pages
+from lightning_hangcheck.probes.proc.process_tree import born_ns
 from lightning_hangcheck.probes.proc.vitals import has_ended
 from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.session.housekeeping import of_this_namespace
@@ -42,7 +42,7 @@ def running_ranks(folder: RunFolder) -> tuple[RunningRank, ...]:
     watch = watch_over(session)
     notes = watch.notes if watch is not None and watch.alive else None
     now_ns = time.monotonic_ns()
-    found = {one.rank: one for one in _ranks(_read_pages(session), notes, now_ns)}
+    found = {one.rank: one for one in _ranks(_read_beats(session), notes, now_ns)}
     return tuple(one for _, one in sorted(found.items()))
 
 
@@ -58,12 +58,13 @@ def _session_of(folder: RunFolder) -> Session | None:
     return None
 
 
-def _read_pages(session: Session) -> dict[int, Beat]:
-    pages = Pages(session.pages)
-    pages.find_new()
-    beats, _ = pages.read()
-    pages.close()
-    return beats
+def _read_beats(session: Session) -> dict[int, Beat]:
+    """The pages of processes that are there; that of an earlier one with the same id is none."""
+    try:
+        pids = [int(page.stem) for page in session.pages.glob("*.page") if page.stem.isdecimal()]
+    except OSError:  # the session is being freed
+        return {}
+    return beats_of(session, {pid: born_ns(pid) for pid in pids if not has_ended(pid)})
 
 
 def _ranks(beats: dict[int, Beat], notes: WatchNotes | None, now_ns: int) -> Iterator[RunningRank]:
@@ -72,7 +73,7 @@ def _ranks(beats: dict[int, Beat], notes: WatchNotes | None, now_ns: int) -> Ite
     for pid, beat in beats.items():
         note = noted.get(pid)
         rank = beat.rank if note is None else note.rank
-        if rank is None or beat.ending != "running" or has_ended(pid):
+        if rank is None or beat.ending != "running":
             continue
         silent_s = [(now_ns - beat.last_beat_ns) / NANOSECONDS]
         if note is not None and notes is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.files.owned_file import read_end_owned
+from lightning_hangcheck.files.owned_file import open_owned, read_end_owned
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 32 * 1024 * 1024
 """Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
+EARLY_BYTES = 1024 * 1024
 
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
@@ -36,6 +38,25 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
     if torn:
         gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
     return entries, tuple(gaps)
+
+
+def read_early(path: Path, kind: str) -> list[dict[str, Any]]:
+    """Read the lines of one kind among a journal's first MiB; none where it cannot be read.
+
+    What is told while a script starts is there, however long its journal became since.
+
+    Args:
+        path: ``ranks/rank-<R>.jsonl``.
+        kind: Of line.
+    """
+    try:
+        with os.fdopen(open_owned(path), "rb") as file:
+            lines = file.read(EARLY_BYTES).split(b"\n")
+    except OSError:
+        return []
+    named = [line for line in lines if kind.encode() in line]
+    entries, _ = parse_journal(b"\n".join(named))
+    return [entry for entry in entries if entry.get("kind") == kind]
 
 
 def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:

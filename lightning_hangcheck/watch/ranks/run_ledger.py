@@ -13,7 +13,7 @@ from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.records import Run
 from lightning_hangcheck.ledger.spending import longest_first
 from lightning_hangcheck.probes.gpu.use import gpu_names
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir.journal_reader import read_early
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 
@@ -79,8 +79,8 @@ class RunLedger:
         ledger = self._ledger()
         if ledger is None:
             return
-        told = offloaded(self._session.run_folder)
         try:
+            told = offloaded(self._session.run_folder)
             book.append(ledger, replace(line, offloaded=told))
         except OSError as error:
             log.once("ledger", f"the ledger {ledger} cannot be written ({error}): HANGCHECK_LEDGER")
@@ -101,8 +101,7 @@ def offloaded(folder: RunFolder) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     for journal in sorted(folder.journals.glob("*.jsonl")):
-        entries, _ = read_journal(journal)
-        told = [str(entry.get("what", "")) for entry in entries if entry.get("kind") == "offloaded"]
+        told = (str(entry.get("what", "")) for entry in read_early(journal, "offloaded"))
         found.update(dict.fromkeys(told))
     return tuple(found)
 
