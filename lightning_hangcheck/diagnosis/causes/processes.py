@@ -131,22 +131,26 @@ def _asks_the_job(reading: RankReading) -> bool:
 
 
 def process_stopped(situation: Situation) -> Finding | None:
-    """Blame every rank that is stopped: proven, whoever waits."""
+    """Blame every rank that is stopped: proven, whoever waits, once it has been so for a while.
+
+    A debugger, or another py-spy, that comes to a rank which has been silent for long stops it for
+    moments.
+    """
     ranks = situation.job.ranks.values()
     stopped = [reading for reading in ranks if reading.activity == "stopped"]
     if not stopped:
         return None
     who = [reading.rank for reading in stopped]
-    silence = duration(max(reading.silence_s for reading in stopped))
+    seconds = max(map(_stopped_for_s, stopped))
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
         "been stopped by a signal or a debugger (kernel state T)",
         within(stopped[0].place),
-        f"for {silence}",
+        f"for {duration(seconds)}",
     )
     waited_for = situation.graph.between_ranks
-    return blame(
+    finding = blame(
         stopped,
         cause="process_stopped",
         ended_by="person",
@@ -154,6 +158,21 @@ def process_stopped(situation: Situation) -> Finding | None:
         sentence=sentence,
         waited_for=waited_for,
     )
+    return replace(finding, silence_s=min(finding.silence_s, seconds))
+
+
+def _stopped_for_s(reading: RankReading) -> float:
+    """As long as its silence where every sample shows it stopped by a signal; else as seen."""
+    own = reading.view.own_process
+    samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
+    letters = [one.kernel.state for one in samples if one.kernel is not None]
+    if not samples or set(letters) == {"T"}:
+        return reading.silence_s
+    held = len(letters) - max(
+        (at + 1 for at, one in enumerate(letters) if one not in "Tt"), default=0
+    )
+    seconds = (samples[-1].taken_ns - samples[-held].taken_ns) / NANOSECONDS
+    return min(reading.silence_s, seconds)
 
 
 PROCESS_STOPPED = Rule(cause="process_stopped", needs=(), find=process_stopped)

@@ -100,6 +100,16 @@ def test_a_stopped_rank_is_proven_at_once() -> None:
     assert verdict.ranks[1].state == "stopped"
 
 
+def test_a_debugger_that_comes_to_a_silent_rank_has_not_stopped_it_all_the_time() -> None:
+    silent = rank(1, IN_LOAD, state="t", silent=200.0)
+    own = silent.processes[0]
+    before = rank(1, IN_LOAD).processes[0].samples[:1]
+    looks = msgspec.structs.replace(own, samples=(*before, *own.samples[1:]))
+    debugged = msgspec.structs.replace(silent, processes=(looks,))
+    assert judge(job(WAITS, debugged)).cause != "process_stopped"
+    assert judge(job(WAITS, silent)).cause != "process_stopped"
+
+
 @pytest.mark.parametrize("code", [-9, 0, 1, None])
 def test_a_rank_that_is_gone_while_others_wait_is_dead(code: int | None) -> None:
     verdict = judge(job(WAITS, gone(1, code)))
