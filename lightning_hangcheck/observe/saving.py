@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DISK_LIMIT_S = 5.0
 PAGE_WAIT_S = 0.8
-"""A page of 8 ranks takes a tenth of that; whoever ends a job waits no longer for it."""
+"""A page of 8 ranks takes a quarter of that; whoever ends a job waits no longer for it."""
 PAGE_LIMIT_S = 60
 """For the page of thousands of ranks on a machine at its limits; then its process is ended."""
 PAGE_NICENESS = 10

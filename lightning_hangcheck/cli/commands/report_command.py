@@ -77,9 +77,6 @@ def report(
         raise BadUsage(
             "report takes one run folder", "hangcheck report RUN_DIR, or for logs: --log FILE..."
         )
-    # imported here, so that the help of all commands need not load what looks at processes
-    from lightning_hangcheck.attach.running_job import running_ranks
-
     run_dir = paths[0] if paths else None
     folder = _find(run_dir)
     shown_folder = run_dir or as_typed(folder.path)
@@ -88,12 +85,8 @@ def report(
         _write(_formed(form, folder, saved, shown_folder), page)
     elif as_json:
         click.echo(render_json(_verdict_of(saved, shown_folder)), nl=False)
-    elif saved.verdict is None:
-        click.echo(unjudged.render(saved, shown_folder, running_ranks(folder)), nl=False)
     else:
-        judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
-        show(terminal.render(saved.case, judged, shown_folder))
-        click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
+        _show(saved, folder, shown_folder)
     return 0
 
 
@@ -104,6 +97,19 @@ def _one_of(forms: list[Form], others: int) -> Form | None:
             "name one of --json, --html, --issue, --prompt, --log",
         )
     return forms[0] if forms else None
+
+
+def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
+    """Print it for people."""
+    # imported here, so that the help of all commands need not load what looks at processes
+    from lightning_hangcheck.attach.running_job import running_ranks
+
+    if saved.verdict is None:
+        click.echo(unjudged.render(saved, shown_folder, running_ranks(folder)), nl=False)
+    else:
+        judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
+        show(terminal.render(saved.case, judged, shown_folder))
+        click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
 
 
 def _formed(form: Form, folder: RunFolder, saved: SavedRun, shown_folder: str) -> str:

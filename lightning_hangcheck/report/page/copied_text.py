@@ -10,6 +10,7 @@ from lightning_hangcheck.report.headline import stall_cost, summary
 from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff
 from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
 from lightning_hangcheck.report.terminal import gap_lines, reason
+from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.text.redaction import redact_text
 
@@ -65,9 +66,10 @@ def _facts(facts: PageFacts) -> Iterator[str]:
     yield from ("", f"- why: {_inline(reason(verdict))}" if reason(verdict) else "")
     yield f"- command: {_inline(verdict.command)}"
     yield f"- started {verdict.started_at}, found {verdict.detected_at}; {stall_cost(verdict)}"
-    yield f"- {verdict.world_size} ranks on {verdict.nnodes} nodes{_versions(facts)}"
+    size = f"{several(verdict.world_size, 'rank')} on {several(verdict.nnodes, 'node')}"
+    yield f"- {size}{_versions(facts)}"
     for source in facts.sources:
-        yield from ("", f"## Where {source.who} stands", "", *_source(source))
+        yield from ("", f"## The line of {source.who}", "", *_source(source))
     yield from _section("Who waits for whom", _mermaid(facts))
     yield from _section("Stacks that differ", _diff(facts))
     told = [_named(item.rank, item.text) for item in verdict.evidence]

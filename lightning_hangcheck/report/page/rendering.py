@@ -20,6 +20,7 @@ from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
 from lightning_hangcheck.report.page.first_lines import first_lines
 from lightning_hangcheck.report.terminal import gap_lines
+from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.version import __version__
 
@@ -54,7 +55,6 @@ def render_page(facts: PageFacts) -> str:
         .render(
             verdict=verdict,
             facts=facts,
-            version=__version__,
             style=style,
             script=script,
             style_hash=_hash(style),
@@ -63,7 +63,6 @@ def render_page(facts: PageFacts) -> str:
             graph=draw_graph(graph) if graph.nodes else None,
             timeline=timeline(facts),
             grids=collective_grids(facts),
-            grid_words=WORDS,
             trees=stack_trees(verdict),
             diff=stack_diff(verdict),
             processes=shown_processes(facts),
@@ -83,7 +82,7 @@ def _environment() -> Environment:
     """Imported late: the sidecar imports the report from its start."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         finalize=_shown,
@@ -92,6 +91,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals.update(version=__version__, several=several, grid_words=WORDS)
+    return environment
 
 
 def _shown(value: object) -> object:

@@ -21,7 +21,7 @@ from cases import (
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.evidence import ThreadStack
-from lightning_hangcheck.report.page.forms import write_as
+from lightning_hangcheck.report.page.forms import prices_from, write_as
 from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:
@@ -73,9 +73,16 @@ def deep(world_size: int) -> Case:
     return case_of(*views)
 
 
-def written(folder: Path, case: Case, verdict: Verdict | None = None, form: Form = "page") -> str:
+def written(
+    folder: Path,
+    case: Case,
+    verdict: Verdict | None = None,
+    form: Form = "page",
+    price: str = "",
+) -> str:
     """Write a case in one of its forms; its folder may be empty."""
-    return write_as(form, RunFolder(folder), verdict or judge(case), case, run_folder="run")
+    judged, prices = verdict or judge(case), prices_from({"HANGCHECK_PRICE": price})
+    return write_as(form, RunFolder(folder), judged, case, run_folder="run", prices=prices)
 
 
 class ReadPage(HTMLParser):

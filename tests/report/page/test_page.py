@@ -13,8 +13,10 @@ from page_runs import ODD, ReadPage, alike, all_different, case_of, written
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.report.page.forms import write_as
 from lightning_hangcheck.rundir.layout import RunFolder
@@ -178,6 +180,39 @@ def test_workers_have_a_tree_of_their_own(tmp_path: Path) -> None:
     page = written(tmp_path, case_of(rank(0, IN_LOAD, children=[worker]), rank(1, IN_ALL_REDUCE)))
     assert "Merged, DataLoader workers of ranks" in page
     assert "worker 0/0, pid 900" in page
+
+
+@pytest.mark.parametrize(("price", "said"), [("7.20/h", " = 0.12 at your price"), ("much", "")])
+def test_the_head_says_what_now_and_what_it_costs(price: str, said: str, tmp_path: Path) -> None:
+    """Two ranks for 31 s; a price that cannot be read is none."""
+    page = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), price=price)
+    assert f"<dd>job blocked 31 s = 0.02 rank h{said}</dd>" in page
+    assert '<code id="command">py-spy dump --native --pid 100</code>' in page
+
+
+def test_what_differs_between_ranks(tmp_path: Path) -> None:
+    """A variable that each rank has a value of its own for is no difference."""
+    records = tuple(
+        RankRecord(
+            rank=r,
+            pid=100 + r,
+            host="node0",
+            environment={
+                "RANK": str(r),
+                "OMP_NUM_THREADS": "8" if r else "1",
+                "NCCL_DEBUG": "INFO",
+            },
+        )
+        for r in range(3)
+    )
+    record = RunRecord(run_id="run", command="x", started_at="2026-11-20T10:23:01Z", ranks=records)
+    (tmp_path / "run.json").write_bytes(encode(record))
+    page = written(tmp_path, case_of(rank(0, IN_LOAD), *(rank(r, IN_ALL_REDUCE) for r in (1, 2))))
+    told = page.partition("What differs between ranks</h3>")[2].partition("</table>")[0]
+    assert "OMP_NUM_THREADS" in told
+    assert "<code>8</code> ranks 1-2" in told
+    assert "NCCL_DEBUG" not in told
+    assert '"row">RANK' not in told
 
 
 def test_a_verdict_without_its_case_has_a_page(tmp_path: Path) -> None:
