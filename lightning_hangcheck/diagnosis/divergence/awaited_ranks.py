@@ -94,7 +94,10 @@ def _reached(awaited: dict[int, tuple[int, ...]], start: int) -> set[int]:
 def _of_operation(
     job: JobReading, pending: PendingCollective, outside: Collection[int]
 ) -> tuple[int, ...]:
-    """Return who has not entered an operation; where all have, or it is not known, who is away."""
+    """Return who has not entered an operation; where all have, or it is not known, who is away.
+
+    Of a broadcast its source alone, where that has not: what the others do changes nothing.
+    """
     group, seq = pending.group or "", pending.seq or 0
     record = record_of(pending.reading, group)
     named = set(record.ranks) if record is not None else set()
@@ -108,6 +111,8 @@ def _of_operation(
         return rank in outside or (recorded and rank in named)
 
     owing = tuple(rank for rank in sorted(members) if owes(rank))
+    if pending.source in owing:
+        return (pending.source,)
     return owing or tuple(sorted(members & set(outside)))
 
 

@@ -50,12 +50,17 @@ class Operation(Struct, frozen=True):
         return " ".join(filter(None, told))
 
 
+FROM_ONE = ("broadcast", "scatter")
+"""Who receives in these waits for the root, and for the other members only where they hand it on."""
+
+
 class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
     """A rank that waits in a collective; equal only to itself.
 
     Attributes:
         group: Name of the process group; None where the operation is not recorded.
         seq: Its number in the group.
+        source: The one rank from which it comes: of a broadcast or scatter whose root was noted.
         way: Frames that led to the operation by which ranks are compared: those where it stands,
             unless that operation was an earlier one; none where they are not known.
     """
@@ -64,6 +69,7 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
     operation: Operation
     group: str | None = None
     seq: int | None = None
+    source: int | None = None
     way: tuple[Frame, ...] = ()
 
     @property
@@ -109,8 +115,14 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         operation=Operation(entry.op, entry.sizes, entry.dtypes),
         group=record.group,
         seq=entry.seq,
+        source=_source(entry.op, call_of(reading, entry)),
         way=here or call_of(reading, entry).frames,
     )
+
+
+def _source(name: str, call: CallSite) -> int | None:
+    number = call.root.rpartition(" ")[2]
+    return int(number) if name in FROM_ONE and number.isdecimal() else None
 
 
 def call_of(reading: RankReading, entry: CollectiveEntry) -> CallSite:

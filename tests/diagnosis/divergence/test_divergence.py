@@ -17,6 +17,7 @@ from cases import (
     rank,
     torch,
     user,
+    waiting_for,
 )
 from flights import (
     AFTER_LOOP,
@@ -215,6 +216,18 @@ def test_two_ways_to_one_operation_are_no_parting() -> None:
         flying(rank(1, AFTER_LOOP), *ops, "barrier", called=[IN_STEP, AT_END, IN_STEP, AT_END]),
     )
     assert "last agreed #3" in judge(case).summary
+
+
+def test_who_receives_a_broadcast_waits_for_its_source_alone() -> None:
+    """Rank 2 has a lock for which the source stands; so does rank 1, which keeps nobody up."""
+    at_lock = waiting_for("lock", "fcntl", "/data/index.lck", 102)
+    options = CallSite((MAIN, user("share_options", 21)), root="root 0")
+    receives = flying(
+        rank(2, (MAIN, torch("broadcast"))), "broadcast 1", called=[options], ranks=(0, 1, 2)
+    )
+    before = [flying(rank(n, IN_LOAD, **at_lock), ranks=(0, 1, 2)) for n in range(2)]
+    verdict = judge(job(*before, receives))
+    assert (verdict.culprits, verdict.cause) == ((0, 2), "file_lock")
 
 
 def test_broadcasts_from_two_roots_are_a_mismatch() -> None:
