@@ -31,7 +31,7 @@ OF_SEVERAL_RANKS = {"collective_mismatch", "rank_diverged", "uneven_work"}
 ASPECTS = {
     "rendezvous": {"peers", "store", "nodes"},
     "spinning": {"cpu", "gpu"},
-    "rank_stalled": {None, "child", "input"},
+    "rank_stalled": {None, "child", "forked", "input"},
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
     "process_dead": {

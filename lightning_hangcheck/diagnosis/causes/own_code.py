@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
+from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.kernel_targets import in_words
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.wording import (
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
+    from lightning_hangcheck.model.evidence import ProcessLook
     from lightning_hangcheck.model.slugs import Cause
 
 
@@ -155,6 +158,11 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
     """Return what the rank waits for: an aspect of the cause, and words."""
     if reading.at_store:
         return None, ", waiting for a key of the store that nobody sets"
+    forked = _forked_child(reading)
+    if forked is not None:
+        place = users_place(latest_frames(forked))
+        stands = join("waits", within(place), "for a lock of which it has a copy alone")
+        return "forked", f", waiting for its child pid {forked.pid}, which {stands}"
     for target in reading.targets:
         if target.kind == "process":
             child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
@@ -171,6 +179,13 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
     if own is not None and waits_in_vain(own):
         return None, ", waiting for threads of its own of which none is left to go on"
     return None, ""
+
+
+def _forked_child(reading: RankReading) -> ProcessLook | None:
+    """Return the child that it waits for, and that was forked while another thread held a lock."""
+    awaited = {holder.pid for target in reading.own_targets for holder in target.holders}
+    children = [one for one in reading.view.processes if one.role != "rank" and one.pid in awaited]
+    return next((one for one in children if waits_in_vain(one)), None)
 
 
 def _blame_in_place(

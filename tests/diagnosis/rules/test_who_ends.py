@@ -22,6 +22,7 @@ from cases import (
 )
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.graph.wait_graph import build_graph
 from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.diagnosis.rules.contract import Situation
@@ -148,7 +149,11 @@ def test_the_only_thread_of_a_process_waits_in_vain_for_its_own_memory() -> None
     assert ended_by(rank(1, IN_LOADER, children=[forked])) == "nobody"
     left = alone_in(look(IN_LOAD, pid=700, role="child"))
     joined = waiting_for("process", "wait4", "700", 700)
-    assert ended_by(rank(1, IN_LOAD, children=[left], **joined)) == "nobody"
+    waits = rank(1, IN_LOAD, children=[left], **joined)
+    assert ended_by(waits) == "nobody"
+    verdict = judge(job(WAITS, waits))
+    assert "which waits in load (demo/train.py:41) for a lock" in verdict.summary
+    assert "spawn" in verdict.remedies[0].text
     timed = alone_in(worker(0, IN_GETITEM, **SLEEPS))
     assert ended_by(rank(1, IN_LOADER, children=[timed])) == "outside"
 
