@@ -51,7 +51,7 @@ class Operation(Struct, frozen=True):
 
 
 FROM_ONE = ("broadcast", "scatter")
-"""Who receives in these waits for the root, and for the other members only where they hand it on."""
+"""Who receives in these waits for the root; for others only where they hand it on."""
 
 
 class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
