@@ -43,7 +43,7 @@ def lost_child(situation: Situation) -> Finding | None:
     """Blame the suspects that wait for what only processes bring, after a child of theirs failed.
 
     Not those that something from outside could help on, or a process that works. Proven where no
-    other thread is left in the rank either that might start the child anew.
+    other thread is left in the rank either: one that looks now and then may start the child anew.
     """
     lost = [
         found
@@ -65,7 +65,7 @@ def lost_child(situation: Situation) -> Finding | None:
     return blame(
         readings,
         cause="process_dead",
-        ended_by="nobody" if all(map(_is_alone, readings)) else "inside",
+        ended_by="nobody" if all(map(_is_alone, readings)) else "outside",
         confidence=0.85 if situation.waited_for else 0.6,
         sentence=sentence,
         waited_for=situation.waited_for,

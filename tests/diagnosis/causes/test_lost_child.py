@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_BARRIER, IN_LOAD, job, look, rank, waiting_for
+from cases import IN_BARRIER, IN_LOAD, job, look, rank, user, waiting_for
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.evidence import ThreadStack
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessLook
@@ -29,6 +30,16 @@ def ended(exit_code: int | None) -> ProcessLook:
     return replace(seen, samples=tuple(samples))
 
 
+def with_supervisor(seen: ProcessLook) -> ProcessLook:
+    """The process with a thread that looks after its children now and then."""
+    thread, samples = ThreadStack(tid=9, frames=(user("supervise", 24),)), []
+    for one in seen.samples:
+        assert one.stack is not None
+        stack = replace(one.stack, threads=(*one.stack.threads, thread))
+        samples.append(replace(one, stack=stack))
+    return replace(seen, samples=tuple(samples))
+
+
 def told(*children: ProcessLook, silent: float = 6.0, **waits: object) -> Verdict:
     """What is said of rank 1, for which rank 0 waits."""
     stuck = rank(1, IN_LOAD, children=list(children), silent=silent, **waits)
@@ -44,6 +55,14 @@ def test_a_child_that_failed_is_told_where_its_queue_is_waited_for(
     verdict = told(ended(exit_code), IDLE_ACTOR, **QUEUE)
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "process_dead")
     assert f"its child pid 700 {words}" in verdict.summary
+
+
+def test_a_thread_that_looks_after_the_children_may_replace_it() -> None:
+    stuck = rank(1, IN_LOAD, children=[ended(-9), IDLE_ACTOR], silent=40.0, **QUEUE)
+    own, *children = stuck.processes
+    supervised = (with_supervisor(own), *children)
+    verdict = judge(job(rank(0, IN_BARRIER, silent=40.0), replace(stuck, processes=supervised)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "process_dead")
 
 
 def test_an_event_that_nobody_is_left_to_set_is_never_set() -> None:
