@@ -14,11 +14,15 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.waits.kernel_targets import steady_targets
 from lightning_hangcheck.reading.waits.wait_chain import may_help
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rules.contract import EndedBy
 
 FROM_PROCESSES = ("pipe", "shared")
 """Waits that only processes end, of those that multiprocessing starts."""
@@ -42,8 +46,8 @@ class _Lost(NamedTuple):
 def lost_child(situation: Situation) -> Finding | None:
     """Blame the suspects that wait for what only processes bring, after a child of theirs failed.
 
-    Not those that something from outside could help on, or a process that works. Proven where no
-    other thread is left in the rank either: one that looks now and then may start the child anew.
+    Not those that something from outside could help on, or a process that works. A thread of the
+    rank that looks now and then may start the child anew.
     """
     lost = [
         found
@@ -65,7 +69,7 @@ def lost_child(situation: Situation) -> Finding | None:
     return blame(
         readings,
         cause="process_dead",
-        ended_by="nobody" if all(map(_is_alone, readings)) else "outside",
+        ended_by=_ended_by(readings),
         confidence=0.85 if situation.waited_for else 0.6,
         sentence=sentence,
         waited_for=situation.waited_for,
@@ -87,7 +91,27 @@ def _lost(reading: RankReading) -> _Lost | None:
     return None
 
 
+def _ended_by(readings: Sequence[RankReading]) -> EndedBy:
+    """Nobody, where the rank has no other thread and the children that are left wait for it."""
+    if not all(map(_is_alone, readings)):
+        return "outside"
+    return "nobody" if all(map(_awaited_by_those_left, readings)) else "inside"
+
+
 def _is_alone(reading: RankReading) -> bool:
     own = reading.view.own_process
     stack = own.samples[-1].stack if own is not None and own.samples else None
     return stack is not None and not any(map(may_help, stack.threads[1:]))
+
+
+def _awaited_by_those_left(reading: RankReading) -> bool:
+    """Whether all that could still bring it wait likewise, for the rank or for each other."""
+    family = {one.pid: steady_targets(one) for one in reading.view.processes}
+    left = {holder.pid for target in reading.own_targets for holder in target.holders}
+    left.discard(reading.view.pid or 0)
+    return all(
+        family.get(pid)
+        and all(one.kind in FROM_PROCESSES for one in family[pid])
+        and family.keys() >= {holder.pid for one in family[pid] for holder in one.holders}
+        for pid in left
+    )

@@ -65,6 +65,13 @@ def test_a_thread_that_looks_after_the_children_may_replace_it() -> None:
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "process_dead")
 
 
+def test_a_child_that_waits_for_something_of_its_own_may_still_bring_it() -> None:
+    computes_natively = look(IN_LOAD, pid=701, role="worker")
+    for silent, kind in ((6.0, "suspect"), (31.0, "hang")):
+        verdict = told(ended(-9), computes_natively, silent=silent, **QUEUE)
+        assert (verdict.verdict, verdict.cause) == (kind, "process_dead")
+
+
 def test_an_event_that_nobody_is_left_to_set_is_never_set() -> None:
     verdict = told(ended(1), **EVENT)
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "process_dead")
