@@ -162,11 +162,11 @@ def process_stopped(situation: Situation) -> Finding | None:
 
 
 def _stopped_for_s(reading: RankReading) -> float:
-    """As long as its silence where every sample shows it stopped by a signal; else as seen."""
+    """As long as its silence where every sample shows it stopped; else as was seen."""
     own = reading.view.own_process
     samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
     letters = [one.kernel.state for one in samples if one.kernel is not None]
-    if not samples or set(letters) == {"T"}:
+    if set(letters) <= {"T", "t"}:
         return reading.silence_s
     held = len(letters) - max(
         (at + 1 for at, one in enumerate(letters) if one not in "Tt"), default=0
