@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lightning_hangcheck.probes.flight_record import HANDLERS, ask_server
+from lightning_hangcheck.probes.flight_record import HANDLERS, MOST_RANKS_COUNTED, ask_server
+from lightning_hangcheck.session.collective_notes import noted_messages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Numbers = dict[str, tuple[int, int]]
 """By group, the numbers of the operation that the rank entered last and of the one that ended
-last; gloo counts sends and receipts too."""
+last; under ``messages`` how many it has posted to send and to receive, which gloo's record leaves
+out where they block."""
 COUNTS_ONLY = "includecollectives=false&includestacktraces=false"
 """NCCL's recorder obeys it; gloo's of torch 2.13 gives its whole record all the same."""
 
@@ -34,7 +36,7 @@ class _Counts(msgspec.Struct):
 
 
 def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
-    """Ask a rank's worker server how far its collectives have come.
+    """Ask a rank's worker server how far its collectives have come, and read its own notes.
 
     Args:
         path: The server's unix socket.
@@ -54,4 +56,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
         for group, status in counts.pg_status.items():
             numbers = (status.last_enqueued_collective, status.last_completed_collective)
             found[f"{handler} {group}"] = numbers
+    posted = noted_messages(path, MOST_RANKS_COUNTED)
+    if posted is not None:
+        found["messages"] = (sum(posted.sent.values()), sum(posted.received.values()))
     return found

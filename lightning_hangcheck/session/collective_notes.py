@@ -135,7 +135,8 @@ def noted_messages(server: Path, ranks: int) -> MessageCounts | None:
         data = os.read(descriptor, min(ranks, MOST_RANKS) * 2 * COUNTER.size)
     finally:
         os.close(descriptor)
-    numbers = [number for (number,) in COUNTER.iter_unpack(data)]
+    whole = data[: len(data) // COUNTER.size * COUNTER.size]
+    numbers = [number for (number,) in COUNTER.iter_unpack(whole)]
     return MessageCounts(
         sent={peer: number for peer, number in enumerate(numbers[0::2]) if number},
         received={peer: number for peer, number in enumerate(numbers[1::2]) if number},
