@@ -18,6 +18,7 @@ from lightning_hangcheck.reading.wording import duration, name_ranks, verb
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.reading.activity.rank_activity import RankActivity
 
 SILENT_AFTER_S = 10.0
 """A log that has grown since tells enough; Lightning's bar is drawn several times a second."""
@@ -49,18 +50,19 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
     """
     if verdict.verdict not in GOES_ON:
         return None
-    works = [view for view in case.ranks if read_rank_activity(view).activity in WORKS]
+    seen = [(view, read_rank_activity(view)) for view in case.ranks]
+    works = [(view, found) for view, found in seen if found.activity in WORKS][:MOST_RANKS]
     try:
-        found = [(view, kept) for view in works[:MOST_RANKS] if (kept := _kept(view.pid))]
+        silent = [(*one, kept) for one in works if (kept := _kept(one[0].pid))]
     except NoAnswerFromStorage:
         return None
-    if not found:
+    if not silent:
         return None
-    first, why = found[0]
-    names = [view.rank for view, kept in found if kept.place == why.place]
+    first, activity, why = silent[0]
+    names = [view.rank for view, _, kept in silent if kept.place == why.place]
     return (
-        f"{name_ranks(names)} {verb(names, 'works', 'work')} ({_use(first)}), and what is printed "
-        f"may still be in {verb(names, 'its', 'their')} buffer: {_why(why)}; next "
+        f"{name_ranks(names)} {verb(names, 'works', 'work')} ({_use(first, activity)}), and "
+        f"what is printed may still be in {verb(names, 'its', 'their')} buffer: {_why(why)}; next "
         f"time: {VARIABLE}=1, python -u, or print(..., flush=True)"
     )
 
@@ -78,9 +80,9 @@ def _why(kept: _Kept) -> str:
     )
 
 
-def _use(view: RankView) -> str:
+def _use(view: RankView, activity: RankActivity) -> str:
     """Processor and GPUs of a rank, as its newest samples show them."""
-    share = read_rank_activity(view).process_activity.cpu_share
+    share = activity.process_activity.cpu_share
     own = view.own_process
     gpus = describe_gpus(own) if own is not None else ()
     return "; ".join([f"{share:.2f} of a core", *gpus])

@@ -99,9 +99,6 @@ NO_CAUSE_BY_ITSELF = frozenset({"socket", "futex", "shared", "time", "other", "p
 child or a pipe would only be `rank_stalled`, which the contract ranks below."""
 
 
-MOST_NAMED = 4
-
-
 def logger_init(situation: Situation) -> Finding | None:
     """Blame suspects whose calls show, or whose sections or functions say, that they create it.
 
@@ -152,6 +149,8 @@ def model_load(situation: Situation) -> Finding | None:
 
 
 MODEL_LOAD = Rule(cause="model_load", needs=("stacks",), find=model_load)
+MOST_NAMED = 4
+"""Processes that one sentence names."""
 
 
 def _waits(reading: RankReading) -> tuple[str | None, str]:

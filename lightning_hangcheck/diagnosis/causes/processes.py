@@ -6,6 +6,7 @@ own pages to come back from disk.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
+    from lightning_hangcheck.model.evidence import Sample
 
 GIB = 1 << 30
 FULL = 0.95
@@ -165,14 +167,14 @@ def _stopped_for_s(reading: RankReading) -> float:
     """As long as its silence where every sample shows it stopped; else as was seen."""
     own = reading.view.own_process
     samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
-    letters = [one.kernel.state for one in samples if one.kernel is not None]
-    if set(letters) <= {"T", "t"}:
+    held = list(takewhile(_is_stopped, reversed(samples)))
+    if len(held) == len(samples):
         return reading.silence_s
-    held = len(letters) - max(
-        (at + 1 for at, one in enumerate(letters) if one not in "Tt"), default=0
-    )
-    seconds = (samples[-1].taken_ns - samples[-held].taken_ns) / NANOSECONDS
-    return min(reading.silence_s, seconds)
+    return min(reading.silence_s, (held[0].taken_ns - held[-1].taken_ns) / NANOSECONDS)
+
+
+def _is_stopped(sample: Sample) -> bool:
+    return sample.kernel is not None and sample.kernel.state in "Tt"
 
 
 PROCESS_STOPPED = Rule(cause="process_stopped", needs=(), find=process_stopped)

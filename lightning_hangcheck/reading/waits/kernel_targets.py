@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ProcessLook,
         Sample,
         TargetKind,
+        ThreadStack,
         ThreadState,
         WaitTarget,
     )
@@ -59,7 +60,7 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
 
 def limited(look: ProcessLook) -> bool:
     """Whether the call in which its wait ends does so by itself at a time: a sleep, a retry."""
-    return _shows(look, "time")
+    return any(_waits_for(state, "time") for state, _ in _ends(look))
 
 
 def asks_anew(look: ProcessLook) -> bool:
@@ -75,20 +76,23 @@ def in_own_memory(look: ProcessLook) -> bool:
     That is a word of its memory, or an event loop that waits for nothing but to be woken by its
     own process.
     """
-    return _shows(look, "futex") or any(
-        wakes_itself(end, state)
-        for sample in _telling(look)[-1:]
-        for end in (sample.stack.threads if sample.stack is not None else ())
-        for state in _at_end(sample)
-        if end.tid == state.tid
+    return any(
+        _waits_for(state, "futex") or (stack is not None and wakes_itself(stack, state))
+        for state, stack in _ends(look)
     )
 
 
-def _shows(look: ProcessLook, kind: TargetKind) -> bool:
-    newest = next(reversed(_telling(look)), None)
-    if newest is None:
-        return False
-    return any(target.kind == kind for state in _at_end(newest) for target in state.waits_for)
+def _ends(look: ProcessLook) -> Iterator[tuple[ThreadState, ThreadStack | None]]:
+    """The threads in which its wait ends now, each with its stack where that was taken."""
+    for newest in _telling(look)[-1:]:
+        threads = newest.stack.threads if newest.stack is not None else ()
+        stacks = {one.tid: one for one in threads}
+        for state in _at_end(newest):
+            yield state, stacks.get(state.tid)
+
+
+def _waits_for(state: ThreadState, kind: TargetKind) -> bool:
+    return any(target.kind == kind for target in state.waits_for)
 
 
 def _telling(look: ProcessLook) -> list[Sample]:
