@@ -6,6 +6,7 @@ A probe that fails becomes a `Gap`; work that blocks is left behind after its ti
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck.model.evidence import Gap, GapKind
@@ -19,6 +20,10 @@ Looked = tuple[Fact | None, tuple[Gap, ...]]
 # A blocked reader costs a thread for as long as the kernel keeps it. A file system that is down
 # blocks every reader, so there is a bound to how many we send after each other.
 MOST_LEFT_BEHIND = 16
+READING_LIMIT_S = 20.0
+PART_LIMIT_S = 5.0
+"""Of a run's folder, and of one file in it: only a disk that does not answer takes so long, such
+as a dead network file system."""
 _places = threading.BoundedSemaphore(MOST_LEFT_BEHIND)
 
 
@@ -93,3 +98,27 @@ def _attempt(work: Callable[[], Fact]) -> Fact | Exception:
 
 def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+class SharedTime:
+    """Pieces of work, one after the other, that share a time limit."""
+
+    def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
+        """Begin to count.
+
+        Args:
+            time_limit_s: Seconds for all of them together.
+        """
+        self._deadline = time.monotonic() + time_limit_s
+
+    def within(self, work: Callable[[], Fact], part_limit_s: float = PART_LIMIT_S) -> Fact:
+        """Do the next piece, in what is left of the time.
+
+        Args:
+            work: What to do; its exception is raised here.
+            part_limit_s: Seconds at most for this piece alone.
+
+        Raises:
+            NoAnswer: It took longer, or nothing was left.
+        """
+        return within(max(0.0, min(part_limit_s, self._deadline - time.monotonic())), work)

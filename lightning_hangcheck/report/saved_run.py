@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +17,7 @@ from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
 from lightning_hangcheck.rundir.journal_reader import read_journal
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE, newest_case
-from lightning_hangcheck.time_limit import NoAnswer, within
+from lightning_hangcheck.time_limit import READING_LIMIT_S, NoAnswer, SharedTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
 Part = TypeVar("Part")
-TIME_LIMIT_S = 20.0
-PART_LIMIT_S = 5.0
-"""Only a disk that does not answer takes so long, such as a dead network file system."""
 
 
 class JournalEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +66,7 @@ class SavedRun(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
 
 
-def read_saved_run(folder: RunFolder, time_limit_s: float = TIME_LIMIT_S) -> SavedRun:
+def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> SavedRun:
     """Read a run, whether it still goes on or not.
 
     Evidence without a verdict that can be read (a disk that was full, a folder copied in part) is
@@ -115,14 +111,13 @@ class _Parts:
     """
 
     def __init__(self, time_limit_s: float) -> None:
-        self._deadline = time.monotonic() + time_limit_s
+        self._time = SharedTime(time_limit_s)
         self.gaps: list[Gap] = []
         self.refused: UnreadableRun | None = None
 
     def read(self, source: Path, work: Callable[[], Part]) -> Part | None:
-        left_s = self._deadline - time.monotonic()
         try:
-            return within(max(0.0, min(PART_LIMIT_S, left_s)), work)
+            return self._time.within(work)
         except UnreadableRun as error:
             refused = error
         except OSError as error:

@@ -8,6 +8,7 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.probes.collective_numbers import collective_numbers
+from lightning_hangcheck.session.collective_notes import MessageCounter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,3 +32,13 @@ def test_the_installed_torch_counts_what_was_entered_and_what_ended(
 
 def test_a_rank_without_a_server_has_none(tmp_path: Path) -> None:
     assert collective_numbers(tmp_path / "socket", 1.0) == {}
+
+
+def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    counter = MessageCounter(server)
+    assert collective_numbers(server, 1.0) == {"messages": (0, 0)}
+    counter.post_send(1)
+    counter.post_send(3)
+    counter.post_receive(1)
+    assert collective_numbers(server, 1.0) == {"messages": (2, 1)}

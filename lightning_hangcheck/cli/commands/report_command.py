@@ -21,8 +21,9 @@ from lightning_hangcheck.report import terminal, unjudged
 from lightning_hangcheck.report.page.forms import prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.running_ranks import render_below
-from lightning_hangcheck.report.saved_run import PART_LIMIT_S, SavedRun, read_saved_run
+from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
+from lightning_hangcheck.time_limit import PART_LIMIT_S
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -18,7 +17,7 @@ from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
 from lightning_hangcheck.report.page.source_lines import SourceLines, source_lines
 from lightning_hangcheck.rundir.journal_reader import read_journal
 from lightning_hangcheck.text.moments import read_utc
-from lightning_hangcheck.time_limit import NoAnswer, within
+from lightning_hangcheck.time_limit import NoAnswer, SharedTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part")
 Entry = dict[str, Any]
-TIME_LIMIT_S = 20.0
-PART_LIMIT_S = 5.0
-"""As of `saved_run`: only a disk that does not answer takes so long."""
 MOST_JOURNALS = 32
 """As many ranks have a lane of their own; of more, one stands for each group of equals."""
 MOST_EARLIER = 50
@@ -140,13 +136,12 @@ class _Parts:
     """Reads part after part within one time limit."""
 
     def __init__(self) -> None:
-        self._deadline = time.monotonic() + TIME_LIMIT_S
+        self._time = SharedTime()
         self.gaps: list[Gap] = []
 
     def read(self, what: str, work: Callable[[], Part]) -> Part | None:
-        left_s = self._deadline - time.monotonic()
         try:
-            return within(max(0.0, min(PART_LIMIT_S, left_s)), work)
+            return self._time.within(work)
         except (OSError, UnreadableRun, NoAnswer) as error:
             why = error.strerror if isinstance(error, OSError) else error.args[0]
             self.gaps.append(Gap(what, None, str(why)))
