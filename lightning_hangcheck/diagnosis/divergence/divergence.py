@@ -35,8 +35,12 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     is_collective_code,
     pending_collectives,
     record_of,
-    records,
     way_in,
+)
+from lightning_hangcheck.diagnosis.divergence.skipped_operation import (
+    SkippedOperation,
+    entered,
+    skipped_operation,
 )
 
 if TYPE_CHECKING:
@@ -187,6 +191,10 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
 
     In one group and under different numbers, one is only ahead: its record is from a moment later.
     """
+    helpless = closed_circle(awaited_ranks(job)) >= {one.rank for one in waiting}
+    skipped = skipped_operation(waiting) if helpless else None
+    if skipped is not None:
+        return _by_skipped(waiting, skipped)
     keys: dict[PendingCollective, Key] = {
         one: (one.group, one.seq, one.operation.name if one.group else one.operation)
         for one in waiting
@@ -199,13 +207,30 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
         return None
     diverged, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
     silent = without_message(job)
-    helpless = closed_circle(awaited_ranks(job)) >= {one.rank for one in waiting}
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},
         diverged=silent or diverged,
         basis="messages" if silent else basis,
         proven=helpless or not any(one.operation.name in PAIRED for one in waiting),
+    )
+
+
+def _by_skipped(waiting: Sequence[PendingCollective], skipped: SkippedOperation) -> Divergence:
+    at = (skipped.group, skipped.seq)
+    chosen = [one for one in waiting if one.numbered == at or one.rank in skipped.passed_by]
+    return Divergence(
+        pending_collectives=tuple(chosen),
+        operations={
+            one.rank: one.operation if one.numbered == at else Operation("no such operation")
+            for one in chosen
+        },
+        diverged=skipped.passed_by,
+        basis="sequence",
+        group=skipped.group,
+        seq=skipped.seq,
+        last_agreed=skipped.seq - 1,
+        proven=True,
     )
 
 
@@ -230,17 +255,13 @@ def _own_ways(
 
 
 def _done(pending: PendingCollective) -> list[Operation]:
-    entries = sorted(
-        (
-            (record.group, entry)
-            for record in records(pending.reading)
-            for entry in record.entries
-            if (record.group, entry.seq) != (pending.group, pending.seq)
-        ),
-        key=lambda pair: pair[1].created_ns,
-    )
+    """Return what a rank entered before the operation in which it waits."""
+    every = entered(pending)
+    numbers = [(group, entry.seq) for group, entry in every]
+    end = numbers.index(pending.numbered) if pending.numbered in numbers else len(every)
     return [
-        _in_group(group, Operation(entry.op, entry.sizes, entry.dtypes)) for group, entry in entries
+        _in_group(group, Operation(entry.op, entry.sizes, entry.dtypes))
+        for group, entry in every[:end]
     ]
 
 
