@@ -85,7 +85,7 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
 
 
 def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankView]) -> bool:
-    """Whether a rank that could not be asked has taken part in steps, as the others' records say.
+    """Whether a rank that could not be asked in time took part in steps, by the others' records.
 
     Args:
         view: The rank.
@@ -93,14 +93,22 @@ def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankV
         others: Ranks of the job.
     """
     unknown = life is None or (life.phase, life.told_by) == ("startup", "life")
-    if view.flight is not None or view.pid is None or not unknown:
+    if view.pid is None or not unknown:
         return False
-    return any(_stepped_with(view.rank, one.flight) for one in others if one.flight is not None)
+    return any(_stepped_with(view, one.flight) for one in others if one.flight is not None)
 
 
-def _stepped_with(rank: int, flight: FlightRecord) -> bool:
-    """Whether steps came to their end that this rank belongs to; a rank may be ahead of its GPU."""
-    ended = (one.last_completed for one in flight.groups if rank in one.ranks)
+def _stepped_with(view: RankView, flight: FlightRecord) -> bool:
+    """Whether steps came to their end that this rank belongs to; a rank may be ahead of its GPU.
+
+    Of a group that its own record has, that tells; one of before it joined tells nothing.
+    """
+    own = {one.group for one in view.flight.groups} if view.flight is not None else set()
+    ended = (
+        one.last_completed
+        for one in flight.groups
+        if view.rank in one.ranks and one.group not in own
+    )
     return _reduced(flight) and max(ended, default=0) >= LEAST_REDUCTIONS
 
 

@@ -62,6 +62,21 @@ def test_a_rank_that_cannot_be_asked_has_stepped_with_the_others(ended: int, pha
     assert read_job(job(asked, rank(1, IN_LOAD, state="T"))).ranks[1].phase == phase
 
 
+@pytest.mark.parametrize(
+    ("known", "phase"), [((), "training_step"), ("1", "training_step"), ("0", None)]
+)
+def test_a_rank_killed_soon_after_it_was_last_asked_has_stepped_with_the_others(
+    known: tuple[str, ...], phase: str | None
+) -> None:
+    """Its record is from before it joined the group; had it joined, its record would tell."""
+    flight = reductions("all_reduce", "all_reduce")
+    group = replace(flight.groups[0], ranks=(0, 1), last_completed=2)
+    asked = replace(rank(0, IN_LOAD), flight=replace(flight, groups=(group,)))
+    joined = tuple(CollectiveRecord(group=name) for name in known)
+    killed = replace(gone(1, -9), flight=FlightRecord(taken_ns=1, groups=joined))
+    assert read_job(job(asked, killed)).ranks[1].phase == phase
+
+
 def test_of_a_rank_that_is_gone_its_steps_are_still_known() -> None:
     left = replace(gone(0, 0), flight=reductions("all_reduce", "all_reduce"))
     assert read_job(job(left)).ranks[0].phase == "training_step"

@@ -138,10 +138,7 @@ def _unexpected(side: _Side, sides: Sequence[_Side], shortest_context: int) -> b
 
 
 def expected_next(
-    history: Sequence[Item],
-    candidates: Sequence[Item],
-    shortest_context: int,
-    longest_context: int = LONGEST_CONTEXT,
+    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
 ) -> Item | None:
     """Return the one candidate that followed before, where what came before was the same.
 
@@ -153,35 +150,18 @@ def expected_next(
         candidates: What may come next.
         shortest_context: How many equal operations before it are asked for at least; with 0, a
             candidate that was ever seen at all is expected over those that never were.
-        longest_context: How many are compared at most.
     """
-    followed = dict.fromkeys(candidates, -1)
-    for end, length in enumerate(_repeated_before(history)):
-        if history[end] in followed:
-            capped = min(length, longest_context)
-            followed[history[end]] = max(followed[history[end]], capped)
-    longest = max(followed.values(), default=-1)
-    found = [candidate for candidate, length in followed.items() if length == longest]
-    return found[0] if longest >= shortest_context and len(found) == 1 else None
-
-
-def _repeated_before(history: Sequence[Item]) -> list[int]:
-    """Return of each item how many before it, the nearest first, equal the newest of all.
-
-    The lengths of a Z-function, in linear time: a step may be long, and often seen.
-    """
-    newest_first = history[::-1]
-    size, start, stop = len(history), 0, 0
-    equal = [0] * size
-    for position in range(1, size):
-        length = min(equal[position - start], stop - position) if position < stop else 0
-        while position + length < size and newest_first[length] == newest_first[position + length]:
-            length += 1
-        if position + length > stop:
-            start, stop = position, position + length
-        equal[position] = length
-    # an item at `end` has all before it in reverse from `size - end` on
-    return [equal[size - end] if end else 0 for end in range(size)]
+    for length in range(min(LONGEST_CONTEXT, len(history)), shortest_context - 1, -1):
+        context = history[len(history) - length :]
+        followers = {
+            history[end]
+            for end in range(length, len(history))
+            if history[end - length : end] == context
+        }
+        found = [candidate for candidate in dict.fromkeys(candidates) if candidate in followers]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def _ranks(groups: Iterable[Sequence[PendingCollective]]) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 Two groups need not be used in one order by the threads of a rank, so the newest of each contradict
 nothing. But a rank that entered a later operation of the one group, and never that of the other,
-has passed the place where it belongs. That it belongs there, earlier steps tell.
+has passed the place where it belongs. That it belongs there, earlier ones tell: as many steps lay
+between them.
 """
 
 from __future__ import annotations
@@ -11,18 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.diagnosis.divergence.attribution import SURE_CONTEXT, expected_next
-from lightning_hangcheck.diagnosis.divergence.parting_number import Step
-from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
-    call_of,
-    operation_of,
-    record_of,
-    records,
-    way_in,
-)
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import record_of, records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
     from lightning_hangcheck.model.flight import CollectiveEntry
@@ -44,8 +37,12 @@ def skipped_operation(waiting: Sequence[PendingCollective]) -> SkippedOperation 
     Args:
         waiting: Ranks that wait only for each other.
     """
-    found = (_skipped(one, waiting) for one in waiting if one.group is not None)
-    return next((skipped for skipped in found if skipped is not None), None)
+    for pending in waiting:
+        if pending.group is not None and pending.seq is not None:
+            found = _skipped(pending, pending.group, pending.seq, waiting)
+            if found is not None:
+                return found
+    return None
 
 
 def entered(pending: PendingCollective) -> list[Entered]:
@@ -57,34 +54,67 @@ def entered(pending: PendingCollective) -> list[Entered]:
 
 
 def _skipped(
-    pending: PendingCollective, waiting: Sequence[PendingCollective]
+    pending: PendingCollective, group: str, seq: int, waiting: Sequence[PendingCollective]
 ) -> SkippedOperation | None:
-    every, group, seq = entered(pending), pending.group or "", pending.seq or 0
-    at = next((i for i, one in enumerate(every) if (one[0], one[1].seq) == (group, seq)), None)
-    if at is None:
+    steps = _entered_next(pending, group, seq)
+    if steps is None:
         return None
-    later = next((one for one in every[at + 1 :] if one[0] != group), None)
-    if later is None or not _belongs_there(pending, every[: at + 1], later):
+    at = {one: _steps_before(one, group, steps) for one in waiting}
+    own = at[pending]
+    if seq not in own or seq - 1 not in own:
+        return None
+    own_gap, apart = own[seq] - own[seq - 1], _most_apart(at.values(), seq)
+    usual = {gap for one in at.values() for gap in _gaps(one, seq)}
+    if apart is None or not any(abs(own_gap - gap) <= apart for gap in usual):
         return None
     passed = tuple(
         one.rank
         for one in waiting
-        if _last_entered(one, group) in range(seq) and _last_entered(one, later[0]) >= later[1].seq
+        if _last_entered(one, group) in range(seq) and _last_entered(one, steps) > own[seq] + apart
     )
     return SkippedOperation(group, seq, passed) if passed else None
 
 
-def _belongs_there(pending: PendingCollective, way: Sequence[Entered], later: Entered) -> bool:
-    """Whether earlier steps had it there, and not what came later, however long a step is."""
-    groups = (way[-1][0], later[0])
-    *before, own, other = [_step(pending, one) for one in (*way, later) if one[0] in groups]
-    return expected_next(before, (own, other), SURE_CONTEXT, len(before)) == own
+def _entered_next(pending: PendingCollective, group: str, seq: int) -> str | None:
+    """Return the other group that a rank used next after an operation; None if it used none."""
+    every = entered(pending)
+    numbers = [(name, entry.seq) for name, entry in every]
+    after = numbers[numbers.index((group, seq)) + 1 :] if (group, seq) in numbers else []
+    return next((name for name, _ in after if name != group), None)
 
 
-def _step(pending: PendingCollective, one: Entered) -> tuple[str, Step]:
-    group, entry = one
-    call = call_of(pending.reading, entry)
-    return group, Step(operation_of(pending.reading, entry), way_in(call.frames))
+def _steps_before(pending: PendingCollective, group: str, steps: str) -> dict[int, int]:
+    """Return for each number of a group at which number of the other the rank was then."""
+    found: dict[int, int] = {}
+    newest: int | None = None
+    for name, entry in entered(pending):
+        if name == steps:
+            newest = entry.seq
+        elif name == group and newest is not None:
+            found[entry.seq] = newest
+    return found
+
+
+def _most_apart(at: Iterable[dict[int, int]], seq: int) -> int | None:
+    """Return how many steps apart ranks were at most in one operation before this.
+
+    Threads enter operations side by side: how often one comes a step later, the ranks' own past
+    shows. None where they had none in common.
+    """
+    entered_at: dict[int, list[int]] = {}
+    for one in at:
+        for number, step in one.items():
+            if number < seq:
+                entered_at.setdefault(number, []).append(step)
+    apart = [max(steps) - min(steps) for steps in entered_at.values() if len(steps) > 1]
+    return max(apart, default=None)
+
+
+def _gaps(at: dict[int, int], seq: int) -> list[int]:
+    """Return how many steps lay between the operations before this one."""
+    return [
+        step - at[number - 1] for number, step in at.items() if number < seq and number - 1 in at
+    ]
 
 
 def _last_entered(pending: PendingCollective, group: str) -> int:

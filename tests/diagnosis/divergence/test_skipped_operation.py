@@ -78,7 +78,6 @@ def judged(*views: RankView) -> Verdict:
 
 @pytest.mark.parametrize("steps", [3, 20])
 def test_who_walked_past_what_earlier_steps_had_is_the_culprit(steps: int) -> None:
-    """Longer than what is compared elsewhere: between two saves lie many steps."""
     saving = "a" * steps + "b"
     verdict = judged(
         waiting_for_save(0, saving * 3 + "aa"), stepping(1, saving * 2 + "a" * (steps + 3))
@@ -97,6 +96,15 @@ def test_who_started_it_too_is_no_culprit_though_most_wait_elsewhere() -> None:
         waiting_for_save(0, saving * 3 + "aa"),
         stepping(1, saving * 2 + "aaaaaa"),
         *(gone_on(n, saving * 3 + "aaa") for n in (2, 3)),
+    )
+    assert verdict.culprits == (1,)
+
+
+def test_threads_that_enter_side_by_side_come_a_step_sooner_or_later() -> None:
+    """As far as the ranks were apart before, and no farther."""
+    verdict = judged(
+        waiting_for_save(0, "aaaaab" + "aaaaaab" + "aaaaab" + "aa"),
+        stepping(1, "aaaaaab" + "aaaaaab" + "aaaaaaaa"),
     )
     assert verdict.culprits == (1,)
 
