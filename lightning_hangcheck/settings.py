@@ -101,6 +101,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings))
 """Of all options. Other variables with our prefix are what our processes tell each other."""
 
+ONLY_OF_RUN = frozenset(PREFIX + name for name in ("JUNIT", "NOTIFY", "ON_HANG_EXEC", "OTEL"))
+"""Of options that `hangcheck run` keeps to itself, as they may hold secrets."""
+
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
     """Read the options that the environment sets.
@@ -150,7 +153,8 @@ def environment_with(environment: Mapping[str, str], settings: Settings) -> dict
 
     So all processes of a job read the same values, and each reads one that can be used.
     """
-    kept = {name: value for name, value in environment.items() if name not in VARIABLES}
+    ours = VARIABLES | ONLY_OF_RUN
+    kept = {name: value for name, value in environment.items() if name not in ours}
     return kept | to_environment(settings)
 
 

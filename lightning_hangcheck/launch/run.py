@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.launch.job import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.watch.messages import HangProven
 
+NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
 POLL_S = 0.2
 DISK_LIMIT_S = 1.0
@@ -55,7 +57,10 @@ DISK_LIMIT_S = 1.0
 
 
 def run_command(
-    command: Sequence[str], settings: Settings, extra_environment: Mapping[str, str]
+    command: Sequence[str],
+    settings: Settings,
+    extra_environment: Mapping[str, str],
+    alerts: AlertsAskedFor = NO_ALERTS,
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
@@ -63,6 +68,7 @@ def run_command(
         command: Program and arguments.
         settings: In force; handed on to the ranks through their environment.
         extra_environment: What the command's environment gets besides, unless all is disabled.
+        alerts: Whom to tell of a hang.
 
     Returns:
         The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
@@ -83,7 +89,7 @@ def run_command(
     session = _open_session(command, settings)
     mask = hold([*PASSED_ON, signal.SIGCHLD])
     try:
-        return _Run(command, settings, session, extra_environment, mask).until_ended()
+        return _Run(command, settings, session, extra_environment, mask, alerts).until_ended()
     finally:
         restore(mask)
         if session is not None:
@@ -98,6 +104,7 @@ class _Run:
         session: Session | None,
         extra_environment: Mapping[str, str],
         mask: set[signal.Signals | int],
+        alerts: AlertsAskedFor,
     ) -> None:
         environment = environment_with(os.environ, settings)
         if session is not None:
@@ -105,7 +112,7 @@ class _Run:
             environment[SESSION_VARIABLE] = str(session.path)
         self._settings = settings
         self._job = Job(command, environment, mask)
-        self._sidecar_link = SidecarLink(session, settings) if session is not None else None
+        self._sidecar_link = None if session is None else SidecarLink(session, settings, alerts)
         self._abort: Abort | None = None
 
     def until_ended(self) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir.layout import prepare_run_folder
@@ -38,9 +39,10 @@ CONCLUSION_LIMIT_S = 15.0
 class SidecarLink:
     """One sidecar at a time, with the pipes to it."""
 
-    def __init__(self, session: Session, settings: Settings) -> None:
+    def __init__(self, session: Session, settings: Settings, alerts: AlertsAskedFor) -> None:
         self._session = session
         self._settings = settings
+        self._alerts = alerts
         self._starts = 0
         self._end_asked: EndAsked | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,7 +101,8 @@ class SidecarLink:
             self._carry_journals()
             return
         self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
-        if not self._inbox.wait_for_end(CONCLUSION_LIMIT_S):
+        limit_s = CONCLUSION_LIMIT_S + (AT_THE_END_S if self._alerts.any else 0.0)
+        if not self._inbox.wait_for_end(limit_s):
             log.once("conclusion", "the sidecar does not come to an end; its last verdict is lost")
             process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -124,6 +127,8 @@ class SidecarLink:
             return
         if self._process.stdout is not None:
             self._inbox = Inbox(self._process.stdout)
+        if self._alerts.any:
+            self._tell(self._alerts)
         if self._end_asked is not None:
             self._tell(self._end_asked)
 

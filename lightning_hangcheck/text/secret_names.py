@@ -23,7 +23,7 @@ _STRONG = re.compile(
 _STRONG_BEFORE_KEY = frozenset({"api", "access", "secret", "private"})
 _WEAK = re.compile(
     r".*token|.*auth|pass|(?:user|db|my|ssh|root|admin|http|ftp)pass|pw|pwd|pat|cookies?|jwt"
-    r"|bearer|keys?|sig|signature"
+    r"|bearer|keys?|sig|signature|notify"
 )
 # alone these are words of programs too: a key of a dictionary, the working folder, a pattern
 _AMBIGUOUS_ALONE = frozenset({"key", "keys", "pwd", "pat", "sig", "signature"})

@@ -1,7 +1,7 @@
 """The line between `hangcheck run` and its sidecar: one JSON object a line, both ways, over pipes.
 
-The launcher says that the job shall end, and how the command ended; the sidecar says that a hang is
-proven. Each side sees the other's death as the end of its pipe.
+The launcher says whom to tell of a hang, that the job shall end, and how the command ended; the
+sidecar says that a hang is proven. Each side sees the other's death as the end of its pipe.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import IO
 
 import msgspec
 from msgspec import Struct
+
+from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 
 CHUNK = 65_536
 
@@ -56,7 +58,7 @@ class HangProven(Struct, frozen=True, tag="hang"):
     restarts_left: int | None = None
 
 
-Message = CommandEnded | EndAsked | LauncherGone | HangProven
+Message = AlertsAskedFor | CommandEnded | EndAsked | LauncherGone | HangProven
 
 
 def send(pipe: IO[bytes], message: Message) -> bool:

@@ -53,6 +53,7 @@ class Publisher:
         newest: The newest verdict that was told.
         told_ns: When that was, monotonic.
         stalls: Of the run, by what was told.
+        saved: Number of the verdict that was saved last; None where that failed.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Publisher:
         self.newest: Verdict | None = None
         self.told_ns = 0
         self.stalls = Stalls()
+        self.saved: int | None = None
         self._folder = folder
         self._journals = Carrier(journals, partial(prepare_run_folder, folder), seen)
         self._number: int | None = None
@@ -81,6 +83,11 @@ class Publisher:
         elif telling == "aftermath":
             _print(render_again(verdict, str(self._folder.path)))
         self.save(partial(self._save_verdict, case, verdict))
+
+    @property
+    def folder(self) -> RunFolder:
+        """Of the run."""
+        return self._folder
 
     def say(self, text: str) -> None:
         """Print what is no verdict."""
@@ -160,7 +167,9 @@ class Publisher:
         if self._number is None:
             self._number = max(self._folder.verdict_numbers(), default=0)
         self._number += 1
+        self.saved = None
         save_verdict(self._folder, self._number, case, verdict)
+        self.saved = self._number
         self._page = partial(save_page, self._folder, self._number, case, verdict)
 
 

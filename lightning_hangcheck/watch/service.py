@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.machine.process_stat import is_alive
@@ -20,6 +21,7 @@ from lightning_hangcheck.session.run_folders import (
     settle_run_folder,
 )
 from lightning_hangcheck.session.session import Session, taken_sessions_folder
+from lightning_hangcheck.watch.alerting import Alerting
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.messages import (
     CommandEnded,
@@ -39,6 +41,7 @@ from lightning_hangcheck.watch.ranks.start_states import StartStates
 if TYPE_CHECKING:
     from types import FrameType
 
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.settings import Settings
 
@@ -72,7 +75,10 @@ class Service:
         self._signal = ""
         self._to_tell_by: float | None = None
         self._saved = threading.Event()
+        self._saved_as: int | None = None
         self._proven = HangProven()
+        self._proven_by: Verdict | None = None
+        self._alerting = Alerting()
 
     def run(self) -> None:
         """Watch until the job is over, tell its end, and leave nothing behind."""
@@ -90,6 +96,8 @@ class Service:
             ended = self._receive()
         self._conclude(ended)
         self._publisher.close(DISK_LIMIT_S)
+        self._tell_of_hang(at_once=True)
+        self._alerting.close()
         self._watcher.roster.close()
         if self._inbox is None:
             self._session.remove()
@@ -113,6 +121,8 @@ class Service:
                 return message
             if isinstance(message, EndAsked):
                 self._watcher.end_asked(message.by)
+            elif isinstance(message, AlertsAskedFor):
+                self._alerting.take(message)
             elif isinstance(message, LauncherGone):
                 self._inbox = None
         return None
@@ -154,17 +164,25 @@ class Service:
             watched = self._watcher.roster.round
             ranks = ((rank.found.pid, rank.found.started_ticks) for rank in watched.alive)
             self._proven = HangProven(tuple(ranks), watched.restarts_left)
+            self._proven_by, self._saved_as = self._publisher.newest, None
             self._to_tell_by = time.monotonic() + DISK_LIMIT_S
-            self._publisher.save(self._saved.set)
+            self._publisher.save(self._note_saved)
 
-    def _tell_of_hang(self) -> None:
+    def _note_saved(self) -> None:
+        self._saved_as = self._publisher.saved
+        self._saved.set()
+
+    def _tell_of_hang(self, *, at_once: bool = False) -> None:
         """Tell it once its evidence is saved; storage that does not answer is not waited for."""
         if self._to_tell_by is None:
             return
-        if self._saved.is_set() or time.monotonic() >= self._to_tell_by:
+        if at_once or self._saved.is_set() or time.monotonic() >= self._to_tell_by:
             self._to_tell_by = None
             self._saved.clear()
             send(sys.stdout.buffer, self._proven)
+            if self._proven_by is not None:
+                run_dir = str(self._publisher.folder.path)
+                self._alerting.tell(self._proven_by, run_dir, self._saved_as)
 
     def _tell_of_start(self) -> None:
         """Show what differs between the ranks, as soon as they have said what they stand in."""

@@ -46,6 +46,8 @@ RUN_OPTIONS = {
 
 
 FLAG = "--locals"
+ALERT_OPTIONS = ["--notify", "--on-hang-exec"]
+"""Only of `hangcheck run`, and handed on to nobody."""
 
 
 def _options(name: str) -> list[str]:
@@ -83,7 +85,8 @@ def test_commands_are_frozen() -> None:
 
 def test_options_of_run_are_frozen() -> None:
     listed = list(RUN_OPTIONS)
-    assert _options("run") == [*listed[:5], "--steps", FLAG, *listed[5:]]
+    settings = [*listed[:5], "--steps", FLAG, *listed[5:]]
+    assert _options("run") == [*settings, *ALERT_OPTIONS]
 
 
 def test_options_of_report_are_frozen() -> None:

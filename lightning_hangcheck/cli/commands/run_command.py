@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.cli.alert_options import alert_options, alerts_from, made_ready
 from lightning_hangcheck.cli.options import settings_from, settings_options
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import BadUsage
@@ -21,11 +22,14 @@ Examples:
   hangcheck run -- torchrun --nproc_per_node=2 train.py
   hangcheck run --on-hang abort --run-dir my-run -- python train.py
   HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
+  hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- srun python train.py
+  HANGCHECK_NOTIFY=slack://... hangcheck run -- torchrun --nproc_per_node=2 train.py
 """
 
 
 @click.command("run", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
 @settings_options
+@alert_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def run(command: tuple[str, ...], **options: object) -> int:
     """Run any launcher unchanged and say which rank hangs, where, why, and what to do.
@@ -37,15 +41,17 @@ def run(command: tuple[str, ...], **options: object) -> int:
             "run needs a command to run",
             "write it behind two dashes: hangcheck run -- torchrun --nproc_per_node=2 train.py",
         )
+    alerts = alerts_from(options)
     settings = settings_from(options)
     if not settings.disable:
+        alerts = made_ready(alerts)
         _warn(settings)
     # imported here so that `hangcheck report` needs no part of the sidecar
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
     python_path = injected(os.environ.get("PYTHONPATH"))
-    return run_command(command, settings, {"PYTHONPATH": python_path})
+    return run_command(command, settings, {"PYTHONPATH": python_path}, alerts)
 
 
 def _warn(settings: Settings) -> None:

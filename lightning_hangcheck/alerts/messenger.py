@@ -1,0 +1,62 @@
+"""The messenger as a program: tells of one hang and ends; started by the sidecar, never by hand.
+
+It is a process of its own so that a service that does not answer, or a package that fails, costs
+the sidecar nothing. What could not be told is said once, on the console.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lightning_hangcheck import log
+from lightning_hangcheck.alerts.asked_for import Errand
+from lightning_hangcheck.alerts.hang_command import COMMAND_LIMIT_S, run_hang_command
+from lightning_hangcheck.alerts.notifying import NOTIFY_LIMIT_S, notify
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+ERRAND_LIMIT_S = max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15
+"""Of the whole process: its start on a loaded machine comes on top of the longest way."""
+
+
+def run_errand(errand: Errand) -> None:
+    """Tell everybody, all at the same time, each within its own limit."""
+    asked_for, news = errand.asked_for, errand.news
+    sys.path.extend(asked_for.packages)
+    os.environ.update(asked_for.environment)  # proxies; nothing else of it is read from here on
+
+    def tell_people() -> None:
+        for trouble in notify(asked_for.notify, news):
+            log.once(trouble, trouble)
+
+    people = threading.Thread(target=tell_people, daemon=True)
+    people.start()
+    if asked_for.on_hang_exec is not None:
+        trouble = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
+        if trouble:
+            log.once("on hang exec", trouble)
+    people.join(NOTIFY_LIMIT_S)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    """Leave by way of what is open, so that the command's process group is ended, too."""
+    sys.exit(128 + number)
+
+
+def main() -> None:
+    """Read the errand from standard input and run it."""
+    signal.alarm(round(ERRAND_LIMIT_S))
+    for ending in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(ending, _leave)
+    run_errand(msgspec.json.decode(sys.stdin.buffer.read(), type=Errand))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""`--notify`: messages to people, through apprise.
+
+An address holds tokens, so none is ever shown: it is named by its place among the addresses and by
+the service in front of its ``://``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.errors import BadUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from apprise import Apprise
+
+    from lightning_hangcheck.alerts.asked_for import HangNews
+
+PACKAGE = "apprise"
+NOTIFY_LIMIT_S = 30.0
+"""apprise gives a service some seconds to answer, and some services are asked twice."""
+LONGEST_SERVICE = 20
+
+
+def refuse_unknown(addresses: Sequence[str]) -> None:
+    """Refuse at the start of a run what could tell nobody at night.
+
+    Raises:
+        BadUsage: apprise is not installed, or does not know an address.
+    """
+    if find_spec(PACKAGE) is None:
+        raise BadUsage(
+            "--notify needs the package apprise, which is not installed",
+            "pip install 'lightning-hangcheck[notify]'",
+        )
+    for number, address in enumerate(addresses, 1):
+        if _courier_of(address) is None:
+            raise BadUsage(
+                f"{named(number, address)} is no address that apprise knows",
+                "write one as https://github.com/caronc/apprise/wiki says: json://host:8000",
+            )
+
+
+def named(number: int, address: str) -> str:
+    """Name an address without telling it."""
+    service, *rest = address.split("://", 1)
+    known = rest and len(service) <= LONGEST_SERVICE and service.isalnum()
+    return f"--notify number {number} ({service}://)" if known else f"--notify number {number}"
+
+
+def notify(
+    addresses: Sequence[str], news: HangNews, time_limit_s: float = NOTIFY_LIMIT_S
+) -> list[str]:
+    """Send the news to all of them at the same time.
+
+    Args:
+        addresses: As apprise knows them.
+        news: What to tell.
+        time_limit_s: Seconds for all of them; a thread that is late is left behind.
+
+    Returns:
+        What went wrong, a sentence for each address that was not reached.
+    """
+    late = f"no answer within {time_limit_s:g} s"
+    outcomes = dict.fromkeys(range(1, len(addresses) + 1), late)
+    couriers = [_courier_of(address) for address in addresses]
+
+    def send(number: int, courier: Apprise | None) -> None:
+        outcomes[number] = _send(courier, news)
+
+    threads = [
+        threading.Thread(target=send, args=numbered, daemon=True)
+        for numbered in enumerate(couriers, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + time_limit_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [
+        f"{named(number, addresses[number - 1])} was not reached: {outcome}"
+        for number, outcome in list(outcomes.items())
+        if outcome
+    ]
+
+
+def _courier_of(address: str) -> Apprise | None:
+    """Who carries messages to an address; None where apprise does not know it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it loads its services here, and is not ours to mend
+        import apprise
+
+        _hush()
+        courier = apprise.Apprise(asset=apprise.AppriseAsset(async_mode=False))
+        return courier if courier.add(address) else None
+
+
+def _send(courier: Apprise | None, news: HangNews) -> str:
+    """Send it to one; what went wrong, without a word of the address."""
+    if courier is None:
+        return "apprise does not know it"
+    body = f"{news.text}\nreport: {news.report_file}"
+    try:
+        sent = courier.notify(title=news.title, body=body, notify_type="failure")
+    except Exception as error:  # noqa: BLE001 - whatever a service's own code does wrong
+        return type(error).__name__
+    return "" if sent else "it did not take the message; try it: apprise -vv ADDRESS"
+
+
+def _hush() -> None:
+    """Keep what apprise and its libraries log to themselves: they write addresses out."""
+    for name in ("apprise", "urllib3", "requests"):
+        logger = logging.getLogger(name)
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False

@@ -1,0 +1,85 @@
+"""`--notify`: who gets what, and that no address is ever shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from alerts.receiver import receiving
+from alerts.test_hang_command import news
+
+from lightning_hangcheck.alerts.notifying import named, notify, refuse_unknown
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.text.redaction import redact_text, redact_values
+from lightning_hangcheck.text.shown_command import show_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LEAK = "xleakx"
+apprise = pytest.importorskip("apprise", reason="the extra `notify` is not installed")
+
+
+def test_everybody_gets_the_title_the_text_and_where_the_report_is(tmp_path: Path) -> None:
+    with receiving() as one, receiving() as other:
+        addresses = [f"json://{server.address}/{LEAK}" for server in (one, other)]
+        assert notify(addresses, news(tmp_path)) == []
+    for server in (one, other):
+        (message,) = server.got
+        assert message["title"] == "HANG rank_stalled in run"
+        assert message["message"].startswith("HANG  rank 1 stands still")
+        assert message["message"].endswith(f"report: {tmp_path}/report.html")
+
+
+def test_one_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
+    with receiving(silent=True) as silent, receiving() as other:
+        addresses = [f"json://{server.address}/{LEAK}" for server in (silent, other)]
+        began = time.monotonic()
+        troubles = notify(addresses, news(tmp_path), time_limit_s=3.0)
+        assert time.monotonic() - began < 30
+    assert troubles == ["--notify number 1 (json://) was not reached: no answer within 3 s"]
+    assert len(other.got) == 1
+
+
+def test_one_that_is_not_there_is_named_without_its_address(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with receiving() as gone:
+        pass
+    troubles = notify([f"json://me:{LEAK}@{gone.address}/{LEAK}"], news(tmp_path))
+    assert len(troubles) == 1
+    assert troubles[0].startswith("--notify number 1 (json://) was not reached")
+    said = capfd.readouterr()
+    assert LEAK not in f"{troubles}{said.out}{said.err}"
+
+
+def test_an_address_that_apprise_does_not_know_is_refused_at_the_start() -> None:
+    with pytest.raises(BadUsage) as refusal:
+        refuse_unknown(["json://127.0.0.1", f"nosuch://{LEAK}"])
+    assert str(refusal.value).startswith("--notify number 2 (nosuch://) is no address")
+    assert LEAK not in str(refusal.value)
+
+
+def test_without_apprise_the_start_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(BadUsage) as refusal:
+        refuse_unknown(["json://127.0.0.1"])
+    assert "pip install 'lightning-hangcheck[notify]'" in str(refusal.value)
+
+
+@pytest.mark.parametrize("address", [LEAK, f"{LEAK * 9}://x", f"{LEAK}@x://y"])
+def test_what_is_no_service_is_not_shown_as_one(address: str) -> None:
+    assert named(3, address) == "--notify number 3"
+
+
+def test_an_address_is_hidden_wherever_a_command_or_an_environment_is_shown() -> None:
+    """`hangcheck run` may itself be started by a command that is watched."""
+    address = "slack://tokenA/tokenB/tokenC"
+    nested = ["srun", "hangcheck", "run", "--notify", address, f"--notify={address}", "--", "x.py"]
+    assert show_command(nested) == (
+        "srun hangcheck run --notify [redacted] --notify=[redacted] -- x.py"
+    )
+    assert redact_values({"HANGCHECK_NOTIFY": address}) == {"HANGCHECK_NOTIFY": "[redacted]"}
+    assert redact_text("the docs notify: everybody") == "the docs notify: everybody"
