@@ -76,6 +76,10 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
     last_completed: int = 0
     entries: tuple[CollectiveEntry, ...] = ()
 
+    def has_ended(self, entry: CollectiveEntry) -> bool:
+        """Whether one of its entries has ended on this rank."""
+        return entry.retired or entry.seq <= self.last_completed
+
 
 NOT_NOTED = CallSite()
 

@@ -12,5 +12,6 @@ __all__ = [
     "stacks_text",
     "start_report",
     "terminal",
+    "traces",
     "unjudged",
 ]

@@ -6,7 +6,7 @@ import os
 from datetime import datetime, timezone
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 from msgspec.structs import replace
@@ -14,20 +14,21 @@ from msgspec.structs import replace
 from lightning_hangcheck.cli.showing import as_typed, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.atomic import write_atomically
+from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import terminal, unjudged
-from lightning_hangcheck.report.page.forms import prices_from, write_as
+from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.running_ranks import render_below
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
+from lightning_hangcheck.report.traces.stack_dumps import render_dumps
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
+from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.time_limit import PART_LIMIT_S
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.report.page.forms import Form
     from lightning_hangcheck.rundir.layout import RunFolder
 
 
@@ -40,6 +41,9 @@ Examples:
   hangcheck report --html report.html
   hangcheck report --issue | gh issue create --title "job hangs" --body-file -
   hangcheck report --prompt > prompt.md
+  hangcheck report --perfetto trace.json
+  hangcheck report --speedscope stacks.json
+  hangcheck report --stacks dumps
   hangcheck report --log slurm-4711.out
 """
 
@@ -48,8 +52,13 @@ Examples:
 @click.argument("paths", nargs=-1, metavar="[RUN_DIR | FILE...]")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, for programs.")
 @click.option("--html", "page", metavar="FILE", help="Write one self-contained page; - prints it.")
-@click.option("--issue", "as_issue", is_flag=True, help="Print Markdown for an issue.")
-@click.option("--prompt", "as_prompt", is_flag=True, help="Print Markdown for a coding agent.")
+@click.option("--issue", is_flag=True, help="Print Markdown for an issue.")
+@click.option("--prompt", is_flag=True, help="Print Markdown for a coding agent.")
+@click.option("--perfetto", metavar="FILE", help="Write a trace for ui.perfetto.dev; - prints it.")
+@click.option(
+    "--speedscope", metavar="FILE", help="Write merged stacks for speedscope.app; - prints them."
+)
+@click.option("--stacks", metavar="DIR", help="Write each process's stacks as py-spy dump does.")
 @click.option(
     "--log", "of_logs", is_flag=True, help="Read plain logs: who is behind by the ranks' own lines."
 )
@@ -57,10 +66,9 @@ def report(
     paths: tuple[str, ...],
     *,
     as_json: bool,
-    page: str | None,
-    as_issue: bool,
-    as_prompt: bool,
     of_logs: bool,
+    stacks: str | None,
+    **asked: str | bool | None,
 ) -> int:
     """Print the newest verdict of a run.
 
@@ -69,8 +77,8 @@ def report(
     With --log the arguments are log files, SLURM's too. Exit code 2 if the folder or a file cannot
     be used.
     """
-    forms: dict[Form, bool] = {"page": page is not None, "issue": as_issue, "prompt": as_prompt}
-    form = _one_of([name for name, asked in forms.items() if asked], as_json + of_logs)
+    forms = [form for form in get_args(Form) if asked[form] not in (None, False)]
+    form = _one_of(forms, as_json + of_logs + (stacks is not None))
     if of_logs:
         click.echo(_of_logs(paths), nl=False)
         return 0
@@ -83,7 +91,9 @@ def report(
     shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
     if form is not None:
-        _write(_formed(form, folder, saved, shown_folder), page)
+        _write(_formed(form, folder, saved, shown_folder), asked[form])
+    elif stacks is not None:
+        _write_dumps(saved, shown_folder, Path(stacks))
     elif as_json:
         click.echo(render_json(_verdict_of(saved, shown_folder)), nl=False)
     else:
@@ -95,7 +105,8 @@ def _one_of(forms: list[Form], others: int) -> Form | None:
     if len(forms) + others > 1:
         raise BadUsage(
             "report writes one form at a time",
-            "name one of --json, --html, --issue, --prompt, --log",
+            "name one of --json, --html, --issue, --prompt, --perfetto, --speedscope, --stacks, "
+            "--log",
         )
     return forms[0] if forms else None
 
@@ -125,9 +136,9 @@ def _formed(form: Form, folder: RunFolder, saved: SavedRun, shown_folder: str) -
     )
 
 
-def _write(text: str, file: str | None) -> None:
+def _write(text: str, file: str | bool | None) -> None:
     """Print it, or write the named file so that nobody ever sees half of it."""
-    if file is None or file == STDOUT:
+    if not isinstance(file, str) or file == STDOUT:
         click.echo(text, nl=False)
         return
     path = Path(file)
@@ -139,6 +150,25 @@ def _write(text: str, file: str | None) -> None:
     except OSError as error:
         raise BadUsage(f"{path} cannot be written ({error.strerror})", remedy) from error
     say(f"wrote {path}")
+
+
+def _write_dumps(saved: SavedRun, shown_folder: str, into: Path) -> None:
+    """Write a file a process; those that are there under other names stay."""
+    dumps = render_dumps(saved.case) if saved.case is not None else {}
+    if not dumps:
+        raise UnreadableRun(
+            f"{shown_folder} has no stacks",
+            f"see what it has: hangcheck report {quote(shown_folder)}",
+        )
+    try:
+        make_private_folder(into, ())
+        for name, text in dumps.items():
+            write_atomically(into / name, text.encode())
+    except OSError as error:
+        raise BadUsage(
+            f"{into} cannot be written ({error.strerror})", "name a folder that you may write"
+        ) from error
+    say(f"wrote {several(len(dumps), 'file')} into {into}")
 
 
 def _of_logs(paths: tuple[str, ...]) -> str:

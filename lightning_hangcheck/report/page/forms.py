@@ -1,4 +1,4 @@
-"""A run in the forms that leave the terminal: a page, an issue, a prompt for a coding agent.
+"""A run in the forms that leave the terminal: page, issue, prompt for a coding agent, traces.
 
 Everything of a page is imported when one is made: the sidecar imports the report from its start.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
 
-Form = Literal["page", "issue", "prompt"]
+Form = Literal["page", "issue", "prompt", "perfetto", "speedscope"]
 NO_PRICE = Prices()
 
 
@@ -33,7 +33,7 @@ def write_as(
     prices: Prices = NO_PRICE,
     gaps: Iterable[Gap] = (),
 ) -> str:
-    """Write a run as HTML that asks no host for anything, or as Markdown.
+    """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
 
     Args:
         form: Which of them.
@@ -47,9 +47,25 @@ def write_as(
     from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
     from lightning_hangcheck.report.page.page_facts import read_page_facts
     from lightning_hangcheck.report.page.rendering import render_page
+    from lightning_hangcheck.report.traces.perfetto import render_trace
+    from lightning_hangcheck.report.traces.speedscope import render_speedscope
 
-    writers = {"page": render_page, "issue": issue_text, "prompt": prompt_text}
-    facts = read_page_facts(folder, verdict, case, run_folder=run_folder, prices=prices, gaps=gaps)
+    writers = {
+        "page": render_page,
+        "issue": issue_text,
+        "prompt": prompt_text,
+        "perfetto": render_trace,
+        "speedscope": render_speedscope,
+    }
+    facts = read_page_facts(
+        folder,
+        verdict,
+        case,
+        run_folder=run_folder,
+        prices=prices,
+        gaps=gaps,
+        all_ranks=form == "perfetto",
+    )
     return writers[form](facts)
 
 

@@ -30,6 +30,8 @@ Part = TypeVar("Part")
 Entry = dict[str, Any]
 MOST_JOURNALS = 32
 """As many ranks have a lane of their own; of more, one stands for each group of equals."""
+MOST_ENTRIES = 200_000
+"""Of all journals together, where all ranks' are read: some 600 bytes each in memory."""
 MOST_EARLIER = 50
 
 
@@ -79,6 +81,7 @@ def read_page_facts(
     run_folder: str,
     prices: Prices,
     gaps: Iterable[evidence.Gap],
+    all_ranks: bool = False,
 ) -> PageFacts:
     """Read the rest of a run for its page.
 
@@ -89,11 +92,13 @@ def read_page_facts(
         run_folder: As the reader should type it.
         prices: Of an hour.
         gaps: What of the run could not be read before.
+        all_ranks: Tell of every rank by itself, of long journals their ends only.
     """
     parts = _Parts()
     groups = equal_ranks(verdict)
-    shown = _shown(verdict, groups)
-    journals = {rank: parts.journal(folder, rank) for rank in shown}
+    shown = _every(verdict, case) if all_ranks else _shown(verdict, groups)
+    most = MOST_ENTRIES // max(1, len(shown)) if all_ranks else None
+    journals = {rank: parts.journal(folder, rank, most) for rank in shown}
     started, folders = start_of(journals)
     return PageFacts(
         verdict=verdict,
@@ -147,10 +152,13 @@ class _Parts:
             self.gaps.append(Gap(what, None, str(why)))
             return None
 
-    def journal(self, folder: RunFolder, rank: int) -> tuple[Entry, ...]:
+    def journal(self, folder: RunFolder, rank: int, most: int | None) -> tuple[Entry, ...]:
         path = folder.journals / f"rank-{rank}.jsonl"
         entries, gaps = self.read(path.name, lambda: _journal(path)) or ([], ())
         self.gaps += map(Gap.of, gaps)
+        if most is not None and len(entries) > most:
+            self.gaps.append(Gap(path.name, rank, f"all but its last {most:,} lines were left out"))
+            return tuple(entries[-most:])
         return tuple(entries)
 
 
@@ -164,6 +172,12 @@ def _shown(verdict: Verdict, groups: Iterable[EqualRanks]) -> tuple[int, ...]:
         return tuple(state.rank for state in verdict.ranks)
     firsts = [group.ranks[0] for group in groups]
     return tuple(dict.fromkeys((*verdict.culprits[: MOST_JOURNALS // 2], *firsts)))[:MOST_JOURNALS]
+
+
+def _every(verdict: Verdict, case: Case | None) -> tuple[int, ...]:
+    """A verdict's table does not have them all above 1,024; its case does."""
+    views = case.ranks if case is not None else ()
+    return tuple(sorted({*(state.rank for state in verdict.ranks), *(view.rank for view in views)}))
 
 
 def _record(folder: RunFolder) -> RunRecord | None:

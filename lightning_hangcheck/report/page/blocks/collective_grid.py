@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from lightning_hangcheck.report.page.blocks.identities import views_of
+from lightning_hangcheck.report.page.rank_history import UNNAMED, group_title
 from lightning_hangcheck.report.rank_rows import name_ranks
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ MOST_NUMBERS = 10
 MOST_GROUPS = 12
 MOST_ROWS = 24
 Entered = Literal["ended", "open", "apart", "missing", "unkept"]
-UNNAMED = "undefined"
-"""What torch says of a group to which the program gave no description."""
 WORDS: dict[Entered, str] = {
     "ended": "entered and ended",
     "open": "entered, not ended",
@@ -91,7 +90,7 @@ def _grid(
     told = (one.description for one in records.values())
     titled = next((text for text in told if text not in ("", UNNAMED)), "")
     return CollectiveGrid(
-        group=f"{name} {titled}".strip(),
+        group=group_title(name, titled),
         numbers=numbers,
         rows=tuple(
             GridRow(who=name_ranks(ranks), has_culprit=not culprits.isdisjoint(ranks), cells=cells)
@@ -121,8 +120,7 @@ def _cells(record: CollectiveRecord, numbers: Sequence[int]) -> tuple[GridCell, 
     for number in numbers:
         entry = entries.get(number)
         if entry is not None:
-            ended = entry.retired or number <= record.last_completed
-            cells.append(GridCell("ended" if ended else "open", entry.op))
+            cells.append(GridCell("ended" if record.has_ended(entry) else "open", entry.op))
         else:
             cells.append(GridCell("unkept" if number <= newest else "missing", ""))
     return tuple(cells)
