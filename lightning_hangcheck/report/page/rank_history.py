@@ -72,9 +72,14 @@ class EnteredCollective(Struct, frozen=True, kw_only=True):
 
 
 class RankHistory(Struct, frozen=True, kw_only=True):
-    """One rank; each of the lists in the order in which it was told."""
+    """One rank; each of the lists in the order in which it was told.
+
+    Attributes:
+        gone_at: When its process ended; None of one that was there when the evidence was taken.
+    """
 
     who: Identity
+    gone_at: datetime | None = None
     spans: tuple[Span, ...] = ()
     happenings: tuple[Happening, ...] = ()
     collectives: tuple[EnteredCollective, ...] = ()
@@ -166,17 +171,24 @@ def _history(
     taken: datetime | None,
     end: datetime,
 ) -> RankHistory:
-    spans = list(_sections(entries, end))
+    gone_at = _gone_at(view, taken)
+    spans = list(_sections(entries, gone_at or end))
     happenings = list(_told(entries))
     marks = list(_saved_steps(entries))
     if view is None or taken is None:
         return RankHistory(who=who, spans=(*spans, *_steps(marks)), happenings=tuple(happenings))
     return RankHistory(
         who=who,
+        gone_at=gone_at,
         spans=(*spans, *_steps([*marks, *_seen_steps(view, taken)]), *_stall(view, taken)),
         happenings=(*happenings, _last(view, taken)),
         collectives=tuple(_collectives(view)),
     )
+
+
+def _gone_at(view: RankView | None, taken: datetime | None) -> datetime | None:
+    gone = view.process_exit if view is not None else None
+    return None if gone is None else _moment(gone.at) or taken
 
 
 def _sections(entries: Sequence[_Timed], end: datetime) -> Iterator[Span]:
@@ -255,10 +267,9 @@ def _stall(view: RankView, taken: datetime) -> Iterator[Span]:
 
 def _last(view: RankView, taken: datetime) -> Happening:
     """The last progress with its step, or the end of the process."""
-    gone = view.process_exit
-    if gone is not None:
-        at = _moment(gone.at) or taken
-        return Happening(kind="end", name=f"process ended, exit code {gone.exit_code}", at=at)
+    if view.process_exit is not None:
+        name = f"process ended, exit code {view.process_exit.exit_code}"
+        return Happening(kind="end", name=name, at=_gone_at(view, taken) or taken)
     step = view.beat.step if view.beat is not None else None
     told = "" if step is None else f", step {step}"
     at = taken - timedelta(seconds=view.silent_for_s)

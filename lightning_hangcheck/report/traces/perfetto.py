@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.report.page.page_facts import PageFacts
     from lightning_hangcheck.report.page.rank_history import (
         EnteredCollective,
-        RankHistory,
         RunHistory,
     )
 
@@ -29,6 +28,7 @@ MOST_EVENTS = 200_000
 FEWEST_OF_A_KIND = 8
 KINDS = 4
 MOST_ARROWS = 5_000
+MOST_WAYS = 8
 THE_RUN = 1
 
 
@@ -90,23 +90,17 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[TraceEvent]:
         who = told.who
         process.label(f"{who.state} on {who.host or 'an unknown host'}, pid {who.pid}")
         process.tell(told, most)
-        process.tell_collectives(told.collectives[-most:], missed.get(rank, ()), history.ends)
-        began = _stood_since(told)
+        end = told.gone_at or history.ends
+        process.tell_collectives(told.collectives[-most:], missed.get(rank, ()), end)
+        began = told.gone_at or next((one.began for one in told.spans if one.kind == "stall"), None)
         if began is not None:
-            waits = "; ".join(
-                f"{edge.target} in {edge.through}" for edge in edges.get(f"rank:{rank}", ())[:8]
-            )
-            process.lasts(STALL, STALL, began, history.ends, state=who.state, waits_for=waits)
+            ways = [f"{one.target} {one.through}" for one in edges.get(f"rank:{rank}", ())]
+            name = STALL if told.gone_at is None else "gone"
+            waits = "; ".join(ways[:MOST_WAYS])
+            process.lasts(STALL, name, began, history.ends, state=who.state, waits_for=waits)
             stood[rank] = _Stood(began, process)
         yield from process.events
     yield from _arrows(facts.verdict.wait_for, stood, history.ends)
-
-
-def _stood_since(history: RankHistory) -> datetime | None:
-    """The begin of its stall; of a rank whose process is gone, its end."""
-    stalls = [span.began for span in history.spans if span.kind == "stall"]
-    ends = [one.at for one in history.happenings if one.kind == "end"]
-    return next(iter((*stalls, *reversed(ends))), None)
 
 
 def _arrows(
