@@ -12,7 +12,7 @@ from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.phase_words import creates_logger, phase_of_name
 from lightning_hangcheck.model.slugs import Phase
 from lightning_hangcheck.reading.knowledge.frames import meanings
-from lightning_hangcheck.reading.place import is_exiting
+from lightning_hangcheck.reading.place import is_exiting, outlived_stack_s
 from lightning_hangcheck.reading.waits.torch_waits import bare_name
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     ``startup``, with which every page begins, and ``dataloading`` and ``trainer_init``, which the
     callbacks say whatever else is done until the next batch. They give way to calls and names: a
     loader is made while the trainer starts. Creating the logger overrides all: it is the more
-    specific, and often runs inside a phase of the training loop.
+    specific, and often runs inside a phase of the training loop. Of a rank that went on after its
+    newest stack was taken, and ended, calls and names count only where all else is silent.
 
     Args:
         view: The rank.
@@ -66,6 +67,11 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     Returns:
         None where neither is known of a rank that has no process.
     """
+    newest = _phase_at(view, ()) if outlived_stack_s(view) else None
+    return newest or _phase_at(view, frames)
+
+
+def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     own = view.own_process
     if own is not None and is_exiting(latest_frames(own)):
         return PhaseOfLife("teardown", "calls")

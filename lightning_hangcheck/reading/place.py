@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import COMPREHENSIONS, NAMELESS
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import Frame
 
 ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main")
@@ -54,6 +56,18 @@ def tracked_place(beat: Beat | None) -> str:
     loop, steps = sections[loops[-1]], sections[loops[-1] + 1 :]
     step = f'step "{steps[-1].name}" of ' if steps else ""
     return f'in {step}"{loop.name}", item {loop.item}'
+
+
+def outlived_stack_s(view: RankView) -> float:
+    """Return how long a rank that has ended went on after its newest stack was taken, else 0.
+
+    Where it stood then is not where it ended.
+    """
+    own, beat = view.own_process, view.beat
+    if own is None or beat is None or view.process_exit is None:
+        return 0.0
+    taken_ns = max((one.taken_ns for one in own.samples if one.stack is not None), default=None)
+    return max(0.0, (beat.last_beat_ns - taken_ns) / NANOSECONDS) if taken_ns is not None else 0.0
 
 
 def is_exiting(frames: Sequence[Frame]) -> bool:

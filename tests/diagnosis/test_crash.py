@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, SITE, gone, job, rank
+from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, SITE, gone, job, rank
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.asked_end import asked_by
@@ -349,3 +349,21 @@ def test_an_abort_while_our_server_starts_is_laid_to_it(section: str, blamed: bo
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (1,), "process_dead")
     assert ("which lightning-hangcheck asks for" in verdict.summary) is blamed
     assert "gloo" not in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("went_on_s", "phase", "seen"),
+    [(8, "training_step", ") last seen in step ("), (-8, "backward", ") in step")],
+)
+def test_where_a_rank_was_seen_before_it_went_on_is_not_where_it_ended(
+    went_on_s: int, phase: str, seen: str
+) -> None:
+    """Its newest stack is in the backward pass; since then it may have gone anywhere."""
+    killed = msgspec.structs.replace(
+        rank(0, IN_BACKWARD), process_exit=gone(0, -signal.SIGABRT).process_exit
+    )
+    beat = Beat(pid=100, step=3, last_beat_ns=NOW_NS + went_on_s * SECOND)
+    verdict = judge(job(_beaten(killed, beat), gone(1, -15, order=1), ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.phase) == ("crashed", (0,), phase)
+    assert seen in verdict.summary
+    assert ("8 s before its last progress" in verdict.summary) == (went_on_s > 0)

@@ -19,7 +19,8 @@ from lightning_hangcheck.diagnosis.process_exit import (
 )
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding
-from lightning_hangcheck.reading.wording import join, name_ranks, within
+from lightning_hangcheck.reading.place import outlived_stack_s
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,7 @@ def _failed_before(asked: AskedEnd, first: RankReading | None) -> bool:
 
 
 def _failed_first(first: RankReading, ranks: Sequence[RankReading]) -> Finding:
-    sentence = join(f"rank {first.rank} failed first:", _end_of(first), within(first.place))
+    sentence = join(f"rank {first.rank} failed first:", _end_of(first), _place_of(first))
     left = [one for one in left_before(first, ranks) if left_well(one.view)]
     if left:
         sentence += f"; {_names(left)} had left before it without a fault"
@@ -71,11 +72,11 @@ def _left_too_soon(
     sentence = join(
         _names(needed),
         how_it_left(needed[0].view),
-        within(needed[0].place),
+        _place_of(needed[0]),
         f"while others still needed {'it' if len(needed) == 1 else 'them'}:",
         f"rank {first.rank} failed then, as",
         _end_of(first),
-        within(first.place),
+        _place_of(first),
     )
     return _crashed(needed, _others_told(sentence, [*needed, first], ranks), ranks)
 
@@ -83,6 +84,14 @@ def _left_too_soon(
 def _end_of(reading: RankReading) -> str:
     phase = f"(in phase {reading.phase})" if reading.phase is not None else ""
     return join(f"it {how_it_ended(reading.view)}", phase)
+
+
+def _place_of(reading: RankReading) -> str:
+    """Say where it ended; of one that went on after it was seen last, where that was, and when."""
+    place, since = within(reading.place), outlived_stack_s(reading.view)
+    if not place or not since:
+        return place
+    return f"last seen {place}, {duration(since)} before its last progress"
 
 
 def _others_told(sentence: str, told: Sequence[RankReading], ranks: Sequence[RankReading]) -> str:

@@ -9,7 +9,7 @@ from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.activity.process_activity import describe_gpus
-from lightning_hangcheck.reading.place import tracked_place, users_place
+from lightning_hangcheck.reading.place import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory
 from lightning_hangcheck.reading.wording import duration, name_ranks, short_place, verb
 
@@ -90,7 +90,7 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
         if full is not None and full.words:
             yield EvidenceItem("memory", rank, f"its GPU was full: {full.words}")
     if frames:
-        yield EvidenceItem("stack", rank, f"stands in {_where(frames)}")
+        yield EvidenceItem("stack", rank, _stands(reading))
     yield from (EvidenceItem("stack", rank, text) for text in _awaited(reading))
     own = reading.view.own_process
     if own is not None:
@@ -115,6 +115,14 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
     yield from _torchs_waits(reading)
     yield from _machine(reading)
     yield from _page(reading)
+
+
+def _stands(reading: RankReading) -> str:
+    """Say where it stands; of one that ended since, where it stood and how long before."""
+    went_on_s = outlived_stack_s(reading.view)
+    if not went_on_s:
+        return f"stands in {_where(reading.frames)}"
+    return f"stood in {_where(reading.frames)}, {duration(went_on_s)} before its last progress"
 
 
 def _where(frames: Sequence[Frame]) -> str:
