@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         disable: Everything becomes a no-op.
         start_report: Whether each rank says at its start, without a call of the script, what it
             stands in: all in its journal, and on the console what ``differences`` there are.
+        quiet: Print nothing but the verdict on what went wrong, and errors.
         steps: Print a line for every step and every item of a tracked loop.
         locals: Read local variables too, of the ranks that a suspicion names; secrets are hidden.
         suspect_proven_after: Seconds of silence after which what nobody can end is suspected.
@@ -70,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     console: Literal["auto", "all", "off"] = "auto"
     disable: bool = False
     start_report: Literal["differences", "off"] = "differences"
+    quiet: bool = False
     steps: bool = False
     locals: bool = False
     suspect_proven_after: float = 3.0

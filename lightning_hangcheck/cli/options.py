@@ -32,6 +32,7 @@ WORDS: dict[str, _Words] = {
     ),
     "console": _Words(None, "Which ranks print console lines; auto: all up to 16 ranks."),
     "start_report": _Words(None, "Show what differs between ranks at their start, or not."),
+    "quiet": _Words(None, "Print nothing but the verdict on what went wrong, and errors."),
     "steps": _Words(None, "Print a line for every named step and every item of a tracked loop."),
     "locals": _Words(None, "Read local variables too, of ranks that a suspicion names."),
     "suspect_proven_after": _Words("SECONDS", "Silence: what nobody can end is suspected."),

@@ -88,6 +88,9 @@ def run_command(
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
     session = _open_session(command, settings)
+    if session is not None and not settings.quiet:
+        facts = session.facts
+        log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
     mask = hold([*PASSED_ON, signal.SIGCHLD])
     try:
         return _Run(command, settings, session, extra_environment, mask, alerts).until_ended()

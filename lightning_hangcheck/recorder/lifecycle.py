@@ -199,9 +199,8 @@ class Recorder(Announcer):
             journal = start_journal(self.session, self.identity, partial(_settle, self.session))
         page = self._announced_page or self._create_page()  # who reads the first looks for no other
         page.introduce(self.identity)
-        console = Console(
-            self.settings.console, self.identity, LoneProcess(self._environment).is_alone
-        )
+        mode = "off" if self.settings.quiet else self.settings.console
+        console = Console(mode, self.identity, LoneProcess(self._environment).is_alone)
         self._speak_through(page, console, journal)
         self._beat_writer.attach(self.page.buffer)
         self._records = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.reading.wording import duration
 from lightning_hangcheck.report.causes import causes, explanation
 from lightning_hangcheck.report.headline import headline, last_seen, stall_cost, summary
 from lightning_hangcheck.report.paragraphs import labelled, listed
@@ -64,9 +65,28 @@ def render_line(verdict: Verdict) -> str:
     return f"{verdict.verdict.upper()}  {summary(verdict)}" + (f"  ({cost})" if cost else "")
 
 
-def render_short(verdict: Verdict) -> str:
-    """Write it as one line, and below it how to save the next time, where it speaks of that."""
-    return "\n".join([render_line(verdict), *_aside(verdict, "saves")])
+def render_short(verdict: Verdict, run_folder: str) -> str:
+    """Write it as one line that names the run folder, and below it how to save the next time.
+
+    Args:
+        verdict: Of any kind; the second line is there only where it speaks of saving.
+        run_folder: As the reader should type it.
+    """
+    line = f"{render_line(verdict)}; run folder {shlex.quote(run_folder)}"
+    return "\n".join([line, *_aside(verdict, "saves")])
+
+
+def render_reminder(verdict: Verdict, stood_s: float, run_folder: str) -> str:
+    """Write as one line that a verdict still stands.
+
+    Args:
+        verdict: As it was told.
+        stood_s: Seconds since then.
+        run_folder: As the reader should type it.
+    """
+    kind, place = verdict.verdict.upper(), shlex.quote(run_folder)
+    told = f"as it was told: {summary(verdict)}"
+    return f"{kind}  still so {duration(stood_s)} later; {told}; run folder {place}"
 
 
 def render_again(verdict: Verdict, run_folder: str) -> str:

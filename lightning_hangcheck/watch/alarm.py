@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.slugs import SEVERITY
+from lightning_hangcheck.reading.wording import duration
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
 
 Telling = Literal["line", "report", "silent", "aftermath"]
 PROVEN = ("hang", "dead")
+CALLED: dict[VerdictKind, str] = {
+    "slow": "slow",
+    "suspect": "suspected",
+    "hang": "called a hang",
+    "dead": "called dead",
+}
+"""What was said of a job while its alarm stood."""
 
 
 class Alarm:
@@ -20,6 +29,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self._standing: Verdict | None = None
+        self._silent_before_s = 0.0
 
     @property
     def standing(self) -> Verdict | None:
@@ -55,6 +65,8 @@ class Alarm:
                 return None
             if same:
                 return "silent"
+        if standing is None:
+            self._silent_before_s = verdict.stalled_for_s
         self._standing = verdict
         if severity < SEVERITY["hang"]:
             return "line"
@@ -70,6 +82,7 @@ class Alarm:
         standing, self._standing = self._standing, None
         if standing is None:
             return None
+        called_s = max(0.0, silent_for_s - self._silent_before_s)
         return replace(
             standing,
             verdict="recovered",
@@ -77,7 +90,8 @@ class Alarm:
             stalled_for_s=round(silent_for_s, 3),
             remedies=(),
             evidence=tuple(item for item in standing.evidence if item.kind != "lost"),
-            summary=f"advances again after {silent_for_s:.0f} s; what was seen: {standing.summary}",
+            summary=f"moves again, was {CALLED[standing.verdict]} for {duration(called_s)} (silent "
+            f"for {duration(silent_for_s)}); what was seen: {standing.summary}",
         )
 
 

@@ -72,7 +72,7 @@ class Watcher:
         self.earlier = earlier
         self.roster = Roster(session, now_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
-        self._shutdown = Shutdown()
+        self.shutdown = Shutdown()
         self._said_still_there: set[int] = set()
         self._raised_ns = 0
         self._recovering_ns = 0
@@ -116,7 +116,7 @@ class Watcher:
         now_ns = time.monotonic_ns()
         standing = self.alarm.standing
         suspected = standing.summary if standing is not None and not self.alarm.proven else ""
-        self._shutdown.ask(by, self.roster.views(now_ns), suspected, now_ns)
+        self.shutdown.ask(by, self.roster.views(now_ns), suspected, now_ns)
 
     def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh.
@@ -137,11 +137,11 @@ class Watcher:
             self._case(self.roster.round, now_ns, ended=True),
             exit_code=exit_code,
             left_running=left_running,
-            asked_end=self._shutdown.asked,
+            asked_end=self.shutdown.asked,
         )
         standing = self.alarm.standing
         if standing is not None and self.alarm.proven and not ended_well(case):
-            asked_ns = self._shutdown.asked_ns if self._shutdown.asked is not None else now_ns
+            asked_ns = self.shutdown.asked_ns if self.shutdown.asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
             return standing
         if self.alarm.proven:
@@ -166,7 +166,7 @@ class Watcher:
         """Tell how each round ended that another has followed, and start afresh with that one."""
         for left, next_start in self.roster.left_rounds():
             case = self._case(left, now_ns, ended=True, next_start=next_start)
-            case = replace(case, asked_end=self._shutdown.asked)
+            case = replace(case, asked_end=self.shutdown.asked)
             hang = self.alarm.standing if self.alarm.proven else None
             verdict, ended = end_round(case, left.started_at, hang)
             if verdict.verdict != "finished":
@@ -183,13 +183,13 @@ class Watcher:
     def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:
         """Asked only where there is something to judge, or not to."""
         proven = self.alarm.proven
-        if not (looked or proven or self._shutdown.asked is not None):
+        if not (looked or proven or self.shutdown.asked is not None):
             return False
-        return self._shutdown.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
+        return self.shutdown.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
 
     def _say_still_there(self, now_ns: int) -> None:
         """A hung job that does not end when it is asked to: say once how it can be ended."""
-        asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
+        asked, since_ns = self.shutdown.asked, self.shutdown.asked_ns
         if asked is None or not self.alarm.proven or self._settings.on_hang != "report":
             return
         if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
@@ -232,7 +232,7 @@ class Watcher:
             return
         self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
         if self.alarm.proven:
-            self._shutdown.hang_proven(case.ranks)
+            self.shutdown.hang_proven(case.ranks)
         self._publisher.publish(case, verdict, telling)
         if telling == "report":
             self._hang_proven()

@@ -13,7 +13,12 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.ledger.stalls import Stalls
 from lightning_hangcheck.observe.saving import save_page, save_verdict
-from lightning_hangcheck.report.terminal import render, render_again, render_short
+from lightning_hangcheck.report.terminal import (
+    render,
+    render_again,
+    render_reminder,
+    render_short,
+)
 from lightning_hangcheck.rundir.layout import prepare_run_folder
 from lightning_hangcheck.session.journal_handover import Carrier
 
@@ -48,6 +53,7 @@ class Publisher:
         folder: Of the run.
         journals: Where ranks leave their lines.
         seen: Told those lines on their way, in the thread that writes.
+        quiet: Print nothing but reports, what became of them, and errors.
 
     Attributes:
         newest: The newest verdict that was told.
@@ -57,7 +63,12 @@ class Publisher:
     """
 
     def __init__(
-        self, folder: RunFolder, journals: Path, seen: Callable[[bytes], object] = bool
+        self,
+        folder: RunFolder,
+        journals: Path,
+        seen: Callable[[bytes], object] = bool,
+        *,
+        quiet: bool = False,
     ) -> None:
         self.newest: Verdict | None = None
         self.told_ns = 0
@@ -65,6 +76,8 @@ class Publisher:
         self.saved: int | None = None
         self._folder = folder
         self._journals = Carrier(journals, partial(prepare_run_folder, folder), seen)
+        self._quiet = quiet
+        self._reported = False
         self._number: int | None = None
         self._page: Callable[[], None] | None = None
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -76,12 +89,7 @@ class Publisher:
         """Tell a verdict: on the console as asked, and in the run folder with its evidence."""
         self.newest, self.told_ns = verdict, time.monotonic_ns()
         self.stalls.take(verdict, self.told_ns)
-        if telling == "line":
-            _print(render_short(verdict))
-        elif telling == "report":
-            _print(render(case, verdict, str(self._folder.path)))
-        elif telling == "aftermath":
-            _print(render_again(verdict, str(self._folder.path)))
+        self._tell(case, verdict, telling)
         self.save(partial(self._save_verdict, case, verdict))
 
     @property
@@ -89,9 +97,26 @@ class Publisher:
         """Of the run."""
         return self._folder
 
+    def remind(self, verdict: Verdict, stood_s: float) -> None:
+        """Say that a verdict still stands, so many seconds after it was told."""
+        self.say(render_reminder(verdict, stood_s, str(self._folder.path)))
+
     def say(self, text: str) -> None:
-        """Print what is no verdict."""
-        _print(text)
+        """Print what is neither a verdict nor an error."""
+        if not self._quiet:
+            _print(text)
+
+    def _tell(self, case: Case, verdict: Verdict, telling: Telling) -> None:
+        """A report is an alarm, and whoever was shown one is told of its end."""
+        folder = str(self._folder.path)
+        if telling == "line":
+            if not self._quiet or self._reported:
+                _print(render_short(verdict, folder))
+        elif telling == "report":
+            self._reported = True
+            _print(render(case, verdict, folder))
+        elif telling == "aftermath":
+            _print(render_again(verdict, folder))
 
     def save(self, job: Callable[[], None]) -> None:
         """Have other work on the run folder done after what was asked for before."""

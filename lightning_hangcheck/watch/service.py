@@ -37,6 +37,7 @@ from lightning_hangcheck.watch.ranks.rounds import describe_round
 from lightning_hangcheck.watch.ranks.run_ledger import RunLedger
 from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
 from lightning_hangcheck.watch.ranks.start_states import StartStates
+from lightning_hangcheck.watch.reminders import Reminders
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -61,7 +62,11 @@ class Service:
         self._session = session
         self._settings = settings
         self._start_states = StartStates()
-        self._publisher = Publisher(_settle(session), session.journals, self._start_states.take)
+        folder = _settle(session)
+        self._publisher = Publisher(
+            folder, session.journals, self._start_states.take, quiet=settings.quiet
+        )
+        self._reminders = Reminders()
         self._record = RunRecorder(session)
         self._ledger = RunLedger(session, settings)
         self._watcher = Watcher(
@@ -89,6 +94,7 @@ class Service:
             self._publisher.watch_storage()
             self._tell_of_hang()
             self._tell_of_start()
+            self._remind()
             self._notes.update(self._watcher.roster, self._publisher, time.monotonic_ns())
             record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
@@ -183,6 +189,16 @@ class Service:
             if self._proven_by is not None:
                 run_dir = str(self._publisher.folder.path)
                 self._alerting.tell(self._proven_by, run_dir, self._saved_as)
+
+    def _remind(self) -> None:
+        """Say now and then that a verdict still stands, but not while the job is asked to end."""
+        standing = self._watcher.alarm.standing
+        kind = None
+        if standing is not None and self._watcher.shutdown.asked is None:
+            kind = standing.verdict
+        stood_s = self._reminders.due(kind, time.monotonic_ns())
+        if standing is not None and stood_s is not None:
+            self._publisher.remind(standing, stood_s)
 
     def _tell_of_start(self) -> None:
         """Show what differs between the ranks, as soon as they have said what they stand in."""

@@ -85,7 +85,7 @@ def test_commands_are_frozen() -> None:
 
 def test_options_of_run_are_frozen() -> None:
     listed = list(RUN_OPTIONS)
-    settings = [*listed[:5], "--steps", FLAG, *listed[5:]]
+    settings = [*listed[:5], "--quiet", "--steps", FLAG, *listed[5:]]
     assert _options("run") == [*settings, *ALERT_OPTIONS]
 
 
@@ -152,6 +152,7 @@ def test_the_flag_is_off_until_an_option_or_the_environment_sets_it(
 ) -> None:
     assert _settings().locals is False
     assert _settings(FLAG).locals is True
+    assert _settings("--quiet").quiet is True
     assert _settings("--steps").steps is True
     monkeypatch.setenv("HANGCHECK_LOCALS", "1")
     assert _settings().locals is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import sys
@@ -59,6 +60,23 @@ def test_output_and_input_are_the_commands_own(tmp_path: Path) -> None:
     ended = run(tmp_path, python("import sys; print('out'); print('err', file=sys.stderr)"))
     assert ended.stdout == "out\n"
     assert "err\n" in ended.stderr
+
+
+def test_what_is_told_names_the_run_folder(tmp_path: Path) -> None:
+    told = run(tmp_path, python("print('done')")).stderr
+    folder = tmp_path / "run"
+    assert re.search(rf"watching \S+python\S* -c \S+.*; run folder {folder}$", told, re.M), told
+    assert re.search(rf"^FINISHED .*; run folder {folder}$", told, re.M), told
+
+
+def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
+    well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
+    assert (well.returncode, well.stderr) == (0, "")
+    other = tmp_path / "other"
+    other.mkdir()
+    badly = run(other, python("import os; os._exit(5)"), "--quiet")
+    assert badly.returncode == 5
+    assert badly.stderr.startswith("CRASHED ")
 
 
 def test_a_healthy_command_finishes_and_its_folder_is_private(tmp_path: Path) -> None:

@@ -166,11 +166,19 @@ def test_the_end_of_a_job_that_saved_too_seldom_says_below_how_to_save() -> None
         running("finished", "the job ended well"), evidence=(EvidenceItem("saves", None, advice),)
     )
     told = f"      saves    {advice}"
-    assert terminal.render_short(ended) == f"FINISHED  the job ended well\n{told}"
+    place = f"; run folder {FOLDER}"
+    assert terminal.render_short(ended, FOLDER) == f"FINISHED  the job ended well{place}\n{told}"
     report = terminal.render(None, ended, FOLDER)
     assert told in report.splitlines()
     assert report.count(advice) == 1
-    assert terminal.render_short(suspect()) == terminal.render_line(suspect())
+    assert terminal.render_short(suspect(), FOLDER) == terminal.render_line(suspect()) + place
+
+
+def test_a_reminder_is_one_line_that_says_since_when_and_where_to_read() -> None:
+    assert terminal.render_reminder(suspect(), 241.0, FOLDER) == (
+        "SUSPECT  still so 4 min later; as it was told: rank 3 is silent since 12 s in evaluate "
+        f"(train.py:120); run folder {FOLDER}"
+    )
 
 
 def test_culprits_come_first() -> None:

@@ -81,6 +81,19 @@ def test_the_end_of_an_alarm_is_told_once() -> None:
     assert alarm.recovered(NOW, 42.0) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"), [("suspect", "was suspected for"), ("hang", "was called a hang for")]
+)
+def test_its_end_says_for_how_long_it_stood(kind: str, words: str) -> None:
+    """From the first suspicion on, however much longer the silence was."""
+    alarm = Alarm()
+    alarm.take(replace(verdict("suspect", 1), stalled_for_s=12.0))
+    alarm.take(replace(verdict(kind, 1, cause="unknown"), stalled_for_s=30.0))
+    ended = alarm.recovered(NOW, 52.0)
+    assert ended is not None
+    assert ended.summary.startswith(f"moves again, {words} 40 s (silent for 52 s); what was seen:")
+
+
 def test_a_job_that_advances_again_has_lost_nothing() -> None:
     found = EvidenceItem("stack", 1, "stands in load"), EvidenceItem("lost", None, "2 steps")
     alarm = Alarm()

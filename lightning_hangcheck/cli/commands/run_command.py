@@ -21,6 +21,7 @@ EPILOG = """\b
 Examples:
   hangcheck run -- torchrun --nproc_per_node=2 train.py
   hangcheck run --on-hang abort --run-dir my-run -- python train.py
+  hangcheck run --quiet -- accelerate launch train.py
   HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
   hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- srun python train.py
   HANGCHECK_NOTIFY=slack://... hangcheck run -- torchrun --nproc_per_node=2 train.py
@@ -45,6 +46,7 @@ def run(command: tuple[str, ...], **options: object) -> int:
     settings = settings_from(options)
     if not settings.disable:
         alerts = made_ready(alerts)
+    if not (settings.disable or settings.quiet):
         _warn(settings)
     # imported here so that `hangcheck report` needs no part of the sidecar
     from lightning_hangcheck.hooks.zero_code.start import injected
