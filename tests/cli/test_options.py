@@ -90,7 +90,16 @@ def test_options_of_run_are_frozen() -> None:
 
 
 def test_options_of_report_are_frozen() -> None:
-    assert _options("report") == ["--json", "--html", "--issue", "--prompt", "--log"]
+    assert _options("report") == [
+        "--json",
+        "--html",
+        "--issue",
+        "--prompt",
+        "--perfetto",
+        "--speedscope",
+        "--stacks",
+        "--log",
+    ]
 
 
 def test_options_of_doctor_are_frozen() -> None:

@@ -73,7 +73,7 @@ def $load_model():
 
 def $load_dataset():
     $in_data
-    return $Dataset(512)
+    return $Dataset(8 * $ranks * STEPS)
 
 
 def $evaluate(model):
