@@ -11,4 +11,4 @@ exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"lightning-hangcheck {__version__}"
-html_extra_path = ["verdict.schema.json"]
+html_extra_path = ["verdict.schema.json", "examples/hangcheck-alerts.yml"]

@@ -57,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         logger_finish_timeout: Seconds that finishing that run may take, upload included.
         ledger: File that tells what ran; None for ``hangcheck_runs/ledger.jsonl`` below the working
             folder.
+        prometheus: File in which the sidecar keeps metrics for node-exporter; None for none.
         if_done: The answer where a phase that is done would ask whether to run again; ``ask``
             leaves it to a person.
         price: What a rank costs for an hour, for the questions of phases and `hangcheck ledger`:
@@ -96,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logger_finish_timeout: float = 30.0
     logger_on_failure: LoggerFailure = "raise"
     ledger: str | None = None
+    prometheus: str | None = None
     if_done: Literal["ask", "reuse", "rerun"] = "ask"
     price: str | None = None
 

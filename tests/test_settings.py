@@ -41,6 +41,7 @@ def test_every_option_has_a_variable() -> None:
         "quiet": "1",
         "start_report": "off",
         "ledger": "mine.jsonl",
+        "prometheus": "/metrics/job.prom",
         "if_done": "reuse",
         "price": "0.89/h",
     }
@@ -57,6 +58,7 @@ def test_every_option_has_a_variable() -> None:
         quiet=True,
         start_report="off",
         ledger="mine.jsonl",
+        prometheus="/metrics/job.prom",
         if_done="reuse",
         price="0.89/h",
         **{name: 7.5 for name in NAMES if name not in examples},

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import click
 import msgspec
 
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import PREFIX, Settings, from_environment
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Command = TypeVar("Command", bound="Callable[..., object]")
 NOT_AN_OPTION = "disable"
+FOLDER_LIMIT_S = 1.0
 
 
 class _Words(NamedTuple):
@@ -57,6 +61,7 @@ WORDS: dict[str, _Words] = {
     "logger_finish_timeout": _Words("SECONDS", "Time for finishing that run, upload included."),
     "logger_on_failure": _Words(None, "Where the run cannot be created: error, or go on so."),
     "ledger": _Words("FILE", "What ran [default: hangcheck_runs/ledger.jsonl]."),
+    "prometheus": _Words("FILE", "Keep metrics for node-exporter there, such as /.../job.prom."),
     "if_done": _Words(None, "The answer where a phase asks whether to run again."),
     "price": _Words("PRICE", "Of a rank for an hour, for those questions: 0.89/h."),
 }
@@ -114,6 +119,22 @@ def positive(_: click.Context, option: click.Parameter, text: str | None) -> flo
         sentence = f"{text!r} is no positive number; write for example 30"
         raise click.BadParameter(sentence, param=option)
     return number
+
+
+def refuse_without_folder(option: str, file: str | None) -> None:
+    """Refuse a file to be written at the end, or again and again, whose folder is not there.
+
+    Raises:
+        BadUsage: It is not; of storage that does not answer nothing is said.
+    """
+    if file is None:
+        return
+    try:
+        there = within(FOLDER_LIMIT_S, Path(file).absolute().parent.is_dir)
+    except NoAnswer:
+        return
+    if not there:
+        raise BadUsage(f"{option} {file}: its folder is not there", "make it, or name another file")
 
 
 def _shown(default: object) -> str:

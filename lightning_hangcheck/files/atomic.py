@@ -27,14 +27,19 @@ _NOT_OWNERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
     """Write to a temporary name beside the file, then rename.
+
+    Args:
+        path: Of the file.
+        data: All of it.
+        mode: For a file that others shall read; the umask counts.
 
     Raises:
         OSError: The folder is gone, full or not ours; the old file, if any, is untouched.
     """
     temporary = name_beside(path)
-    descriptor = os.open(temporary, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
+    descriptor = os.open(temporary, os.O_WRONLY | NEW_FILE, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -31,6 +31,7 @@ from lightning_hangcheck.watch.messages import (
     LauncherGone,
     send,
 )
+from lightning_hangcheck.watch.metrics_keeper import MetricsKeeper
 from lightning_hangcheck.watch.note_keeper import NoteKeeper
 from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
@@ -73,6 +74,7 @@ class Service:
             session, settings, self._publisher, self._hang_proven, rounds_so_far(session)
         )
         self._notes = NoteKeeper(session)
+        self._metrics = MetricsKeeper(settings.prometheus)
         root = process_ref(session.facts.root_pid)
         self._root_ticks = root.started_ticks if root is not None else None
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
@@ -95,7 +97,7 @@ class Service:
             self._tell_of_hang()
             self._tell_of_start()
             self._remind()
-            self._notes.update(self._watcher.roster, self._publisher, time.monotonic_ns())
+            self._keep_notes(time.monotonic_ns())
             record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))
@@ -113,6 +115,11 @@ class Service:
     def told_to_end(self, number: int, _: FrameType | None) -> None:
         """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
         self._signal = signal.Signals(number).name
+
+    def _keep_notes(self, now_ns: int) -> None:
+        roster, standing = self._watcher.roster, self._watcher.alarm.standing
+        self._notes.update(roster, self._publisher, now_ns)
+        self._metrics.update(roster, standing, self._publisher, now_ns)
 
     def _receive(self) -> CommandEnded | None:
         """Take what came since: the launcher's messages, and signals that reached ourselves."""
@@ -163,6 +170,7 @@ class Service:
         stalls = self._publisher.stalls.ended(time.monotonic_ns())
         line = self._ledger.line(roster, verdict, exit_code, stalls)
         self._publisher.save(partial(self._ledger.write, line))
+        self._metrics.end(roster, verdict, self._publisher, exit_code)
 
     def _hang_proven(self) -> None:
         """`hangcheck run` may end the job on this, so the evidence should be on the disk first."""

@@ -39,6 +39,7 @@ RUN_OPTIONS = {
     "--logger-finish-timeout": (30.0, "5", 5.0),
     "--logger-on-failure": ("raise", "offline", "offline"),
     "--ledger": (None, "mine.jsonl", "mine.jsonl"),
+    "--prometheus": (None, "job.prom", "job.prom"),
     "--if-done": ("ask", "reuse", "reuse"),
     "--price": (None, "0.89/h", "0.89/h"),
 }

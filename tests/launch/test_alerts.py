@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from alerts.receiver import receiving
-from watch.launched import python, run, verdict_of
+from prometheus_client.parser import text_string_to_metric_families
+from watch.launched import LONGEST_RUN_S, python, run, verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
 LEAK = "xleakx"
+DEAF = """import os, pathlib
+assert not {'HANGCHECK_NOTIFY', 'HANGCHECK_ON_HANG_EXEC'} & set(os.environ)
+pathlib.Path('pid').write_text(str(os.getpid()))"""
 STUCK = "import threading\none = threading.Lock()\none.acquire()\none.acquire()"
-HASTE = ("--on-hang", "abort", "--abort-grace", "1", "--idle-after", "4", "--stall-timeout", "4")
+HASTE = ("--idle-after", "4", "--stall-timeout", "4")
+ON_HANG = """env > told.txt
+echo once >> times.txt
+until grep -q 'state.* [23]$' job.prom; do sleep 0.1; done
+cp job.prom seen.prom
+kill -KILL "$(cat pid)"
+"""
+
+
+def metrics_of(file: Path) -> dict[str, float]:
+    """Of a run of one rank, by name."""
+    families = text_string_to_metric_families(file.read_text())
+    return {sample.name: sample.value for family in families for sample in family.samples}
 
 
 def test_a_hang_is_told_once_to_everybody(tmp_path: Path) -> None:
     """The job itself hears nothing of whom its hangs are told to."""
     pytest.importorskip("apprise", reason="the extra `notify` is not installed")
-    told = "env > told.txt; echo once >> times.txt"
     with receiving() as server:
         ended = run(
             tmp_path,
-            python(f"import os\nassert 'HANGCHECK_NOTIFY' not in os.environ\n{STUCK}"),
+            python(f"{DEAF}\n{STUCK}"),
             *HASTE,
-            *("--on-hang-exec", told),
+            *("--on-hang-exec", ON_HANG, "--prometheus", "job.prom"),
             HANGCHECK_NOTIFY=f"json://{server.address}/{LEAK}",
         )
-    assert ended.returncode == 75, ended.stderr
+    assert ended.returncode == 137, ended.stderr
     kind, folder = verdict_of(tmp_path / "run").verdict, str(tmp_path / "run")
     (message,) = server.got
     assert message["title"].startswith(f"{kind.upper()} ")
@@ -42,5 +58,12 @@ def test_a_hang_is_told_once_to_everybody(tmp_path: Path) -> None:
     assert (given["HANGCHECK_KIND"], given["HANGCHECK_RUN_DIR"]) == (kind, folder)
     assert "HANGCHECK_NOTIFY" not in given
     assert (tmp_path / "times.txt").read_text() == "once\n"
+    seen, after = (metrics_of(tmp_path / name) for name in ("seen.prom", "job.prom"))
+    state = {"hang": 2, "dead": 3}[kind]
+    assert (seen["hangcheck_state"], seen["hangcheck_watching"]) == (state, 1)
+    assert (after["hangcheck_state"], after["hangcheck_watching"]) == (state, 0)
+    assert after["hangcheck_stall_seconds"] > seen["hangcheck_stall_seconds"] > 3
+    assert 0 < time.time() - after["hangcheck_last_progress_timestamp_seconds"] < LONGEST_RUN_S
+    assert after["hangcheck_exit_code"] == -9
     left = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert LEAK.encode() not in b"".join([*left, ended.stderr.encode()])

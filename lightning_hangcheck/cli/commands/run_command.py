@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.cli.alert_options import alert_options, alerts_from, made_ready
-from lightning_hangcheck.cli.options import settings_from, settings_options
+from lightning_hangcheck.cli.options import refuse_without_folder, settings_from, settings_options
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
@@ -24,6 +24,7 @@ Examples:
   hangcheck run --quiet -- accelerate launch train.py
   HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
   hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- srun python train.py
+  hangcheck run --prometheus /var/lib/node_exporter/job.prom -- python train.py
   HANGCHECK_NOTIFY=slack://... hangcheck run -- torchrun --nproc_per_node=2 train.py
 """
 
@@ -45,6 +46,7 @@ def run(command: tuple[str, ...], **options: object) -> int:
     alerts = alerts_from(options)
     settings = settings_from(options)
     if not settings.disable:
+        refuse_without_folder("--prometheus", settings.prometheus)
         alerts = made_ready(alerts)
     if not (settings.disable or settings.quiet):
         _warn(settings)

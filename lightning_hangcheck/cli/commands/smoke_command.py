@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.cli.options import positive
+from lightning_hangcheck.cli.options import positive, refuse_without_folder
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir.layout import RunFolder, name_run_folder
@@ -52,8 +52,7 @@ def smoke(command: tuple[str, ...], limit_s: float, junit: str | None, run_dir: 
     In CMD, {devices} and {workers} stand for these numbers. Without CMD it is the reference script.
     Exit code 0 if all runs passed, 3 if one hung, failed, or went over its limit.
     """
-    if junit is not None and not Path(junit).absolute().parent.is_dir():
-        raise BadUsage(f"--junit {junit}: its folder is not there", "make it, or name another file")
+    refuse_without_folder("--junit", junit)
     # whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     root = name_run_folder(run_dir or from_environment(os.environ).run_dir)

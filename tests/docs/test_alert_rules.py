@@ -1,0 +1,49 @@
+"""The example of alert rules is made of metrics that exist, and of what Prometheus knows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lightning_hangcheck.alerts.metrics_text import METRICS
+
+ROOT = Path(__file__).parent.parent.parent
+RULES = ROOT / "docs" / "examples" / "hangcheck-alerts.yml"
+NAMES = {metric.name for metric in METRICS}
+
+
+def test_the_rules_name_only_metrics_that_are_written() -> None:
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    rules = group["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules) == 5
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        named = set(re.findall(r"hangcheck_\w+", rule["expr"]))
+        assert named
+        assert named <= NAMES, rule["alert"]
+        shown = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert shown <= {"run", "rank", "instance"}
+
+
+def test_every_metric_is_on_the_page_and_no_other() -> None:
+    page = (ROOT / "docs" / "alerts.md").read_text()
+    assert set(re.findall(r"^\| `(hangcheck_\w+)", page, re.MULTILINE)) == NAMES
+
+
+def test_promtool_accepts_the_rules() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    checked = subprocess.run(
+        [promtool, "check", "rules", str(RULES)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
