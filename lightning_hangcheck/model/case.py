@@ -178,6 +178,13 @@ class Spent(Struct, frozen=True, kw_only=True):
     epoch_s: float | None = None
 
 
+class StepMark(Struct, frozen=True, array_like=True):
+    """So many optimizer steps had been made, so many seconds before the case was taken."""
+
+    step: int
+    ago_s: float
+
+
 class RankView(Struct, frozen=True, kw_only=True):
     """One rank, seen from inside (its page) and outside (probes).
 
@@ -199,6 +206,8 @@ class RankView(Struct, frozen=True, kw_only=True):
         processes: Its own process first (role ``rank``), then its children.
         process_exit: Set when its process is gone.
         flight: Newest flight record; None where torch gave none.
+        steps: The newest as its watcher saw them made, oldest first, each right to one polling
+            interval; none where the rank does not show its steps.
     """
 
     rank: int
@@ -218,6 +227,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     process_exit: ProcessExit | None = field(default=None, name="departure")
     spent: Spent | None = None
     flight: FlightRecord | None = None
+    steps: tuple[StepMark, ...] = ()
 
     @property
     def own_process(self) -> ProcessLook | None:

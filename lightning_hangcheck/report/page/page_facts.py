@@ -17,7 +17,7 @@ from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
 from lightning_hangcheck.report.page.source_lines import SourceLines, source_lines
 from lightning_hangcheck.rundir.journal_reader import read_journal
 from lightning_hangcheck.text.moments import read_utc
-from lightning_hangcheck.time_limit import NoAnswer, SharedTime
+from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +32,8 @@ MOST_JOURNALS = 32
 """As many ranks have a lane of their own; of more, one stands for each group of equals."""
 MOST_ENTRIES = 200_000
 """Of all journals together, where all ranks' are read: some 600 bytes each in memory."""
+JOURNALS_LIMIT_S = 10.0
+"""For all of them; the rest of `SharedTime` is for what else a page needs."""
 MOST_EARLIER = 50
 
 
@@ -98,7 +100,7 @@ def read_page_facts(
     groups = equal_ranks(verdict)
     shown = _every(verdict, case) if all_ranks else _shown(verdict, groups)
     most = MOST_ENTRIES // max(1, len(shown)) if all_ranks else None
-    journals = {rank: parts.journal(folder, rank, most) for rank in shown}
+    journals = parts.journals(folder, shown, most)
     started, folders = start_of(journals)
     return PageFacts(
         verdict=verdict,
@@ -144,27 +146,41 @@ class _Parts:
         self._time = SharedTime()
         self.gaps: list[Gap] = []
 
-    def read(self, what: str, work: Callable[[], Part]) -> Part | None:
+    def read(
+        self, what: str, work: Callable[[], Part], time_limit_s: float = PART_LIMIT_S
+    ) -> Part | None:
         try:
-            return self._time.within(work)
+            return self._time.within(work, time_limit_s)
         except (OSError, UnreadableRun, NoAnswer) as error:
             why = error.strerror if isinstance(error, OSError) else error.args[0]
             self.gaps.append(Gap(what, None, str(why)))
             return None
 
-    def journal(self, folder: RunFolder, rank: int, most: int | None) -> tuple[Entry, ...]:
-        path = folder.journals / f"rank-{rank}.jsonl"
-        entries, gaps = self.read(path.name, lambda: _journal(path)) or ([], ())
-        self.gaps += map(Gap.of, gaps)
-        if most is not None and len(entries) > most:
-            self.gaps.append(Gap(path.name, rank, f"all but its last {most:,} lines were left out"))
-            return tuple(entries[-most:])
-        return tuple(entries)
+    def journals(
+        self, folder: RunFolder, ranks: Iterable[int], most: int | None
+    ) -> dict[int, tuple[Entry, ...]]:
+        """Read them by one thread, for thousands take seconds to start; late ones are missing."""
+        read: dict[int, tuple[tuple[Entry, ...], tuple[Gap, ...]]] = {}
+
+        def work() -> bool:
+            for rank in ranks:
+                read[rank] = _journal(folder.journals / f"rank-{rank}.jsonl", rank, most)
+            return True
+
+        self.read("journals", work, JOURNALS_LIMIT_S)
+        known = dict(read)
+        self.gaps += (gap for _, gaps in known.values() for gap in gaps)
+        return {rank: known[rank][0] if rank in known else () for rank in ranks}
 
 
-def _journal(path: Path) -> tuple[list[Entry], tuple[evidence.Gap, ...]]:
-    """A run that `attach` wrote has none; that is no gap."""
-    return read_journal(path) if path.exists() else ([], ())
+def _journal(path: Path, rank: int, most: int | None) -> tuple[tuple[Entry, ...], tuple[Gap, ...]]:
+    """Read the last lines of one. A run that `attach` wrote has none; that is no gap."""
+    entries, found = read_journal(path) if path.exists() else ([], ())
+    gaps = tuple(map(Gap.of, found))
+    if most is not None and len(entries) > most:
+        left_out = Gap(path.name, rank, f"all but its last {most:,} lines were left out")
+        return tuple(entries[-most:]), (*gaps, left_out)
+    return tuple(entries), gaps
 
 
 def _shown(verdict: Verdict, groups: Iterable[EqualRanks]) -> tuple[int, ...]:

@@ -240,13 +240,14 @@ def _saved_steps(entries: Sequence[_Timed]) -> Iterator[_StepMark]:
 
 
 def _seen_steps(view: RankView, taken: datetime) -> Iterator[_StepMark]:
-    """The steps between the first and the last that its watcher saw."""
-    step = view.beat.step if view.beat is not None else None
-    if step is None or view.spent is None or view.spent.steps <= 0:
+    """The newest that its watcher saw made, and before them the first that it saw."""
+    for mark in view.steps:
+        yield _StepMark(taken - timedelta(seconds=mark.ago_s), mark.step)
+    if not view.steps or view.spent is None:
         return
-    last = taken - timedelta(seconds=view.silent_for_s)
-    yield _StepMark(last - timedelta(seconds=view.spent.training_s), step - view.spent.steps)
-    yield _StepMark(last, step)
+    newest, spent = view.steps[-1], view.spent
+    began = taken - timedelta(seconds=newest.ago_s + spent.training_s)
+    yield _StepMark(began, newest.step - spent.steps)
 
 
 def _steps(marks: Iterable[_StepMark]) -> Iterator[Span]:

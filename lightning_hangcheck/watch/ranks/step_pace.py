@@ -1,10 +1,11 @@
-"""How long one step of a rank takes, by the rank's own count. Pure: time is what its page tells."""
+"""When a rank made its steps, and how long one takes. Pure: time is what its page tells."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.case import StepMark
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 STEPS_KEPT = 101
 """A pace that changed shows after half of them."""
+MARKS_KEPT = 16
+"""Some 20 bytes each in the evidence of every rank."""
 
 
 class StepPace:
@@ -23,6 +26,7 @@ class StepPace:
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=STEPS_KEPT)
+        self._marks: deque[tuple[int, int]] = deque(maxlen=MARKS_KEPT)
         self._counts_steps = False
         self._count = 0
         self._at_ns = 0
@@ -33,6 +37,7 @@ class StepPace:
         count = beat.beats if beat.step is None else beat.step
         if counts_steps != self._counts_steps or count < self._count:
             self._seconds.clear()
+            self._marks.clear()
             self._at_ns = 0
         made = count - self._count
         if self._at_ns and made > 0:
@@ -40,7 +45,19 @@ class StepPace:
             self._seconds.extend([max(0.0, seconds) / made] * min(made, STEPS_KEPT))
         if made or not self._at_ns:
             self._at_ns = beat.last_beat_ns
+            self._marks.append((count, self._at_ns))
         self._count, self._counts_steps = count, counts_steps
+
+    def newest(self, now_ns: int) -> tuple[StepMark, ...]:
+        """Return the last readings in which the count of steps was another, oldest first.
+
+        Args:
+            now_ns: Monotonic nanoseconds, from which on they are told.
+        """
+        marks = self._marks if self._counts_steps else ()
+        return tuple(
+            StepMark(step, round((now_ns - at_ns) / NANOSECONDS, 3)) for step, at_ns in marks
+        )
 
     @property
     def median_s(self) -> float | None:

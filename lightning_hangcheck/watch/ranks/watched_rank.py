@@ -154,6 +154,7 @@ class WatchedRank:
             process_exit=self._exit_with_last_words(),
             spent=self.spending.spent() if self.beat is not None else None,
             flight=self.flight,
+            steps=self.step_pace.newest(now_ns),
         )
 
     def _exit_with_last_words(self) -> ProcessExit | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from cases import IN_ALL_REDUCE, IN_LOAD, look, rank, user
 from page_runs import ODD, ReadPage, alike, all_different, case_of, written
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.model.case import Case, Spent, StepMark
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
@@ -173,6 +174,29 @@ def test_lanes_of_a_journal(tmp_path: Path) -> None:
     assert page.count('<g class="lane') == 2
     assert "of its lines are torn" in page
     assert "started 2026-11-20T10:23:02Z" in page
+
+
+def test_steps_on_the_lanes(tmp_path: Path) -> None:
+    """The newest as they were seen, the others since the first one, and those between saves."""
+    marks = (StepMark(100, 35.0), StepMark(101, 33.0), StepMark(103, 31.0))
+    view = msgspec.structs.replace(
+        rank(0, IN_LOAD), steps=marks, spent=Spent(steps=83, training_s=20.0)
+    )
+    (tmp_path / "ranks").mkdir()
+    lines = [
+        {"kind": "saved", "at": f"2026-11-20T10:23:{second}Z", "step": step}
+        for second, step in (("05", 10), ("15", 20))
+    ]
+    (tmp_path / "ranks/rank-0.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    page = written(tmp_path, case_of(view, rank(1, IN_ALL_REDUCE)))
+    lane = page.partition('<g class="lane')[2].partition("</g>")[0]
+    told = re.findall(r'class="steps"[^>]*><title>([^<]*)', lane)
+    assert sorted(told) == [
+        "step 101: 2 s from 10:23:41",
+        "steps 102-103: 2 s from 10:23:43, 1 s each",
+        "steps 11-20: 10 s from 10:23:05, 1 s each",
+        "steps 21-100: 16 s from 10:23:25, 0.2 s each",
+    ]
 
 
 def test_workers_have_a_tree_of_their_own(tmp_path: Path) -> None:

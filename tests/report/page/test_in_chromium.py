@@ -11,6 +11,7 @@ from headless import Browser, installed_browser
 from page_runs import alike, case_of, written
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import StepMark
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem
 
 if TYPE_CHECKING:
@@ -47,6 +48,16 @@ COPIES = """
 """
 
 
+HOVERS = """
+(() => {
+  const steps = document.querySelectorAll("svg.timeline .lane rect.steps");
+  steps[0].dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+  const wide = [...steps].map((one) => one.getBoundingClientRect().width > 0);
+  return [...wide, document.getElementById("hovered").textContent];
+})()
+"""
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = installed_browser()
@@ -73,6 +84,16 @@ def test_the_page_works(browser: Browser, width: int, tmp_path: Path) -> None:
     assert browser.evaluate(opened) is True
     assert browser.complaints == []
     assert browser.requests == [page.as_uri()]
+
+
+def test_steps_are_on_the_lanes(browser: Browser, tmp_path: Path) -> None:
+    marks = (StepMark(100, 35.0), StepMark(101, 33.0), StepMark(103, 31.0))
+    view = msgspec.structs.replace(rank(0, IN_ALL_REDUCE), steps=marks)
+    page = tmp_path / "report.html"
+    page.write_text(written(tmp_path, case_of(view, rank(1, IN_ALL_REDUCE))))
+    browser.open(page, 1200)
+    assert browser.evaluate(HOVERS) == [True, True, "step 101: 2 s from 10:23:41"]
+    assert browser.complaints == []
 
 
 def test_dark_is_dark(browser: Browser, tmp_path: Path) -> None:

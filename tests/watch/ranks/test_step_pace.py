@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.ranks.step_pace import STEPS_KEPT, StepPace
+from lightning_hangcheck.watch.ranks.step_pace import MARKS_KEPT, STEPS_KEPT, StepPace
 
 
 def pace_of(*readings: tuple[float, int | None, int]) -> float | None:
@@ -14,6 +14,22 @@ def pace_of(*readings: tuple[float, int | None, int]) -> float | None:
         last_beat_ns = int(at_s * NANOSECONDS)
         pace.read(Beat(pid=1, step=step, beats=beats, last_beat_ns=last_beat_ns))
     return pace.median_s
+
+
+def marks_of(now_s: float, *readings: tuple[float, int | None]) -> list[tuple[int, float]]:
+    """Steps and how long ago they were made, after readings of (seconds, step)."""
+    pace = StepPace()
+    for at_s, step in readings:
+        pace.read(Beat(pid=1, step=step, beats=3, last_beat_ns=int(at_s * NANOSECONDS)))
+    return [(mark.step, mark.ago_s) for mark in pace.newest(int(now_s * NANOSECONDS))]
+
+
+def test_when_the_newest_steps_were_made() -> None:
+    assert marks_of(9.0, (1.0, 0), (3.0, 1), (3.5, 1), (5.0, 4)) == [(0, 8.0), (1, 6.0), (4, 4.0)]
+    assert marks_of(9.0, (1.0, 8), (3.0, 9), (5.0, 0)) == [(0, 4.0)], "another training"
+    assert marks_of(9.0, (1.0, None), (3.0, None)) == []
+    many = [(float(at), at) for at in range(1, 100)]
+    assert len(marks_of(100.0, *many)) == MARKS_KEPT
 
 
 def test_a_step_that_is_long_leaves_the_median() -> None:
