@@ -9,6 +9,7 @@ __all__ = [
     "plan_text",
     "running_ranks",
     "saved_run",
+    "serving",
     "stacks_text",
     "start_report",
     "terminal",

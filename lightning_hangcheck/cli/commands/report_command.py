@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 STDOUT = "-"
+FORMS: dict[str, Form] = {form: form for form in get_args(Form)}
 EPILOG = """\b
 Examples:
   hangcheck report
@@ -44,13 +45,14 @@ Examples:
   hangcheck report --perfetto trace.json
   hangcheck report --speedscope stacks.json
   hangcheck report --stacks dumps
+  hangcheck report --serve
   hangcheck report --log slurm-4711.out
 """
 
 
 @click.command("report", epilog=EPILOG)
 @click.argument("paths", nargs=-1, metavar="[RUN_DIR | FILE...]")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, for programs.")
+@click.option("--json", is_flag=True, help="Print the verdict as JSON, for programs.")
 @click.option("--html", "page", metavar="FILE", help="Write one self-contained page; - prints it.")
 @click.option("--issue", is_flag=True, help="Print Markdown for an issue.")
 @click.option("--prompt", is_flag=True, help="Print Markdown for a coding agent.")
@@ -60,16 +62,16 @@ Examples:
 )
 @click.option("--stacks", metavar="DIR", help="Write each process's stacks as py-spy dump does.")
 @click.option(
-    "--log", "of_logs", is_flag=True, help="Read plain logs: who is behind by the ranks' own lines."
+    "--serve", is_flag=True, help="Show the page at 127.0.0.1, and follow a run that goes on."
 )
-def report(
-    paths: tuple[str, ...],
-    *,
-    as_json: bool,
-    of_logs: bool,
-    stacks: str | None,
-    **asked: str | bool | None,
-) -> int:
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="With --serve [default: one that is free].",
+)
+@click.option("--log", is_flag=True, help="Read plain logs: who is behind by the ranks' own lines.")
+def report(paths: tuple[str, ...], *, port: int | None, **asked: str | bool | None) -> int:
     """Print the newest verdict of a run.
 
     Without RUN_DIR it is the newest run below hangcheck_runs/. A run that has no verdict yet shows
@@ -77,38 +79,44 @@ def report(
     With --log the arguments are log files, SLURM's too. Exit code 2 if the folder or a file cannot
     be used.
     """
-    forms = [form for form in get_args(Form) if asked[form] not in (None, False)]
-    form = _one_of(forms, as_json + of_logs + (stacks is not None))
-    if of_logs:
+    way = _one_of([name for name, given in asked.items() if given not in (None, False)])
+    if port is not None and way != "serve":
+        raise BadUsage("--port is for --serve", "hangcheck report --serve --port PORT")
+    if way == "log":
         click.echo(_of_logs(paths), nl=False)
         return 0
     if len(paths) > 1:
         raise BadUsage(
             "report takes one run folder", "hangcheck report RUN_DIR, or for logs: --log FILE..."
         )
-    run_dir = paths[0] if paths else None
-    folder = _find(run_dir)
-    shown_folder = run_dir or as_typed(folder.path)
+    folder = _find(paths[0] if paths else None)
+    shown_folder = paths[0] if paths else as_typed(folder.path)
     saved = read_saved_run(folder)
-    if form is not None:
-        _write(_formed(form, folder, saved, shown_folder), asked[form])
-    elif stacks is not None:
-        _write_dumps(saved, shown_folder, Path(stacks))
-    elif as_json:
+    if way == "serve":
+        # imported here: nothing else needs a web server
+        from lightning_hangcheck.cli.serving import serve
+
+        serve(folder, shown_folder, port)
+    elif way == "stacks":
+        _write_dumps(saved, shown_folder, Path(str(asked[way])))
+    elif way == "json":
         click.echo(render_json(_verdict_of(saved, shown_folder)), nl=False)
+    elif way in FORMS:
+        _write(_formed(FORMS[way], folder, saved, shown_folder), asked[way])
     else:
         _show(saved, folder, shown_folder)
     return 0
 
 
-def _one_of(forms: list[Form], others: int) -> Form | None:
-    if len(forms) + others > 1:
+def _one_of(ways: list[str]) -> str:
+    """The one that was asked for; empty where none was."""
+    if len(ways) > 1:
         raise BadUsage(
             "report writes one form at a time",
             "name one of --json, --html, --issue, --prompt, --perfetto, --speedscope, --stacks, "
-            "--log",
+            "--serve, --log",
         )
-    return forms[0] if forms else None
+    return "".join(ways)
 
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:

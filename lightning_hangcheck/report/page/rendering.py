@@ -77,6 +77,26 @@ def render_page(facts: PageFacts) -> str:
     )
 
 
+def render_follower(run_id: str) -> str:
+    """Write the page around report.html that follows a run and hands its trace to Perfetto.
+
+    Args:
+        run_id: What to call the run.
+    """
+    style, script = _part("follower.css"), _part("follower.js")
+    return (
+        _environment()
+        .get_template("follower.html.jinja")
+        .render(
+            run_id=run_id,
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+    )
+
+
 @cache
 def _environment() -> Environment:
     """Imported late: the sidecar imports the report from its start."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import msgspec
 import pytest
+from processes import end
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
@@ -383,6 +387,33 @@ def test_a_run_that_has_no_stacks(folder: RunFolder, capsys: pytest.CaptureFixtu
     assert "has no stacks; see what it has: hangcheck report" in capsys.readouterr().err
 
 
+@pytest.mark.real
+def test_it_is_served_until_it_is_interrupted(folder: RunFolder) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    words = [sys.executable, "-m", "lightning_hangcheck", "report", str(folder.path), "--serve"]
+    served = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert served.stdout is not None
+        with urlopen(f"{served.stdout.readline().strip()}report.html", timeout=60) as answer:
+            assert HANG.summary in answer.read().decode()
+        served.send_signal(signal.SIGINT)
+        assert served.wait(60) == 0
+    finally:
+        end(served)
+
+
+def test_a_port_in_use(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["report", str(folder.path), "--serve", "--port", str(port)]
+        assert invoke(words) == 2
+    assert capsys.readouterr().err == (
+        f"hangcheck: port {port} cannot be used (Address already in use); "
+        "name another one with --port, or none: then a free one is taken\n"
+    )
+
+
 @pytest.mark.parametrize("form", ["--issue", "--prompt"])
 def test_markdown_of_a_run(
     form: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
@@ -416,6 +447,9 @@ def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
         (["--perfetto", "trace.json", "--stacks", "dumps"], "one form at a time"),
         (["--perfetto", "-"], "has no verdict yet"),
         (["--stacks", "dumps"], "has no stacks"),
+        (["--serve", "--json"], "one form at a time"),
+        (["--port", "8080"], "--port is for --serve; hangcheck report --serve --port PORT"),
+        (["--serve", "--port", "0"], "see: hangcheck report --help"),
     ],
 )
 def test_forms_that_cannot_be_written(
