@@ -394,7 +394,8 @@ def test_it_is_served_until_it_is_interrupted(folder: RunFolder) -> None:
     served = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert served.stdout is not None
-        with urlopen(f"{served.stdout.readline().strip()}report.html", timeout=60) as answer:
+        address = served.stdout.readline().strip()
+        with urlopen(f"{address}report.html", timeout=60) as answer:  # noqa: S310 - our own
             assert HANG.summary in answer.read().decode()
         served.send_signal(signal.SIGINT)
         assert served.wait(60) == 0
