@@ -66,21 +66,15 @@ class ReportServer(ThreadingHTTPServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
-    def process_request(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
-    ) -> None:
-        """Begin a thread for it, unless there are too many; then it is closed unanswered."""
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)  # type: ignore[arg-type]
-
     def process_request_thread(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
     ) -> None:
-        """Answer it in its thread."""
+        """Answer it in its thread, unless there are too many; then it is closed unanswered."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
         try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+            super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
