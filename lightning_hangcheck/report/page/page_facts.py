@@ -20,7 +20,7 @@ from lightning_hangcheck.text.moments import read_utc
 from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.model import evidence
@@ -157,7 +157,7 @@ class _Parts:
             return None
 
     def journals(
-        self, folder: RunFolder, ranks: Iterable[int], most: int | None
+        self, folder: RunFolder, ranks: Sequence[int], most: int | None
     ) -> dict[int, tuple[Entry, ...]]:
         """Read them by one thread, for thousands take seconds to start; late ones are missing."""
         read: dict[int, tuple[tuple[Entry, ...], tuple[Gap, ...]]] = {}

@@ -214,15 +214,15 @@ def _sections(entries: Sequence[_Timed], end: datetime) -> Iterator[Span]:
 def _told(entries: Sequence[_Timed]) -> Iterator[Happening]:
     for at, entry in entries:
         kind = entry.get("kind")
-        name, shown = "", "checkpoint"
         if kind == "checkpoint":
-            name = f"checkpoint {entry.get('number')}: {entry.get('name')}"
+            name = plain(f"checkpoint {entry.get('number')}: {entry.get('name')}")
+            yield Happening(kind="checkpoint", name=name, at=at)
         elif kind in ("saved", "resumed"):
-            shown, name = "saved", f"{kind} at step {entry.get('step')}"
+            name = plain(f"{kind} at step {entry.get('step')}")
+            yield Happening(kind="saved", name=name, at=at)
         elif kind in ("raised", "finished"):
-            shown, name = "end", f"{kind} {entry.get('last_words', '')}"
-        if name:
-            yield Happening(kind=shown, name=plain(name), at=at)  # type: ignore[arg-type]
+            name = plain(f"{kind} {entry.get('last_words', '')}")
+            yield Happening(kind="end", name=name, at=at)
 
 
 class _StepMark(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from html import escape
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,6 @@ from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from lightning_hangcheck.ledger.prices import Prices
     from lightning_hangcheck.model.verdict import Verdict
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
+LIVE_S = 5.0
+"""So long what is told of ranks that run is fresh enough."""
 MARGIN = 0.25
 """Of the stall, before it and behind it, where a trace is opened at it."""
 
@@ -49,6 +51,7 @@ class RunPages:
         run_folder: str,
         unjudged: Callable[[SavedRun], str],
         prices: Prices = NO_PRICE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Show a run.
 
@@ -57,11 +60,13 @@ class RunPages:
             run_folder: As the reader should type it.
             unjudged: Says how far a run is that has no verdict yet.
             prices: Of an hour.
+            clock: Tells seconds.
         """
         self._folder = folder
         self._run_folder = run_folder
         self._unjudged = unjudged
         self._prices = prices
+        self._clock = clock
         self._lock = Lock()
         self._mark = ""
         self._saved: SavedRun | None = None
@@ -82,7 +87,7 @@ class RunPages:
         if name not in makers:
             return None
         with self._lock:
-            mark = mark_of(self._folder)
+            mark = mark_of(self._folder, self._clock())
             if mark != self._mark:
                 self._mark, self._saved, self._kept = mark, None, {}
             if name not in self._kept:
@@ -132,23 +137,27 @@ class RunPages:
         return self._saved
 
 
-def mark_of(folder: RunFolder) -> str:
-    """Return a text that is another one when the folder has something new to show.
+def mark_of(folder: RunFolder, now_s: float) -> str:
+    """Return a text that is another one when there is something new to show.
 
-    Until there is a verdict that is every line of a journal, later the verdicts.
+    Until there is a verdict that is also what its ranks tell while they run: it is asked for every
+    few seconds.
+
+    Args:
+        folder: Of the run.
+        now_s: Seconds of any clock that only goes on.
     """
     try:
-        stamps = within(PART_LIMIT_S, lambda: sorted(_stamps(folder)))
+        stamps = within(PART_LIMIT_S, lambda: sorted(_stamps(folder, now_s)))
     except (OSError, NoAnswer):
         return "no answer"
     return hashlib.sha256(repr(stamps).encode()).hexdigest()
 
 
-def _stamps(folder: RunFolder) -> Iterator[tuple[str, int, int]]:
-    paths: list[Path] = [folder.run_file, folder.verdict_file, *folder.path.glob("verdicts/*.json")]
+def _stamps(folder: RunFolder, now_s: float) -> Iterator[tuple[str, int, int]]:
     if not folder.verdict_file.exists():
-        paths += folder.journals.glob("*.jsonl")
-    for path in paths:
+        yield "live", int(now_s // LIVE_S), 0
+    for path in (folder.run_file, folder.verdict_file, *folder.path.glob("verdicts/*.json")):
         try:
             found = path.stat()
         except FileNotFoundError:

@@ -13,7 +13,7 @@ import pytest
 
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Edge, RankState, Verdict
-from lightning_hangcheck.report.serving.run_pages import RunPages, around_the_stall
+from lightning_hangcheck.report.serving.run_pages import LIVE_S, RunPages, around_the_stall
 from lightning_hangcheck.report.serving.server import ReportServer
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
 
@@ -50,8 +50,14 @@ def _unjudged(saved: SavedRun) -> str:
 
 
 @pytest.fixture
-def server(folder: RunFolder) -> Iterator[ReportServer]:
-    with ReportServer(RunPages(folder, "run", _unjudged)) as made:
+def now_s() -> list[float]:
+    """The time, which a test may set."""
+    return [100.0]
+
+
+@pytest.fixture
+def server(folder: RunFolder, now_s: list[float]) -> Iterator[ReportServer]:
+    with ReportServer(RunPages(folder, "run", _unjudged, clock=lambda: now_s[0])) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield made
@@ -96,19 +102,24 @@ def test_the_page_and_what_is_around_it(server: ReportServer, folder: RunFolder)
     assert "hang" in names
 
 
-def test_a_run_that_goes_on_is_followed(server: ReportServer, folder: RunFolder) -> None:
-    """The state is another one whenever a journal grows, and then with each verdict."""
+def test_a_run_that_goes_on_is_followed(
+    server: ReportServer, folder: RunFolder, now_s: list[float]
+) -> None:
+    """The state is another one every few seconds, and once there are verdicts with each of them."""
     marks = [json.loads(_ask(server, "state")[1])]
     assert "holds no run" in _ask(server, "report.html")[1]
     assert _ask(server, "trace.json")[0].status == 404
     assert json.loads(_ask(server, "state")[1]) == marks[0]
     line = '{"at":"2026-11-20T10:23:05Z","kind":"checkpoint","number":1,"name":"Script started"}\n'
     folder.journal(0, 0).write_text(line)
+    now_s[0] += LIVE_S
     marks.append(json.loads(_ask(server, "state")[1]))
     _, body = _ask(server, "report.html")
     assert body == "<!DOCTYPE html><pre>no verdict yet &lt;b&gt;\\x1b[2J</pre>\n"
     folder.verdict_file.write_bytes(encode_pretty(HANG))
     marks.append(json.loads(_ask(server, "state")[1]))
+    now_s[0] += LIVE_S
+    assert json.loads(_ask(server, "state")[1]) == marks[-1]
     assert len({one["mark"] for one in marks}) == 3
     assert [bool(one["around"]) for one in marks] == [False, False, True]
     assert HANG.summary in _ask(server, "report.html")[1]
