@@ -99,6 +99,8 @@ def test_options_of_report_are_frozen() -> None:
         "--perfetto",
         "--speedscope",
         "--stacks",
+        "--serve",
+        "--port",
         "--log",
     ]
 
