@@ -98,6 +98,8 @@ def test_options_of_report_are_frozen() -> None:
         "--prompt",
         "--perfetto",
         "--speedscope",
+        "--serve",
+        "--port",
         "--stacks",
         "--serve",
         "--port",
