@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
+FOR_ALL = 0o644
+"""What other programs of the machine shall read, under whatever user they run."""
 NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """To open a file that was not there before, neither as a file nor as a link."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
@@ -19,6 +20,7 @@ from lightning_hangcheck.launch.job import (
     refuse_unstartable,
     shell_code,
 )
+from lightning_hangcheck.launch.junit import write_junit
 from lightning_hangcheck.launch.sidecar_link import SidecarLink
 from lightning_hangcheck.launch.signals import PASSED_ON, hold, next_signal, restore
 from lightning_hangcheck.machine.room import NoRoom, require_room
@@ -62,6 +64,7 @@ def run_command(
     settings: Settings,
     extra_environment: Mapping[str, str],
     alerts: AlertsAskedFor = NO_ALERTS,
+    junit: str | None = None,
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
@@ -70,6 +73,7 @@ def run_command(
         settings: In force; handed on to the ranks through their environment.
         extra_environment: What the command's environment gets besides, unless all is disabled.
         alerts: Whom to tell of a hang.
+        junit: File in which to say at the end how it went; None for none.
 
     Returns:
         The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
@@ -91,9 +95,13 @@ def run_command(
     if session is not None and not settings.quiet:
         facts = session.facts
         log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
-    mask = hold([*PASSED_ON, signal.SIGCHLD])
+    mask, began = hold([*PASSED_ON, signal.SIGCHLD]), time.monotonic()
     try:
-        return _Run(command, settings, session, extra_environment, mask, alerts).until_ended()
+        code = _Run(command, settings, session, extra_environment, mask, alerts).until_ended()
+        if junit is not None:
+            folder = None if session is None else session.run_folder
+            write_junit(junit, show_command(command), folder, code, time.monotonic() - began)
+        return code
     finally:
         restore(mask)
         if session is not None:

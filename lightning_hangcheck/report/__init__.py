@@ -2,6 +2,7 @@
 
 __all__ = [
     "causes",
+    "junit_xml",
     "ledger",
     "page",
     "paragraphs",

@@ -7,15 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.files.atomic import write_atomically
+from lightning_hangcheck.files.atomic import FOR_ALL, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SILENT_AFTER_S = 15.0
 """Three writings were due by then."""
-FOR_ALL = 0o644
-"""node-exporter runs as another user, and reads what it may."""
 
 
 class NewestOnly:

@@ -47,7 +47,7 @@ RUN_OPTIONS = {
 
 
 FLAG = "--locals"
-ALERT_OPTIONS = ["--notify", "--on-hang-exec"]
+ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--junit"]
 """Only of `hangcheck run`, and handed on to nobody."""
 
 
@@ -140,7 +140,7 @@ def test_options_of_plan_are_frozen() -> None:
 def test_options_of_attach_and_merge_are_frozen() -> None:
     assert _options("attach") == ["--pid", "--run-dir", FLAG]
     assert _options("merge") == ["--run-dir"]
-    assert _options("explain") == []
+    assert _options("explain") == ["--agent"]
     options = ["--ledger", "--price", "--json", "--csv", "--markdown", "--chart"]
     assert _options("ledger") == options
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from pathlib import Path
 from typing import cast, get_args
 
 import click
@@ -11,20 +12,26 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.slugs import Cause
 from lightning_hangcheck.report.causes import causes, render, render_list
 
+SKILL_FILE = Path(__file__).parent.parent / "SKILL.md"
 EPILOG = """\b
 Examples:
   hangcheck explain
   hangcheck explain rank_stalled
+  hangcheck explain --agent
 """
 
 
 @click.command("explain", epilog=EPILOG)
+@click.option("--agent", is_flag=True, help="Print what a coding agent needs to know of hangcheck.")
 @click.argument("cause", required=False, metavar="[CAUSE]")
-def explain(cause: str | None) -> int:
+def explain(cause: str | None, *, agent: bool) -> int:
     """Print what a cause means, how it is recognised, and what helps.
 
     Without CAUSE all of them are listed. A verdict names its cause behind `why`.
     """
+    if agent:
+        click.echo(SKILL_FILE.read_text(encoding="utf-8"), nl=False)
+        return 0
     if cause is None:
         click.echo(render_list(), nl=False)
         return 0

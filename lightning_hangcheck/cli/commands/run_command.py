@@ -32,8 +32,14 @@ Examples:
 @click.command("run", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
 @settings_options
 @alert_options
+@click.option(
+    "--junit",
+    metavar="FILE",
+    envvar="HANGCHECK_JUNIT",
+    help="Write how the run ended as JUnit XML. (HANGCHECK_JUNIT)",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
-def run(command: tuple[str, ...], **options: object) -> int:
+def run(command: tuple[str, ...], junit: str | None, **options: object) -> int:
     """Run any launcher unchanged and say which rank hangs, where, why, and what to do.
 
     The command's output and exit code pass through; 75 if the job was ended because of a hang.
@@ -47,6 +53,7 @@ def run(command: tuple[str, ...], **options: object) -> int:
     settings = settings_from(options)
     if not settings.disable:
         refuse_without_folder("--prometheus", settings.prometheus)
+        refuse_without_folder("--junit", junit)
         alerts = made_ready(alerts)
     if not (settings.disable or settings.quiet):
         _warn(settings)
@@ -55,7 +62,7 @@ def run(command: tuple[str, ...], **options: object) -> int:
     from lightning_hangcheck.launch.run import run_command
 
     python_path = injected(os.environ.get("PYTHONPATH"))
-    return run_command(command, settings, {"PYTHONPATH": python_path}, alerts)
+    return run_command(command, settings, {"PYTHONPATH": python_path}, alerts, junit)
 
 
 def _warn(settings: Settings) -> None:
