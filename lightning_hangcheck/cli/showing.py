@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
+from lightning_hangcheck.text.kind_styles import KIND_STYLES
 from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.time_limit import PART_LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,20 +24,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
 
-
-_KIND_STYLES = {
-    "HANG": "bold red",
-    "DEAD": "bold red",
-    "CRASHED": "bold red",
-    "SUSPECT": "bold yellow",
-    "SLOW": "bold yellow",
-    "RECOVERED": "bold green",
-    "HEALTHY": "bold green",
-    "FINISHED": "bold green",
-}
 VERDICT_STYLES = {
-    **{rf"\A{kind}\b": style for kind, style in _KIND_STYLES.items()},
+    **{rf"\A{kind}\b": style for kind, style in KIND_STYLES.items()},
     r"(?m)^ {6}(?:why|proof|do|not seen|more)\b": "bold",
     r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$": "red",
 }
@@ -74,6 +69,26 @@ def as_typed(path: Path) -> str:
     """Below the working folder the short way to say it, which can be typed as it stands."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def found_run_folder(named: str | None, command: str) -> RunFolder:
+    """Find the run folder that a command is to read.
+
+    Args:
+        named: As typed; None for the newest below ``hangcheck_runs/``.
+        command: What to write instead, where it cannot be read.
+
+    Raises:
+        UnreadableRun: There is none, or its storage does not answer.
+    """
+    try:
+        return apart(PART_LIMIT_S, lambda: find_run_folder(named))
+    except (NoAnswerFromStorage, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UnreadableRun(
+            f"{named or RUNS_FOLDER} cannot be read ({why})",
+            f"name a run folder that you may read: {command}",
+        ) from error
 
 
 def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:

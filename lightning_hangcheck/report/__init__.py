@@ -8,6 +8,7 @@ __all__ = [
     "paragraphs",
     "plain_logs",
     "plan_text",
+    "rank_rows",
     "running_ranks",
     "saved_run",
     "serving",

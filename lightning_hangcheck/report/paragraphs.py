@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.text.plain_text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 WIDTH = 120
 INDENT = " " * 6
@@ -29,8 +29,8 @@ def plain(text: str) -> str:
     return " ".join(w if len(w) <= LONGEST_WORD else f"{w[:LONGEST_WORD]}..." for w in words)
 
 
-def wrapped(text: str, first: str, rest: str, most: int) -> list[str]:
-    """Wrap a text to `WIDTH` columns, at most ``most`` lines; a longer one ends in ``...``.
+def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> list[str]:
+    """Wrap a text to ``width`` columns, at most ``most`` lines; a longer one ends in ``...``.
 
     Words are never broken, so a path can still be copied; only such a word makes a line longer.
 
@@ -39,13 +39,14 @@ def wrapped(text: str, first: str, rest: str, most: int) -> list[str]:
         first: What the first line begins with.
         rest: What every later line begins with.
         most: Largest number of lines.
+        width: Columns of a line.
     """
     lines: list[str] = []
     for piece in text.splitlines() or [""]:
         own = rest + " " * (len(piece) - len(piece.lstrip()))
         lines += textwrap.wrap(
             plain(piece),
-            width=WIDTH - len(" ..."),
+            width=width - len(" ..."),
             initial_indent=own if lines else first,
             subsequent_indent=own + " " * _hang(piece),
             break_long_words=False,
@@ -88,22 +89,40 @@ def aligned(rows: Sequence[Sequence[str]], shrinking: Collection[int], tails: in
         shrinking: Columns that give way, widest first, where a line would not fit.
         tails: The shrinking column whose end matters more than its start (``file:line``).
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = TABLE_WIDTH - len(INDENT)
-    while _width(widths) > room:
-        widest = max(shrinking, key=lambda column: widths[column])
-        if widths[widest] <= NARROWEST:
-            break
-        widths[widest] -= 1
+    widths = narrowed(
+        column_widths(rows), dict.fromkeys(shrinking, NARROWEST), TABLE_WIDTH - len(INDENT)
+    )
     lines = []
     for row in rows:
         cells = [
-            _fit(cell, width, from_left=column == tails).ljust(width)
+            fit(cell, width, from_left=column == tails).ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             if width
         ]
         lines.append((INDENT + GAP.join(cells)).rstrip())
     return lines
+
+
+def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width that each column needs."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def narrowed(widths: Sequence[int], least: Mapping[int, int], room: int) -> list[int]:
+    """Narrow the widest of the columns that give way until a line fits, or all are at their least.
+
+    Args:
+        widths: What each column needs; those of 0 are not shown.
+        least: For each column that gives way, the width below which it does not.
+        room: Columns of the terminal for all of them, with the gaps between them.
+    """
+    narrow = list(widths)
+    while line_width(narrow) > room:
+        wide = [column for column in least if narrow[column] > least[column]]
+        if not wide:
+            break
+        narrow[max(wide, key=lambda column: narrow[column])] -= 1
+    return narrow
 
 
 def _hang(piece: str) -> int:
@@ -112,12 +131,14 @@ def _hang(piece: str) -> int:
     return len(number[0]) if number else 0
 
 
-def _width(widths: Sequence[int]) -> int:
+def line_width(widths: Sequence[int]) -> int:
+    """Return the width of a line with these columns; those of 0 are not shown."""
     shown = [width for width in widths if width]
     return sum(shown) + len(GAP) * (len(shown) - 1)
 
 
-def _fit(cell: str, width: int, *, from_left: bool) -> str:
+def fit(cell: str, width: int, *, from_left: bool = False) -> str:
+    """Cut a cell to a width, at its start or its end."""
     if len(cell) <= width:
         return cell
     return f"...{cell[3 - width :]}" if from_left else f"{cell[: width - 3]}..."

@@ -61,11 +61,16 @@ def rank_rows(verdict: Verdict, seen: Mapping[int, str], most: int) -> list[str]
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """Write ``rank 1`` or ``ranks 0,2-7``; long lists are cut and counted."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {number_ranks(ranks)}"
+
+
+def number_ranks(ranks: Sequence[int]) -> str:
+    """Write ``1`` or ``0,2-7``; long lists are cut and counted."""
     text = format_ranks(ranks)
     if len(text) > LONGEST_RANKS:
         shown = text[: LONGEST_RANKS - 10].rpartition(",")[0]
         text = f"{shown},... ({len(ranks)} in all)"
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
+    return text
 
 
 class Place(NamedTuple):
@@ -163,7 +168,7 @@ def _cells(
     runs = situation.state == STATE_WORDS["running"]
     targets = [edge.target for rank in ranks for edge in edges.get(f"rank:{rank}", ())]
     steps = "" if targets else _steps(states)
-    doing = ", ".join(filter(None, (steps, situation.doing, _awaited(targets))))
+    doing = ", ".join(filter(None, (steps, situation.doing, awaited(targets))))
     return (
         name_ranks(ranks),
         situation.state[len(ranks) > 1],
@@ -175,7 +180,7 @@ def _cells(
     )
 
 
-def _awaited(targets: Iterable[str]) -> str:
+def awaited(targets: Iterable[str]) -> str:
     """Name what the graph's nodes stand for: ``for ranks 1,3`` or ``for worker 1/0``."""
     nodes = sorted({tuple(target.partition(":")[::2]) for target in targets})
     ranks = [int(name) for kind, name in nodes if kind == "rank"]

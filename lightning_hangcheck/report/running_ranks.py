@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -28,12 +28,23 @@ class RunningRank(Struct, frozen=True, kw_only=True):
         silent_s: Seconds since its last progress.
         step_s: Median seconds of its last steps; of its beats, where it shows no steps. None where
             nobody measures it, or not yet.
+        cpu_s: Processor time of all its threads so far; None where it cannot be read.
+        memory_bytes: What of it is in memory now; likewise.
     """
 
     rank: int
     beat: Beat
     silent_s: float
     step_s: float | None = None
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+
+
+class LastKept(NamedTuple):
+    """The last point that a rank passed, in words, and when; empty where it told none."""
+
+    words: str = ""
+    at: str = ""
 
 
 def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
@@ -62,12 +73,13 @@ def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
 
 
 def _cells(one: RunningRank, now: datetime, saved: bool) -> tuple[str, ...]:
+    kept = last_checkpoint(one.beat, saved=saved)
     return (
         f"rank {one.rank}",
         _place(one.beat),
         _pace(one),
         f"last sign {_age(one.silent_s)} ago",
-        _last_checkpoint(one.beat, now, saved),
+        f"{kept.words}{_ago(kept.at, now)}",
     )
 
 
@@ -88,21 +100,23 @@ def _pace(one: RunningRank) -> str:
     return f"{seconds_in_words(one.step_s)} a {unit}"
 
 
-def _last_checkpoint(beat: Beat, now: datetime, saved: bool) -> str:
-    """The one to go on from; of a rank that makes no steps yet, the last point that it passed.
+def last_checkpoint(beat: Beat, *, saved: bool) -> LastKept:
+    """Return the one to go on from; of a rank that makes no steps yet, the last point passed.
 
-    Where only some ranks save, the others need none of their own.
+    Args:
+        beat: Its page.
+        saved: Some rank of the job saves: then the others need none of their own.
     """
     mark, save = beat.checkpoint, beat.save
     if save is not None:
         done, where = ("saved", "at") if save.number else ("goes on", "from")
         step = "" if save.step is None else f" {where} step {save.step}"
-        return f"{done}{step}{_ago(save.at, now)}"
+        return LastKept(f"{done}{step}", save.at)
     if beat.step is not None:
-        return "" if saved else "no save yet"
+        return LastKept("" if saved else "no save yet")
     if mark is None:
-        return "no checkpoint yet"
-    return f"CHECKPOINT {mark.number}: {plain(mark.name)}{_ago(mark.at, now)}"
+        return LastKept("no checkpoint yet")
+    return LastKept(f"CHECKPOINT {mark.number}: {plain(mark.name)}", mark.at)
 
 
 def _ago(at: str, now: datetime) -> str:

@@ -88,7 +88,7 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
     if case is not None:
         return SavedRun(verdict=_judged(case), case=case, gaps=(*parts.gaps, *torn))
     refused = parts.refused
-    record = parts.read(folder.run_file, lambda: _read(folder.run_file, RunRecord))
+    record = parts.read(folder.run_file, lambda: read_record(folder))
     journals = parts.read(folder.path / "ranks", lambda: _journals(folder)) or []
     if not journals and (record is None or parts.refused is not None):
         raise parts.refused or UnreadableRun(
@@ -101,6 +101,15 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
         refused="" if refused is None else str(refused),
         gaps=(*parts.gaps, *torn, *(gap for end in ends if end is not None for gap in end[1])),
     )
+
+
+def read_record(folder: RunFolder) -> RunRecord | None:
+    """Read run.json; None where it was not written yet.
+
+    Raises:
+        UnreadableRun: It may not be read, or is no such file.
+    """
+    return _read(folder.run_file, RunRecord)
 
 
 class _Parts:

@@ -7,6 +7,7 @@ through `plain_text`.
 
 __all__ = [
     "amounts",
+    "kind_styles",
     "moments",
     "plain_text",
     "published",

@@ -27,6 +27,22 @@ def seconds_in_words(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def seconds_in_short(seconds: float) -> str:
+    """Write a duration for a narrow column: ``41ms``, ``0.41s``, ``41s``, ``3m12``, ``6h02``."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.2g}s"
+    if seconds < 59.5:
+        return f"{seconds:.0f}s"
+    for unit, parts, longest in (("m", 60, 3600), ("h", 3600, 86_400)):
+        if round(seconds) < longest:
+            whole, left = divmod(round(seconds), parts)
+            return f"{whole}{unit}{left * 60 // parts:02d}"
+    days, left = divmod(round(seconds), 86_400)
+    return f"{days}d{left // 3600:02d}"
+
+
 def several(count: int, noun: str) -> str:
     """Write a count with its noun: ``1 prompt``, ``2 prompts``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

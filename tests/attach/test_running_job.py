@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 from processes import end
+from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
-from lightning_hangcheck.attach.running_job import running_ranks
+from lightning_hangcheck.attach.running_job import RunningJobReader, running_ranks
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.files.atomic import write_atomically
-from lightning_hangcheck.machine.process_stat import read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.observe.watch_notes import RankNote, WatchNotes
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
-from lightning_hangcheck.session.session import (
-    SessionFacts,
-    SidecarFacts,
-    new_key,
-    open_session,
-    session_folder,
-)
+from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,30 +23,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
 
 
-AT = "2026-11-20T10:24:16.000Z"
-
-
 @pytest.fixture
 def recording(program: StartProgram, tmp_path: Path) -> Iterator[tuple[RunningProgram, Session]]:
     """A rank that records, and its session."""
-    folder = prepare_run_folder(RunFolder(tmp_path / "run"))
-    facts = SessionFacts(
-        run_dir=str(folder.path), command="python train.py", started_at=AT, root_pid=os.getpid()
-    )
-    session = open_session(session_folder(new_key()), facts)
-    told = {"HANGCHECK_SESSION": str(session.path), "RANK": "0", "WORLD_SIZE": "1"}
-    yield program("recording_alone.py", **told), session
-    session.remove()
-
-
-def _note_as_its_sidecar(session: Session, note: RankNote) -> None:
-    """Write what the sidecar of this session would, this process in its place."""
-    own = read_process_stat(os.getpid())
-    assert own is not None
-    facts = SidecarFacts(pid=os.getpid(), started_ticks=own.started_ticks)
-    write_atomically(session.sidecar_file, encode(facts))
-    notes = WatchNotes(written_ns=time.monotonic_ns(), ranks=(note,))
-    write_atomically(session.watch_file, encode(notes))
+    with recorded_run(tmp_path / "run") as session:
+        yield program("recording_alone.py", **told(session, 0, 1)), session
 
 
 def test_a_rank_that_runs_is_read_from_its_page(
@@ -74,18 +44,26 @@ def test_its_sidecar_tells_the_pace(
     recording: tuple[RunningProgram, Session], tmp_path: Path
 ) -> None:
     one, session = recording
-    note = RankNote(
-        rank=5,
-        pid=one.pid,
-        started_ticks=0,
-        silent_for_s=0.0,
-        idle_for_s=0.0,
-        circling_for_s=0.0,
-        step_s=0.5,
-    )
-    _note_as_its_sidecar(session, note)
+    note_as_its_sidecar(session, note_of(5, one.pid))
     (rank,) = running_ranks(RunFolder(tmp_path / "run"))
     assert (rank.rank, rank.step_s) == (5, 0.5)
+
+
+def test_a_reader_follows_a_run_from_before_its_session_until_that_is_gone(
+    recording: tuple[RunningProgram, Session], tmp_path: Path
+) -> None:
+    one, session = recording
+    reader = RunningJobReader(RunFolder(tmp_path / "run"))
+    first = reader.read()
+    assert (first.here, first.watched, [rank.rank for rank in first.ranks]) == (True, False, [0])
+    assert first.ranks[0].memory_bytes is not None
+    note_as_its_sidecar(session, note_of(0, one.pid))
+    assert reader.read().watched
+    end(one.process)
+    assert reader.read().ranks == ()
+    session.remove()
+    assert not reader.read().here
+    reader.close()
 
 
 def test_a_rank_that_has_ended_does_not_run(

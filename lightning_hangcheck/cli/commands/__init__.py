@@ -13,4 +13,5 @@ __all__ = [
     "report_command",
     "run_command",
     "smoke_command",
+    "watch_command",
 ]

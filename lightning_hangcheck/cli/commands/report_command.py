@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.cli.showing import as_typed, say, show
+from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
@@ -23,9 +22,7 @@ from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.running_ranks import render_below
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
 from lightning_hangcheck.report.traces.stack_dumps import render_dumps
-from lightning_hangcheck.rundir.layout import RUNS_FOLDER, find_run_folder
 from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.time_limit import PART_LIMIT_S
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
@@ -89,8 +86,9 @@ def report(paths: tuple[str, ...], *, port: int | None, **asked: str | bool | No
         raise BadUsage(
             "report takes one run folder", "hangcheck report RUN_DIR, or for logs: --log FILE..."
         )
-    folder = _find(paths[0] if paths else None)
-    shown_folder = paths[0] if paths else as_typed(folder.path)
+    run_dir = paths[0] if paths else None
+    folder = found_run_folder(run_dir, "hangcheck report RUN_DIR")
+    shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
     if way == "serve":
         # imported here: nothing else needs a web server
@@ -183,17 +181,6 @@ def _of_logs(paths: tuple[str, ...]) -> str:
     if not paths:
         raise BadUsage("no log is named", "hangcheck report --log FILE...")
     return log_report([Path(path) for path in paths])
-
-
-def _find(run_dir: str | None) -> RunFolder:
-    try:
-        return apart(PART_LIMIT_S, lambda: find_run_folder(run_dir))
-    except (NoAnswerFromStorage, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UnreadableRun(
-            f"{run_dir or RUNS_FOLDER} cannot be read ({why})",
-            "name a run folder that you may read: hangcheck report RUN_DIR",
-        ) from error
 
 
 def _verdict_of(saved: SavedRun, shown_folder: str) -> Verdict:

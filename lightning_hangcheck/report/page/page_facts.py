@@ -15,6 +15,7 @@ from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, Verdict
 from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
 from lightning_hangcheck.report.page.source_lines import SourceLines, source_lines
+from lightning_hangcheck.report.saved_run import read_record
 from lightning_hangcheck.rundir.journal_reader import read_journal
 from lightning_hangcheck.text.moments import read_utc
 from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime
@@ -105,7 +106,7 @@ def read_page_facts(
     return PageFacts(
         verdict=verdict,
         case=case,
-        record=parts.read("run.json", lambda: _record(folder)),
+        record=parts.read("run.json", lambda: read_record(folder)),
         groups=groups,
         shown=shown,
         journals=journals,
@@ -194,14 +195,6 @@ def _every(verdict: Verdict, case: Case | None) -> tuple[int, ...]:
     """A verdict's table does not have them all above 1,024; its case does."""
     views = case.ranks if case is not None else ()
     return tuple(sorted({*(state.rank for state in verdict.ranks), *(view.rank for view in views)}))
-
-
-def _record(folder: RunFolder) -> RunRecord | None:
-    try:
-        data = read_owned(folder.run_file, EVIDENCE_BYTES)
-    except FileNotFoundError:
-        return None
-    return decode(data, RunRecord, str(folder.run_file))
 
 
 def _earlier(folder: RunFolder, newest: Verdict) -> tuple[EarlierVerdict, ...]:

@@ -1,0 +1,38 @@
+"""`hangcheck watch`: a run as it goes on, in another terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lightning_hangcheck.cli.showing import as_typed, found_run_folder
+
+EPILOG = """\b
+Examples:
+  hangcheck watch
+  hangcheck watch hangcheck_runs/20261120T102301-7f3a
+  hangcheck watch | tee watch.log
+"""
+
+
+@click.command("watch", epilog=EPILOG)
+@click.argument("run_dir", required=False, metavar="[RUN_DIR]")
+def watch(run_dir: str | None) -> int:
+    """Show a run as it goes on: the newest verdict, and below it a row a rank, problems first.
+
+    Without RUN_DIR it is the newest run below hangcheck_runs/. It only looks: the run goes on
+    unchanged, and Ctrl-C ends the view alone. It ends by itself when the run has ended; one that
+    is over is shown once. Where there is no terminal it prints a block for each change.
+    """
+    # imported here, so that the help of all commands need not load what looks at processes
+    from lightning_hangcheck.live_view.run_follower import RunFollower
+    from lightning_hangcheck.live_view.terminal_view import show_run
+
+    folder = found_run_folder(run_dir, "hangcheck watch RUN_DIR")
+    follower = RunFollower(folder, run_dir or as_typed(folder.path))
+    try:
+        show_run(follower.read, sys.stdout)
+    finally:
+        follower.close()
+    return 0

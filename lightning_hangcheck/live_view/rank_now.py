@@ -1,0 +1,223 @@
+"""One fact a rank, of all that is known of it at one moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
+from lightning_hangcheck.report.paragraphs import plain
+from lightning_hangcheck.report.rank_rows import awaited
+from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
+from lightning_hangcheck.report.saved_run import JournalEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lightning_hangcheck.model.verdict import State
+
+Standing = Literal[
+    "gone", "stuck", "stopped", "missing", "waits", "silent", "runs", "not here", "unseen", "ended"
+]
+"""In the order of the table, below the culprits."""
+ORDER: tuple[Standing, ...] = get_args(Standing)
+PROBLEMS: tuple[Standing, ...] = ("gone", "stuck", "stopped", "missing", "waits", "silent")
+STANDINGS: dict[State, Standing] = {
+    "running": "runs",
+    "waiting": "waits",
+    "stalled": "stuck",
+    "stopped": "stopped",
+    "gone": "gone",
+    "missing": "missing",
+    "unseen": "unseen",
+}
+IN_FORCE = ("suspect", "hang", "dead", "crashed")
+"""Verdicts whose table of ranks tells the present until the next one comes."""
+QUIET_S, QUIET_STEPS = 2.0, 3.0
+"""Silence from which a rank of known pace is shown as silent: when its sidecar, too, looks."""
+QUIET_WITHOUT_PACE_S = 10.0
+"""Where no pace is known yet: loading a model takes its time."""
+
+
+class RankUse(Struct, frozen=True, kw_only=True):
+    """What a rank uses and how fast it goes, measured between two readings.
+
+    Attributes:
+        cpu_percent: Of one core.
+        step_now_s: Seconds of its newest step; of what passed since, where that is more.
+        gpu_percent: Share of the time in which its GPUs worked.
+        gpu_bytes: Its own memory on them.
+    """
+
+    cpu_percent: float | None = None
+    step_now_s: float | None = None
+    gpu_percent: int | None = None
+    gpu_bytes: int | None = None
+
+
+class RankNow(Struct, frozen=True, kw_only=True):
+    """One rank at one moment; None and empty for what nobody tells.
+
+    Attributes:
+        culprit: The verdict in force names it.
+        waits_for: Whom or what, and in what; of a rank that waits for no one, where it stands.
+        step_s: Its own median.
+        kept: The last checkpoint, in words, and ``kept_at`` when.
+    """
+
+    rank: int
+    standing: Standing
+    culprit: bool = False
+    silent_s: float | None = None
+    phase: str = ""
+    waits_for: str = ""
+    step: int | None = None
+    step_s: float | None = None
+    kept: str = ""
+    kept_at: str = ""
+    memory_bytes: int | None = None
+    use: RankUse = RankUse()
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether it belongs to the top of the table."""
+        return self.culprit or self.standing in PROBLEMS
+
+
+class RunSources(Struct, frozen=True, kw_only=True):
+    """All that was read of a run.
+
+    Attributes:
+        over: It has ended, or nothing of it is left here.
+        here: Its session is on this machine, so a rank without a page has ended.
+        used: By rank.
+    """
+
+    running: tuple[RunningRank, ...] = ()
+    verdict: Verdict | None = None
+    record: RunRecord | None = None
+    journals: tuple[JournalEnd, ...] = ()
+    over: bool = False
+    here: bool = False
+    used: Mapping[int, RankUse] = {}
+
+
+def ranks_now(sources: RunSources) -> tuple[RankNow, ...]:
+    """Join what is known; where several tell, a page tells the place, a verdict the standing.
+
+    Args:
+        sources: Of one moment.
+
+    Returns:
+        Every rank that is known to be part of the job, problems first, then by rank.
+    """
+    found = {one.rank: one for one in _announced(sources)}
+    found |= {one.rank: one for one in _from_journals(sources)}
+    found |= {one.rank: one for one in _judged(sources)}
+    saved = any(one.beat.save is not None for one in sources.running)
+    for one in sources.running:
+        found[one.rank] = _running(one, found.get(one.rank), sources, saved=saved)
+    return tuple(sorted(found.values(), key=_place))
+
+
+def _place(one: RankNow) -> tuple[bool, int, int]:
+    return not one.culprit, ORDER.index(one.standing), one.rank
+
+
+def _announced(sources: RunSources) -> Iterator[RankNow]:
+    """Ranks of which only run.json tells; of one that was seen here and has no page, its end."""
+    if sources.record is None:
+        return
+    seen = {one.rank for one in sources.record.ranks}
+    for rank in sorted(seen.union(range(sources.record.world_size))):
+        ended = sources.over or (sources.here and rank in seen)
+        yield RankNow(rank=rank, standing="ended" if ended else "not here")
+
+
+def _from_journals(sources: RunSources) -> Iterator[RankNow]:
+    for journal in sources.journals:
+        number = journal.name.removeprefix("rank-")
+        if not number.isdecimal():
+            continue
+        mark, step = journal.checkpoint, journal.kept_step
+        words = f"{mark.number}: {plain(mark.name)}" if mark else ""
+        yield RankNow(
+            rank=int(number),
+            standing="ended" if sources.over else "unseen",
+            kept=words if step is None else f"saved at step {step}",
+            kept_at=mark.at if mark and step is None else "",
+        )
+
+
+def _judged(sources: RunSources) -> Iterator[RankNow]:
+    """Ranks as the newest verdict has them; one that is not in force tells only where they were."""
+    verdict = sources.verdict
+    if verdict is None:
+        return
+    in_force = verdict.verdict in IN_FORCE
+    states = {state.rank: state for state in verdict.ranks}
+    targets: dict[str, list[str]] = {}
+    for edge in verdict.wait_for:
+        targets.setdefault(edge.source, []).append(edge.target)
+    for group in equal_ranks(verdict):
+        for rank in group.ranks:
+            state = states.get(rank, group.example)
+            source = f"rank:{state.rank}"
+            yield RankNow(
+                rank=rank,
+                standing=_standing(state.state, sources, in_force=in_force),
+                culprit=in_force and group.situation.is_culprit,
+                phase=state.phase or "",
+                waits_for=_waits(group, targets.get(source, ())) if in_force else "",
+                step=state.step,
+            )
+
+
+def _standing(state: State, sources: RunSources, *, in_force: bool) -> Standing:
+    if in_force:
+        standing = STANDINGS[state]
+        return "ended" if sources.over and standing == "runs" else standing
+    return "ended" if sources.over or sources.here else "unseen"
+
+
+def _waits(group: EqualRanks, targets: Sequence[str]) -> str:
+    """Whom first: a narrow column cuts the end."""
+    whom = awaited(targets).removeprefix("for ")
+    if whom:
+        return " in ".join(filter(None, (whom, group.situation.doing)))
+    stands = group.example.state in ("waiting", "stalled", "stopped")
+    return plain(group.standing) if stands else ""
+
+
+def _running(
+    one: RunningRank, judged: RankNow | None, sources: RunSources, *, saved: bool
+) -> RankNow:
+    """A rank that runs: a verdict in force says how it stands, its page all else."""
+    beat = one.beat
+    kept = last_checkpoint(beat, saved=saved)
+    known = judged or RankNow(rank=one.rank, standing="runs")
+    doubted = known.standing not in ("gone", "stuck", "stopped", "waits")
+    inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
+    return replace(
+        known,
+        standing=_by_silence(one) if doubted else known.standing,
+        silent_s=one.silent_s,
+        phase=beat.phase or known.phase,
+        waits_for=known.waits_for or (f"in {inside}" if inside else ""),
+        step=beat.step,
+        step_s=one.step_s,
+        kept=kept.words.removeprefix("CHECKPOINT "),
+        kept_at=kept.at,
+        memory_bytes=one.memory_bytes,
+        use=sources.used.get(one.rank, RankUse()),
+    )
+
+
+def _by_silence(one: RunningRank) -> Standing:
+    usual = QUIET_WITHOUT_PACE_S if one.step_s is None else one.step_s * QUIET_STEPS
+    return "silent" if one.silent_s >= max(QUIET_S, usual) else "runs"

@@ -1,0 +1,203 @@
+"""Reads a run again and again, as `hangcheck report` does once: folder, pages, sidecar's notes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.attach.running_job import RunningJob, RunningJobReader
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.live_view.gpu_reader import GpuReader
+from lightning_hangcheck.live_view.rank_now import RunSources, ranks_now
+from lightning_hangcheck.live_view.rank_use import UseMeter
+from lightning_hangcheck.live_view.view_text import RunNow
+from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
+from lightning_hangcheck.text.amounts import seconds_in_words, several
+from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.rundir.layout import RunFolder
+
+STAT_LIMIT_S = 1.0
+"""For the times of a few files: storage that takes longer is asked again at the next look."""
+FOLDER_SHARE = 100
+"""A folder that takes 10 ms to read is read once a second at most: 1 % of a core."""
+GONE_AFTER_S = 3.0
+"""The session of a run goes away a moment before its end is written down."""
+QUIET_FOLDER_S = 600.0
+"""A run of another machine is only its folder here; one in which nothing is new for so long ends
+the view, which in a script would else never end."""
+ELSEWHERE = "followed by its folder: no process of it is on this machine"
+LEFT = "nobody records it on this machine any more, and its end was not written down"
+
+
+class SavedParts(Struct, frozen=True, kw_only=True):
+    """What the run folder told last.
+
+    Attributes:
+        mark: Times and sizes of what was read, to see what is new.
+        changed_at: When something in it changed last, seconds since 1970.
+    """
+
+    saved: SavedRun
+    record: RunRecord | None
+    mark: tuple[tuple[int, int], ...]
+    changed_at: float
+
+
+class RunFollower:
+    """Follows one run.
+
+    Args:
+        folder: Of the run.
+        shown_folder: As the reader should type it.
+    """
+
+    def __init__(self, folder: RunFolder, shown_folder: str) -> None:
+        self._folder = folder
+        self._shown_folder = shown_folder
+        self._job = RunningJobReader(folder)
+        self._meter = UseMeter()
+        self._gpus = GpuReader()
+        self._parts: SavedParts | None = None
+        self._read_again_at = 0.0
+        self._here_at: float | None = None
+
+    def read(self) -> RunNow:
+        """Read the run as it is now.
+
+        Raises:
+            UnreadableRun: At the first reading: the folder holds no run, or nothing of it can be
+                read and nothing of it runs here. Later ones show what was read before.
+        """
+        job = self._job.read()
+        if job.here:
+            self._here_at = time.monotonic()
+        parts = self._folder_parts(job)
+        gpus = self._gpus.read([one.beat.pid for one in job.ranks])
+        over = self._over(job, parts)
+        verdict = job.newest or parts.saved.verdict
+        sources = RunSources(
+            running=job.ranks,
+            verdict=verdict,
+            record=parts.record,
+            journals=parts.saved.journals,
+            over=bool(over),
+            here=job.here,
+            used=self._meter.measure(job, gpus.by_pid),
+        )
+        record = parts.record
+        return RunNow(
+            shown_folder=self._shown_folder,
+            at=datetime.now(timezone.utc),
+            status=_status(job, record),
+            command="" if record is None else record.command,
+            over=over,
+            verdict=verdict,
+            ranks=ranks_now(sources),
+            gaps=(*_told(parts.saved), *gpus.gaps),
+        )
+
+    def close(self) -> None:
+        """Let go of the run's pages."""
+        self._job.close()
+
+    def _folder_parts(self, job: RunningJob) -> SavedParts:
+        """Read the folder where it changed since, and not too often."""
+        began = time.monotonic()
+        if self._parts is not None and began < self._read_again_at:
+            return self._parts
+        try:
+            mark, changed_at = within(STAT_LIMIT_S, lambda: _mark(self._folder))
+            if self._parts is None or mark != self._parts.mark:
+                self._parts = SavedParts(
+                    saved=read_saved_run(self._folder),
+                    record=within(STAT_LIMIT_S, lambda: read_record(self._folder)),
+                    mark=mark,
+                    changed_at=changed_at,
+                )
+        except (NoAnswer, OSError, UnreadableRun) as error:
+            if self._parts is None and not job.here:
+                raise _refusal(self._folder, error) from error
+            self._parts = self._parts or SavedParts(
+                saved=SavedRun(refused=str(error)), record=None, mark=(), changed_at=time.time()
+            )
+        self._read_again_at = time.monotonic() + FOLDER_SHARE * (time.monotonic() - began)
+        return self._parts
+
+    def _over(self, job: RunningJob, parts: SavedParts) -> str:
+        """Why nothing more will come; empty while something may."""
+        record = parts.record
+        if record is not None and record.ended_at is not None:
+            return _ended(record, record.ended_at)
+        if job.here and (job.watched or job.ranks):
+            return ""
+        if self._here_at is not None:
+            gone_s = time.monotonic() - self._here_at
+            return LEFT if job.here or gone_s >= GONE_AFTER_S else ""
+        if record is not None and socket.gethostname() in record.nodes:
+            return LEFT
+        quiet_s = time.time() - parts.changed_at
+        if quiet_s >= QUIET_FOLDER_S:
+            return f"nothing new in its folder for {seconds_in_words(round(quiet_s))}"
+        return ""
+
+
+def _mark(folder: RunFolder) -> tuple[tuple[tuple[int, int], ...], float]:
+    """Times and sizes of the files that are read; journals count, as they tell without a verdict.
+
+    Returns:
+        They, and when the newest of them changed.
+    """
+    files = [folder.verdict_file, folder.run_file, *_listed(folder.journals)]
+    found = [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
+    newest = max((changed_ns for changed_ns, _ in found), default=0)
+    return tuple(found), (newest or folder.path.stat().st_mtime_ns) / NANOSECONDS
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _refusal(folder: RunFolder, error: Exception) -> UnreadableRun:
+    if isinstance(error, UnreadableRun):
+        return error
+    return UnreadableRun(
+        f"{folder.path} cannot be read ({error})", "name a run folder that you may read"
+    )
+
+
+def _ended(record: RunRecord, ended_at: str) -> str:
+    try:
+        lasted = (read_utc(ended_at) - read_utc(record.started_at)).total_seconds()
+        after = f" after {seconds_in_words(lasted)}"
+    except ValueError:
+        after = ""
+    code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+    return f"the run has ended{after}{code}"
+
+
+def _status(job: RunningJob, record: RunRecord | None) -> str:
+    if not job.here:
+        return ELSEWHERE
+    world = record.world_size if record is not None else 0
+    count = (
+        f"{len(job.ranks)} of {several(world, 'rank')}"
+        if world
+        else several(len(job.ranks), "rank")
+    )
+    unwatched = "" if job.watched else "; its watcher is gone, so nobody judges it"
+    return f"{count} {'runs' if len(job.ranks) == 1 else 'run'} here{unwatched}"
+
+
+def _told(saved: SavedRun) -> tuple[str, ...]:
+    gaps = tuple(f"{gap.what}: {gap.reason}" for gap in saved.gaps)
+    return gaps if not saved.refused or gaps else (saved.refused,)
