@@ -9,11 +9,10 @@ from msgspec import Struct
 
 from lightning_hangcheck.attach.recorded_session import READ_LIMIT_S, watch_over
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.machine.process_stat import read_process_stat
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.pages import Pages
+from lightning_hangcheck.probes.proc.files import GONE, read_stat
 from lightning_hangcheck.probes.proc.process_tree import born_ns
-from lightning_hangcheck.probes.proc.vitals import has_ended
 from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.session.housekeeping import of_this_namespace
 from lightning_hangcheck.session.session import Session, read_session, sessions_folder
@@ -23,6 +22,7 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lightning_hangcheck.machine.process_stat import StatLine
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.observe.watch_notes import RankNote, WatchNotes
     from lightning_hangcheck.rundir.layout import RunFolder
@@ -127,10 +127,13 @@ class RunningJobReader:
             rank = beat.rank if note is None else note.rank
             if rank is None or beat.ending != "running":
                 continue
-            stat = read_process_stat(pid)
-            if has_ended(pid) if stat is None else stat.state in "ZX":
+            try:
+                stat = read_stat(pid)
+            except GONE:
                 continue
-            if stat is not None and not self._is_of(beat, pid, stat.started_ticks):
+            except OSError:  # unreadable is not gone
+                stat = None
+            if stat is not None and not self._shows(beat, pid, stat):
                 continue
             yield RunningRank(
                 rank=rank,
@@ -141,12 +144,12 @@ class RunningJobReader:
                 memory_bytes=None if stat is None else stat.rss_bytes,
             )
 
-    def _is_of(self, beat: Beat, pid: int, started_ticks: int) -> bool:
-        """Whether it is this process's page, and not that of an earlier one with the same id."""
-        name = (pid, started_ticks)
+    def _shows(self, beat: Beat, pid: int, stat: StatLine) -> bool:
+        """Whether the process runs, and its page is no earlier one's with the same id."""
+        name = (pid, stat.started_ticks)
         if name not in self._born:
             self._born[name] = born_ns(pid)
-        return max(beat.pulse_ns, beat.last_beat_ns) >= self._born[name]
+        return stat.state not in "ZX" and max(beat.pulse_ns, beat.last_beat_ns) >= self._born[name]
 
 
 def _session_of(folder: RunFolder) -> Session | None:

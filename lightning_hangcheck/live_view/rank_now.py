@@ -130,16 +130,23 @@ def _place(one: RankNow) -> tuple[bool, int, int]:
 
 
 def _announced(sources: RunSources) -> Iterator[RankNow]:
-    """Ranks of which only run.json tells; of one that was seen here and has no page, its end."""
+    """Ranks of which only run.json tells."""
     if sources.record is None:
         return
-    seen = {one.rank for one in sources.record.ranks}
+    seen = _seen_here(sources)
     for rank in sorted(seen.union(range(sources.record.world_size))):
-        ended = sources.over or (sources.here and rank in seen)
+        ended = sources.over or rank in seen
         yield RankNow(rank=rank, standing="ended" if ended else "not here")
 
 
+def _seen_here(sources: RunSources) -> frozenset[int]:
+    """Ranks that this machine's sidecar saw: one of them without a page has ended."""
+    known = sources.record.ranks if sources.here and sources.record is not None else ()
+    return frozenset(one.rank for one in known)
+
+
 def _from_journals(sources: RunSources) -> Iterator[RankNow]:
+    seen = _seen_here(sources)
     for journal in sources.journals:
         number = journal.name.removeprefix("rank-")
         if not number.isdecimal():
@@ -148,7 +155,7 @@ def _from_journals(sources: RunSources) -> Iterator[RankNow]:
         words = f"{mark.number}: {plain(mark.name)}" if mark else ""
         yield RankNow(
             rank=int(number),
-            standing="ended" if sources.over else "unseen",
+            standing="ended" if sources.over or int(number) in seen else "unseen",
             kept=words if step is None else f"saved at step {step}",
             kept_at=mark.at if mark and step is None else "",
         )
@@ -160,6 +167,7 @@ def _judged(sources: RunSources) -> Iterator[RankNow]:
     if verdict is None:
         return
     in_force = verdict.verdict in IN_FORCE
+    seen = _seen_here(sources)
     states = {state.rank: state for state in verdict.ranks}
     targets: dict[str, list[str]] = {}
     for edge in verdict.wait_for:
@@ -168,9 +176,10 @@ def _judged(sources: RunSources) -> Iterator[RankNow]:
         for rank in group.ranks:
             state = states.get(rank, group.example)
             source = f"rank:{state.rank}"
+            ended = sources.over or rank in seen
             yield RankNow(
                 rank=rank,
-                standing=_standing(state.state, sources, in_force=in_force),
+                standing=_standing(STANDINGS[state.state] if in_force else "unseen", ended=ended),
                 culprit=in_force and group.situation.is_culprit,
                 phase=state.phase or "",
                 waits_for=_waits(group, targets.get(source, ())) if in_force else "",
@@ -178,11 +187,9 @@ def _judged(sources: RunSources) -> Iterator[RankNow]:
             )
 
 
-def _standing(state: State, sources: RunSources, *, in_force: bool) -> Standing:
-    if in_force:
-        standing = STANDINGS[state]
-        return "ended" if sources.over and standing == "runs" else standing
-    return "ended" if sources.over or sources.here else "unseen"
+def _standing(told: Standing, *, ended: bool) -> Standing:
+    """What a verdict in force says of a rank that is stuck or waits outlives its process."""
+    return "ended" if ended and told in ("runs", "unseen") else told
 
 
 def _waits(group: EqualRanks, targets: Sequence[str]) -> str:

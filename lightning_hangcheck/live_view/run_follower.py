@@ -111,10 +111,11 @@ class RunFollower:
         self._job.close()
 
     def _folder_parts(self, job: RunningJob) -> SavedParts:
-        """Read the folder where it changed since, and not too often."""
-        began = time.monotonic()
-        if self._parts is not None and began < self._read_again_at:
+        """Read the folder where it changed since, and not too often but at the end of the run."""
+        ending = self._here_at is not None and not job.here
+        if self._parts is not None and not ending and time.monotonic() < self._read_again_at:
             return self._parts
+        began_s = time.process_time()
         try:
             mark, changed_at = within(STAT_LIMIT_S, lambda: _mark(self._folder))
             if self._parts is None or mark != self._parts.mark:
@@ -130,7 +131,8 @@ class RunFollower:
             self._parts = self._parts or SavedParts(
                 saved=SavedRun(refused=str(error)), record=None, mark=(), changed_at=time.time()
             )
-        self._read_again_at = time.monotonic() + FOLDER_SHARE * (time.monotonic() - began)
+        spent_s = time.process_time() - began_s
+        self._read_again_at = time.monotonic() + FOLDER_SHARE * spent_s
         return self._parts
 
     def _over(self, job: RunningJob, parts: SavedParts) -> str:

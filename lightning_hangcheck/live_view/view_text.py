@@ -14,7 +14,7 @@ from msgspec import Struct
 from lightning_hangcheck.live_view.rank_now import IN_FORCE, RankNow
 from lightning_hangcheck.live_view.rank_table import fitted, rows
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.report.paragraphs import WIDTH, fit, plain, wrapped
+from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, fit, plain, wrapped
 from lightning_hangcheck.report.rank_rows import name_ranks
 from lightning_hangcheck.report.terminal import render_line
 from lightning_hangcheck.text.amounts import seconds_in_words, several
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.live_view.rank_table import Row
 
 MOST_HEADLINE = 3
-MOST_GAPS = 2
+MOST_GAPS, MOST_GAP_LINES = 2, 3
 LEAST_ROWS = 3
 UNBOUNDED_ROWS = 40
 """Of a block that no screen bounds."""
@@ -140,7 +140,11 @@ def _table(every: Sequence[Row], free: int, room: int) -> list[Line]:
 
 
 def _gaps(now: RunNow, room: int) -> list[Line]:
-    lines = [Line(fit(f"not seen: {plain(gap)}", room), "dim") for gap in now.gaps[:MOST_GAPS]]
+    lines = [
+        Line(fit(line, room), "dim")
+        for gap in now.gaps[:MOST_GAPS]
+        for line in wrapped(gap, "not seen: ", INDENT, MOST_GAP_LINES, room)
+    ]
     more = len(now.gaps) - MOST_GAPS
     return [*lines, Line(f"not seen: {more} more", "dim")] if more > 0 else lines
 
