@@ -81,6 +81,7 @@ def test_commands_are_frozen() -> None:
         "report",
         "run",
         "smoke",
+        "watch",
     ]
 
 
@@ -98,8 +99,6 @@ def test_options_of_report_are_frozen() -> None:
         "--prompt",
         "--perfetto",
         "--speedscope",
-        "--serve",
-        "--port",
         "--stacks",
         "--serve",
         "--port",
