@@ -15,5 +15,6 @@ __all__ = [
     "phase_words",
     "run",
     "slugs",
+    "step_times",
     "verdict",
 ]

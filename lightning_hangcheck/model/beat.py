@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.model.step_times import StepTimes
 
 Ending = Literal["running", "finished", "raised"]
 Membership = Literal["none", "member", "left"]
@@ -82,6 +83,7 @@ class Beat(Struct, frozen=True, kw_only=True):
         announced: The number that it was given by who started it, if any: which of the ranks that
             this one starts it is to be, should it join.
         membership: Whether it is in a process group, as far as it was told by torch.
+        step_times: Of all steps that the rank has timed; None before the first.
     """
 
     pid: int
@@ -107,6 +109,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     parent_pid: int = 0
     announced: int | None = None
     membership: Membership = "none"
+    step_times: StepTimes | None = None
 
     @property
     def main_sections(self) -> tuple[OpenSection, ...]:

@@ -9,6 +9,7 @@ from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.model.step_times import StepTimes
 
 
 class CodeNote(Struct, frozen=True, kw_only=True):
@@ -208,6 +209,8 @@ class RankView(Struct, frozen=True, kw_only=True):
         flight: Newest flight record; None where torch gave none.
         steps: The newest as its watcher saw them made, oldest first, each right to one polling
             interval; none where the rank does not show its steps.
+        step_sums: The sums of its step times at moments of the run, oldest first; the newest are
+            on its page.
     """
 
     rank: int
@@ -228,6 +231,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     spent: Spent | None = None
     flight: FlightRecord | None = None
     steps: tuple[StepMark, ...] = ()
+    step_sums: tuple[StepTimes, ...] = ()
 
     @property
     def own_process(self) -> ProcessLook | None:

@@ -14,6 +14,7 @@ __all__ = [
     "serving",
     "stacks_text",
     "start_report",
+    "stragglers",
     "terminal",
     "traces",
     "unjudged",

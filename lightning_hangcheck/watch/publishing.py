@@ -13,6 +13,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.ledger.stalls import Stalls
 from lightning_hangcheck.observe.saving import save_page, save_verdict
+from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.terminal import (
     render,
     render_again,
@@ -39,6 +40,7 @@ SILENT_AFTER_S = 5.0
 WAIT_AT_THE_END_S = 1.0
 """The same at the end of the job, which waits for it."""
 JOIN_S = 0.05
+ENDED = "finished"
 MOST_WAITING = 100
 """Pieces of work kept while the storage is silent; a verdict of 8 ranks is about 200 KB."""
 
@@ -111,7 +113,8 @@ class Publisher:
         folder = str(self._folder.path)
         if telling == "line":
             if not self._quiet or self._reported:
-                _print(render_short(verdict, folder))
+                below = stragglers_lines(find_stragglers(case)) if verdict.verdict == ENDED else []
+                _print("\n".join([render_short(verdict, folder), *below]))
         elif telling == "report":
             self._reported = True
             _print(render(case, verdict, folder))

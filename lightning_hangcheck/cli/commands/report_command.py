@@ -21,6 +21,7 @@ from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.running_ranks import render_below
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
+from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.traces.stack_dumps import render_dumps
 from lightning_hangcheck.text.amounts import several
 
@@ -127,6 +128,8 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
         show(terminal.render(saved.case, judged, shown_folder))
+        for line in stragglers_lines(find_stragglers(saved.case)):
+            click.echo(line)
         click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
 
 

@@ -9,6 +9,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks, switch_off
 from lightning_hangcheck.hooks.callbacks.lightning_package import lightning_packages
+from lightning_hangcheck.hooks.callbacks.step_clock import StepClock
 from lightning_hangcheck.hooks.checkpoints.resuming import of_lightning, tell
 from lightning_hangcheck.hooks.zero_code.files import watch_saves
 from lightning_hangcheck.recorder.lifecycle import current
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     from lightning.pytorch import LightningModule, Trainer
 
+    from lightning_hangcheck.hooks.callbacks.logged_metrics import LoggedMetrics
     from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 
 @guard_hooks
@@ -37,25 +40,33 @@ class HangCheck:
 
     An instance is a ``Callback`` of each Lightning package that is imported by then.
 
+    Args:
+        log_metrics: Let rank 0 send ``hangcheck/state``, ``hangcheck/step_time``,
+            ``hangcheck/slowest_rank`` and ``hangcheck/straggler_ratio`` through the Trainer's
+            loggers, every ``log_every_n_steps``; of the ranks of its own node.
+
     Attributes:
         asked: The class that was called; an instance's own is derived from it when it is made.
     """
 
     asked: type[HangCheck]
 
-    def __new__(cls) -> HangCheck:
+    def __new__(cls, *, log_metrics: bool = False) -> HangCheck:
         """Make an instance of a class that Lightning takes for one of its own."""
         asked: type = cls
         callbacks = tuple(package.Callback for package in lightning_packages())
         return object.__new__(_callback_class(asked, callbacks))
 
-    def __init__(self) -> None:
+    def __init__(self, *, log_metrics: bool = False) -> None:
+        self._log_metrics = log_metrics
+        self._metrics: LoggedMetrics | None = None
+        self._clock = StepClock()
         self._recorder = current()
         be_watched(self._recorder)
 
-    def __reduce__(self) -> tuple[Callable[[type], object], tuple[type]]:
+    def __reduce__(self) -> tuple[Callable[[type, bool], object], tuple[type, bool]]:
         """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
-        return _revive, (self.asked,)
+        return _revive, (self.asked, self._log_metrics)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Learn who this rank is, which under ``ddp_spawn`` nothing told before."""
@@ -63,9 +74,13 @@ class HangCheck:
             switch_off(self)
             log.once("callback-twice", "HangCheck was added twice; the second one does nothing")
             return
+        self._clock = StepClock()
         self._recorder = recorder = current()
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
         be_watched(recorder)
+        self._metrics = (
+            _metrics_of(recorder) if self._log_metrics and trainer.is_global_zero else None
+        )
         for package in lightning_packages():
             watch_saves(package.Trainer)  # no hook tells when a save has ended
         self._tell(trainer, "trainer_init")
@@ -88,11 +103,19 @@ class HangCheck:
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         """A batch has come: all of a step that the page tells. What it is at now its calls tell."""
-        self._recorder.page.enter_phase("training_step", None, trainer.global_step, batch_idx)
+        page = self._recorder.page
+        page.enter_phase("training_step", None, trainer.global_step, batch_idx)
+        if self._metrics is not None:
+            self._metrics.log_if_due(trainer)
+        timed = self._clock.batch_comes(page)
+        if timed is not (self.on_train_batch_end is not None):
+            self.on_before_backward = self._clock.backward_comes if timed else None
+            self.on_train_batch_end = self._clock.batch_is_done if timed else None
 
     # called in every step too, which costs 3 us a hook: Lightning passes over what is None
-    on_before_zero_grad = on_before_backward = on_after_backward = None
-    on_before_optimizer_step = on_train_batch_end = None
+    on_before_zero_grad = on_after_backward = on_before_optimizer_step = None
+    on_before_backward: Callable[..., None] | None = None
+    on_train_batch_end: Callable[..., None] | None = None
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also called in the sanity check."""
@@ -157,6 +180,7 @@ class HangCheck:
         current().mark_raised(exception)
 
     def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:
+        self._clock.interrupt()
         page = self._recorder.page
         page.enter_phase(phase, trainer.current_epoch, trainer.global_step, batch)
 
@@ -169,8 +193,17 @@ def _first_of(trainer: Trainer) -> object:
     return next(guest for guest in trainer.callbacks if isinstance(guest, HangCheck))
 
 
-def _revive(asked: type[HangCheck]) -> HangCheck:
-    return asked.__new__(asked)
+def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:
+    revived = asked.__new__(asked)
+    revived._log_metrics = log_metrics  # noqa: SLF001 - `__init__` would record in the wrong process
+    return revived
+
+
+def _metrics_of(recorder: Recorder) -> LoggedMetrics | None:
+    """Imported here because few ask for it; without a session there is nothing to read."""
+    from lightning_hangcheck.hooks.callbacks.logged_metrics import LoggedMetrics
+
+    return LoggedMetrics(recorder.session) if recorder.session is not None else None
 
 
 @cache

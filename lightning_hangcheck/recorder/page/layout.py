@@ -17,7 +17,7 @@ from lightning_hangcheck.model.beat import Ending, Membership
 from lightning_hangcheck.model.slugs import PHASES, Phase
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 5
+LAYOUT_VERSION: Final = 6
 PAGE_SIZE: Final = 4096
 UNKNOWN: Final = -1
 SECTION_SLOTS: Final = 8
@@ -72,6 +72,8 @@ SAVE: Final = Record(2880, "@QqqqQ")
 MEMBERSHIP: Final = Record(2944, "@QqQ")
 # which of the ranks that its parent starts it is to be
 ANNOUNCED: Final = Record(3008, "@QqQ")
+# sums over the steps that were timed: how many, nanoseconds of loader, forward, and the rest
+STEP_TIMES: Final = Record(3072, "@QqqqqQ")
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again

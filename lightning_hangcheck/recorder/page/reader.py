@@ -9,9 +9,10 @@ from lightning_hangcheck.files.owned_file import open_owned
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.recorder.page import layout as layout
 from lightning_hangcheck.recorder.page.layout import Record, read_text
-from lightning_hangcheck.text.moments import moment_of, utc
+from lightning_hangcheck.text.moments import NANOSECONDS, moment_of, utc
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +98,7 @@ def read_page(memory: Memory) -> Beat:
     saves, saved_ns, saved_step = _read_record(memory, layout.SAVE)[1:]
     (membership,) = _read_record(memory, layout.MEMBERSHIP)[1:]
     (announced,) = _read_record(memory, layout.ANNOUNCED)[1:]
+    timed, *parts_ns = _read_record(memory, layout.STEP_TIMES)[1:]
     (pulse_ns,) = layout.PULSE.form.unpack(memory[layout.PULSE.start : layout.PULSE.stop])
     return Beat(
         pid=pid,
@@ -123,6 +125,7 @@ def read_page(memory: Memory) -> Beat:
         parent_pid=parent_pid,
         announced=_known(announced),
         membership=_named(layout.MEMBERSHIPS, membership, "membership"),
+        step_times=StepTimes(timed, *(part / NANOSECONDS for part in parts_ns)) if timed else None,
     )
 
 

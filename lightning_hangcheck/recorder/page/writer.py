@@ -47,6 +47,8 @@ class PageWriter:
         self._saves = 0
         self._phase_stamp = 0
         said = ("identity", "announced", "checkpoint", "sections", "ending", "save", "membership")
+        self._step_stamp = 0
+        self._timed = [0, 0, 0, 0]
         self._stamps = dict.fromkeys(said, 0)
         self._write_first()
 
@@ -190,6 +192,15 @@ class PageWriter:
         index = layout.MEMBERSHIPS.index(membership)
         self._write("membership", layout.MEMBERSHIP, index)
 
+    def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
+        """Add one step to the sums of their parts, as in `StepTimes`."""
+        timed = self._timed
+        timed[0] += 1
+        timed[1] += loader_ns
+        timed[2] += forward_ns
+        timed[3] += rest_ns
+        self._write_times()
+
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
         self.ending = ending
@@ -207,6 +218,7 @@ class PageWriter:
         self.show_sections(())
         self._write("save", layout.SAVE, 0, 0, UNKNOWN)
         self.show_membership("none")
+        self._write_times()
         self.end("running")
 
     def _write_phase(self) -> None:
@@ -223,6 +235,11 @@ class PageWriter:
             self._entries,
             stamp,
         )
+
+    def _write_times(self) -> None:
+        self._step_stamp = stamp = self._step_stamp + 1
+        record = layout.STEP_TIMES
+        record.form.pack_into(self.buffer, record.start, stamp, *self._timed, stamp)
 
     def _write(self, name: str, record: layout.Record, *fields: int | bytes) -> None:
         self._stamps[name] = stamp = self._stamps[name] + 1

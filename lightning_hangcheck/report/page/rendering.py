@@ -15,6 +15,7 @@ from lightning_hangcheck.report.page.blocks.graph_layout import draw_graph
 from lightning_hangcheck.report.page.blocks.identities import identities
 from lightning_hangcheck.report.page.blocks.kernel_facts import kernel_rows, shown_processes
 from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff, stack_trees
+from lightning_hangcheck.report.page.blocks.step_table import step_table
 from lightning_hangcheck.report.page.blocks.timeline import timeline
 from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
@@ -62,6 +63,7 @@ def render_page(facts: PageFacts) -> str:
             first=first_lines(facts),
             graph=draw_graph(graph) if graph.nodes else None,
             timeline=timeline(facts),
+            steps=step_table(facts),
             grids=collective_grids(facts),
             trees=stack_trees(verdict),
             diff=stack_diff(verdict),

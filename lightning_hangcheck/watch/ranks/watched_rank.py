@@ -15,6 +15,7 @@ from lightning_hangcheck.reading.activity.livelock import FunctionsMet
 from lightning_hangcheck.reading.waits.seen_before import with_what_was_seen
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.ranks.progress import Progress
+from lightning_hangcheck.watch.ranks.step_history import StepHistory
 from lightning_hangcheck.watch.ranks.step_pace import StepPace
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class WatchedRank:
         self.progress = Progress(now_ns)
         self.spending = Spending()
         self.step_pace = StepPace()
+        self._step_history = StepHistory()
         self.beat: Beat | None = None
         self.process_exit: ProcessExit | None = None
         self.state = ""
@@ -55,6 +57,7 @@ class WatchedRank:
         self.progress.read_beat(beat, now_ns)
         self.spending.read(beat, now_ns)
         self.step_pace.read(beat)
+        self._step_history.read(beat)
 
     def read_flight(self, flight: FlightRecord | None) -> None:
         """Take a flight record; a collective since the last one is movement, however short it was.
@@ -155,6 +158,7 @@ class WatchedRank:
             spent=self.spending.spent() if self.beat is not None else None,
             flight=self.flight,
             steps=self.step_pace.newest(now_ns),
+            step_sums=self._step_history.marks,
         )
 
     def _exit_with_last_words(self) -> ProcessExit | None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as some
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.recorder.page import layout as layout
 from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
 from lightning_hangcheck.recorder.page.reader import PageReader, PageUnreadable, read_page
@@ -66,6 +67,8 @@ def test_a_page_reads_as_it_was_written(
     saved = read_page(page.buffer).save
     page.mark_loaded(1_700_000_000_000_000_000, 40)
     loaded = read_page(page.buffer).save
+    page.time_step(100_000_000, 200_000_000, 300_000_000)
+    page.time_step(100_000_000, 100_000_000, 200_000_000)
     page.end("raised", "ValueError: no")
     for _ in range(beats):
         writer.beat()
@@ -80,6 +83,7 @@ def test_a_page_reads_as_it_was_written(
     assert saved == SaveMark(2, "2023-11-14T22:13:21.000000Z", step)
     assert read.save == loaded == SaveMark(2, "2023-11-14T22:13:20.000000Z", 40)
     assert (read.ending, read.last_words) == ("raised", "ValueError: no")
+    assert read.step_times == StepTimes(2, 0.2, 0.3, 0.5)
     assert read.beats == beats + 1
     assert read.last_beat_ns >= read.phase_since_ns > 0
 
@@ -99,6 +103,7 @@ def test_a_new_page_says_that_the_process_lives_and_no_more() -> None:
     assert (page.rank, page.phase, page.checkpoint, page.sections) == (None, None, None, ())
     assert page.ending == "running"
     assert page.save is None
+    assert page.step_times is None
 
 
 def test_a_phase_that_a_name_implies_promises_no_beats() -> None:

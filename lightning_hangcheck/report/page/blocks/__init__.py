@@ -7,6 +7,7 @@ __all__ = [
     "identities",
     "kernel_facts",
     "stack_tree",
+    "step_table",
     "timeline",
     "wait_graph",
 ]

@@ -1,0 +1,176 @@
+"""Who is slow where nothing hangs: the ranks by their own work, what they did, and the trend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH
+from lightning_hangcheck.text.amounts import seconds_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.case import Case, RankView
+
+LEAST_STEPS = 10
+"""Timed steps from which a mean says something."""
+ALIKE = 1.1
+"""Ranks whose own work differs by less are alike: so much the mean of few steps scatters."""
+PARTS = ("loader", "forward", "backward, optimizer and waiting")
+
+
+class Trend(NamedTuple):
+    """A mean step in the first quarter of the run, and in the last."""
+
+    first: StepTimes
+    last: StepTimes
+
+
+class RankSteps(Struct, frozen=True, kw_only=True):
+    """The steps of one rank.
+
+    Attributes:
+        steps: How many were timed.
+        mean: One of them.
+        ratio: Its own work against that of the median rank.
+        trend: None where too few were timed.
+    """
+
+    rank: int
+    steps: int
+    mean: StepTimes
+    ratio: float
+    trend: Trend | None = None
+
+
+class Stragglers(Struct, frozen=True, kw_only=True):
+    """The steps of all ranks that time them.
+
+    Attributes:
+        ranks: The one with most work of its own first.
+        typical: A step of the rank that is the median by own work.
+    """
+
+    ranks: tuple[RankSteps, ...]
+    typical: StepTimes
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether the slowest rank has more work of its own than the others."""
+        return len(self.ranks) > 1 and self.ranks[0].ratio >= ALIKE
+
+
+def find_stragglers(case: Case | None) -> Stragglers | None:
+    """Compare the ranks' steps; None where none was timed, or too few.
+
+    Args:
+        case: Of the whole run so far; None where it was not kept.
+    """
+    views = case.ranks if case is not None else ()
+    means = {view.rank: mean for view in views if (mean := _mean(view)) is not None}
+    if not means:
+        return None
+    typical = median_step(tuple(means.values()))
+    ranks = [
+        RankSteps(
+            rank=view.rank,
+            steps=_sums(view).steps,
+            mean=means[view.rank],
+            ratio=ratio_to(typical, means[view.rank]),
+            trend=_trend(view),
+        )
+        for view in views
+        if view.rank in means
+    ]
+    return Stragglers(ranks=tuple(sorted(ranks, key=lambda one: -one.mean.own_s)), typical=typical)
+
+
+def median_step(means: Sequence[StepTimes]) -> StepTimes:
+    """Return the step of the median rank by own work; of two ranks the one with less."""
+    return sorted(means, key=lambda one: one.own_s)[(len(means) - 1) // 2]
+
+
+def ratio_to(typical: StepTimes, mean: StepTimes) -> float:
+    """Say how many times as much work of its own a rank has as the median rank."""
+    return mean.own_s / typical.own_s if typical.own_s > 0 else 1.0
+
+
+def stragglers_lines(found: Stragglers | None) -> list[str]:
+    """Write it in three lines at most: the slowest rank, what it did, and the trend."""
+    if found is None:
+        return []
+    slowest = found.ranks[0]
+    told = [("steps", _slowest(found)), ("where", _where(found))]
+    if slowest.trend is not None:
+        told.append(("trend", trend_words(slowest.trend)))
+    return [f"{INDENT}{label:<{LABEL_WIDTH}}{text}" for label, text in told]
+
+
+def trend_words(trend: Trend) -> str:
+    """Say how a step of a rank changed, and in which of its parts most."""
+    first, last = _parts(trend.first), _parts(trend.last)
+    whole = f"{_seconds(trend.first.seconds)} at first, {_seconds(trend.last.seconds)} in the end"
+    if max(trend.first.seconds, trend.last.seconds) < ALIKE * min(
+        trend.first.seconds, trend.last.seconds
+    ):
+        return f"even: {whole}"
+    most = max(range(len(PARTS)), key=lambda part: abs(last[part] - first[part]))
+    return f"{whole}; most in {PARTS[most]}: {_seconds(first[most])}, then {_seconds(last[most])}"
+
+
+def _slowest(found: Stragglers) -> str:
+    slowest = found.ranks[0]
+    count = f"{slowest.steps} timed, {_seconds(slowest.mean.seconds)} each"
+    if len(found.ranks) == 1:
+        return count
+    if not found.stands_out:
+        return f"{count}; all {len(found.ranks)} ranks are alike"
+    return (
+        f"{count}; slowest is rank {slowest.rank}: {_seconds(slowest.mean.own_s)} of its own, "
+        f"{slowest.ratio:.1f} times the median rank's {_seconds(found.typical.own_s)}"
+    )
+
+
+def _where(found: Stragglers) -> str:
+    slowest = found.ranks[0]
+    if not found.stands_out:
+        return _in_parts(found.typical)
+    return f"rank {slowest.rank}: {_in_parts(slowest.mean)}; median: {_in_parts(found.typical)}"
+
+
+def _in_parts(mean: StepTimes) -> str:
+    pairs = zip(PARTS, _parts(mean), strict=True)
+    return ", ".join(f"{name} {_seconds(seconds)}" for name, seconds in pairs)
+
+
+def _parts(mean: StepTimes) -> tuple[float, float, float]:
+    return mean.loader_s, mean.forward_s, mean.rest_s
+
+
+def _seconds(seconds: float) -> str:
+    return seconds_in_words(seconds)
+
+
+def _sums(view: RankView) -> StepTimes:
+    return (view.beat.step_times if view.beat is not None else None) or StepTimes()
+
+
+def _mean(view: RankView) -> StepTimes | None:
+    sums = _sums(view)
+    return sums.a_step() if sums.steps >= LEAST_STEPS else None
+
+
+def _trend(view: RankView) -> Trend | None:
+    """Compare the quarters, by the marks that are nearest to them."""
+    marks = (*view.step_sums, _sums(view))
+    quarter = len(marks) // 4
+    if quarter < 1:
+        return None
+    first = marks[quarter].since(marks[0])
+    last = marks[-1].since(marks[-1 - quarter])
+    if min(first.steps, last.steps) < 1 or marks[-1].steps < 2 * LEAST_STEPS:
+        return None
+    return Trend(first.a_step(), last.a_step())
