@@ -196,7 +196,7 @@ def _waits(group: EqualRanks, targets: Sequence[str]) -> str:
     """Whom first: a narrow column cuts the end."""
     whom = awaited(targets).removeprefix("for ")
     if whom:
-        return " in ".join(filter(None, (whom, group.situation.doing)))
+        return " ".join(filter(None, (whom, group.situation.doing)))
     stands = group.example.state in ("waiting", "stalled", "stopped")
     return plain(group.standing) if stands else ""
 

@@ -35,7 +35,7 @@ def hang() -> Verdict:
         RankState(rank=0, state="waiting", phase="backward", step=7),
         RankState(rank=1, state="stalled", phase="training_step", stack_group=1),
         culprits=(1,),
-        wait_for=(Edge("rank:0", "rank:1", "all_reduce"),),
+        wait_for=(Edge("rank:0", "rank:1", "in all_reduce"),),
         stack_groups=(
             StackGroup(id=1, process="rank", ranks="1", count=1, frames=("feed (/w/train.py:88)",)),
         ),
@@ -146,7 +146,7 @@ def test_of_thousands_of_ranks_those_outside_the_table_stand_where_their_group_s
         RankState(rank=4095, state="stalled"),
         culprits=(4095,),
         stack_groups=(group,),
-        wait_for=(Edge("rank:0", "rank:4095", "barrier"),),
+        wait_for=(Edge("rank:0", "rank:4095", "in barrier"),),
     )
     ranks = ranks_now(RunSources(verdict=verdict, record=record(4096)))
     assert len(ranks) == 4096

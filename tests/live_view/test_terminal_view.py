@@ -44,7 +44,7 @@ HANG = Verdict(
     culprits=(1,),
     summary=f"rank 1 is stuck in {HOSTILE} (train.py:88)",
     ranks=(RankState(rank=0, state="waiting"), RankState(rank=1, state="stalled")),
-    wait_for=(Edge("rank:0", "rank:1", HOSTILE),),
+    wait_for=(Edge("rank:0", "rank:1", f"in {HOSTILE}"),),
 )
 
 
