@@ -6,7 +6,7 @@ import json
 import re
 import socket
 import threading
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from typing import TYPE_CHECKING
 
 import pytest
@@ -164,6 +164,15 @@ def test_who_says_nothing_keeps_nobody_waiting(server: ReportServer, folder: Run
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as mute:
         mute.sendall(b"GET /")
         assert _ask(server, "report.html")[0].status == 200
+
+
+def test_too_many_at_once_are_turned_away(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr("lightning_hangcheck.report.serving.server.MOST_AT_ONCE", 0)
+    crowded = request.getfixturevalue("server")
+    with pytest.raises((RemoteDisconnected, ConnectionResetError)):
+        _ask(crowded)
 
 
 def test_where_a_trace_is_opened() -> None:

@@ -137,7 +137,9 @@ def _lane(axis: _Axis, history: RankHistory, *, name: str, is_culprit: bool, mos
         name=name,
         rank=history.who.rank,
         is_culprit=is_culprit,
-        bars=tuple(_bar(axis, span) for span in sorted(kept, key=lambda span: span.depth)),
+        bars=tuple(
+            _bar(axis, span) for span in sorted(kept, key=lambda one: (one.depth, one.began))
+        ),
         marks=tuple(marks[-most // 2 :]),
         left_out=max(0, len(history.spans) - most // 2) + max(0, len(marks) - most // 2),
     )
