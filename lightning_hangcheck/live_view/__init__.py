@@ -2,7 +2,8 @@
 
 `run_follower` reads the run again and again through the readers of `hangcheck report`; `rank_now`
 makes one fact a rank of what was read, `rank_table` rows of these, `view_text` the lines that fit a
-terminal. `terminal_view` draws them, or prints a block a change where there is no terminal.
+terminal. `terminal_view` draws them, or prints a block a change where there is no terminal;
+`browser` lets choose a rank (extra ``tui``).
 """
 
-__all__ = ["run_follower", "terminal_view", "view_text"]
+__all__ = ["browser", "run_follower", "terminal_view", "view_text"]

@@ -7,16 +7,15 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from lightning_hangcheck.live_view.view_text import change_key, verdict_key, view_lines
+from lightning_hangcheck.live_view.view_text import change_key, painted, verdict_key, view_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator
     from types import FrameType
 
     from rich.console import Console
-    from rich.text import Text
 
-    from lightning_hangcheck.live_view.view_text import Line, RunNow
+    from lightning_hangcheck.live_view.view_text import RunNow
 
 EVERY_S = 0.5
 SHARE = 0.03
@@ -46,7 +45,7 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
                 return
             last = first if first.over else _drawn(first, read, console)
             # what was drawn goes with the screen; this stays
-            console.print(_painted(view_lines(last, console.width)), soft_wrap=True)
+            console.print(painted(view_lines(last, console.width)), soft_wrap=True)
     except KeyboardInterrupt:
         return
 
@@ -83,7 +82,7 @@ def _drawn(first: RunNow, read: Callable[[], RunNow], console: Console) -> RunNo
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for now in _readings(first, read):
             width, height = console.size
-            live.update(_painted(view_lines(now, width, height)), refresh=True)
+            live.update(painted(view_lines(now, width, height)), refresh=True)
     return now
 
 
@@ -118,12 +117,3 @@ def _readings(first: RunNow, read: Callable[[], RunNow]) -> Iterator[RunNow]:
         time.sleep(min(LONGEST_WAIT_S, max(EVERY_S, spent_s / SHARE)))
         cost_s = time.process_time()
         now = read()
-
-
-def _painted(lines: Sequence[Line]) -> Text:
-    from rich.text import Text
-
-    text = Text(no_wrap=True, overflow="ignore")
-    for number, line in enumerate(lines):
-        text.append("\n" * bool(number) + line.text, line.style or None)
-    return text

@@ -24,6 +24,8 @@ from lightning_hangcheck.text.moments import read_utc
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from rich.text import Text
+
     from lightning_hangcheck.live_view.rank_table import Row
 
 MOST_HEADLINE = 3
@@ -76,10 +78,20 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
         Lines, the last of which says how to leave, or where to read on.
     """
     room = max(20, width - 1)
-    top = [*_headline(now, room), *_status(now, room), Line("")]
+    top = [*head_lines(now, room), Line("")]
     bottom = [*_gaps(now, room), Line(fit(_hint(now), room), "dim")]
     free = UNBOUNDED_ROWS if height is None else height - len(top) - len(bottom) - 1
     return [*top, *_table(rows(now.ranks, now.at), max(LEAST_ROWS, free), room), *bottom]
+
+
+def head_lines(now: RunNow, room: int) -> list[Line]:
+    """Write the verdict, how the run stands, and its command.
+
+    Args:
+        now: The run.
+        room: Columns of a line.
+    """
+    return [*_headline(now, room), *_status(now, room)]
 
 
 def change_key(now: RunNow) -> Hashable:
@@ -152,3 +164,13 @@ def _gaps(now: RunNow, room: int) -> list[Line]:
 def _hint(now: RunNow) -> str:
     report = f"hangcheck report {plain(now.shown_folder)}"
     return report if now.over else f"{HINT}; more: {report}"
+
+
+def painted(lines: Sequence[Line]) -> Text:
+    """Lay its style over each line; markup in a line is text."""
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="ignore")
+    for number, line in enumerate(lines):
+        text.append("\n" * bool(number) + line.text, line.style or None)
+    return text
