@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from lightning_hangcheck.live_view.rank_now import RankNow, RunSources, ranks_now
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.run import RankRecord, RunRecord
@@ -63,12 +61,6 @@ def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() ->
     assert (second.rank, second.standing, second.culprit) == (0, "waits", False)
     assert second.waits_for == "rank 1 in all_reduce"
     assert (second.phase, second.step) == ("optimizer_step", 9)
-
-
-def test_an_edge_that_says_in_itself_is_told_with_one() -> None:
-    edges = (Edge("rank:0", "rank:1", "in backward"),)
-    verdict = replace(hang(), wait_for=edges)
-    assert ranks_now(RunSources(verdict=verdict))[1].waits_for == "rank 1 in backward"
 
 
 def test_a_verdict_that_was_taken_back_leaves_the_standing_to_the_pages() -> None:
