@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.page.rank_history import run_history
 from lightning_hangcheck.report.rank_rows import edges_by_source
+from lightning_hangcheck.report.terminal import gap_lines
 from lightning_hangcheck.report.traces.rank_process import STALL, RankProcess, shown
 from lightning_hangcheck.report.traces.trace_events import TraceEvent, encode_trace, microseconds
 from lightning_hangcheck.text.moments import read_utc
@@ -29,6 +31,7 @@ FEWEST_OF_A_KIND = 8
 KINDS = 4
 MOST_ARROWS = 5_000
 MOST_WAYS = 8
+MOST_GAPS = 20
 THE_RUN = 1
 
 
@@ -48,6 +51,8 @@ def render_trace(facts: PageFacts) -> str:
     verdict = facts.verdict
     about = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
     about["written by"] = f"lightning-hangcheck {__version__}"
+    unseen = islice(gap_lines((*verdict.gaps, *facts.gaps)), MOST_GAPS)
+    about.update((f"not seen {number}", line) for number, line in enumerate(unseen, start=1))
     return encode_trace(events, {name: shown(text) for name, text in about.items()})
 
 

@@ -110,6 +110,15 @@ def test_a_clock_that_was_set_back_turns_nothing_back(tmp_path: Path) -> None:
     assert _lasting(text, "load") == [(2, 3)]
 
 
+def test_what_was_not_seen_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks/rank-0.jsonl").write_text('{"at":"2026-11')
+    text = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), form="perfetto")
+    told = json.loads(text)["otherData"]
+    assert "1 of its lines are torn" in " ".join(told.values())
+    assert "not seen 1" in told
+
+
 def test_arrows_lead_to_whom_a_rank_waits_for(tmp_path: Path) -> None:
     case = alike(8)
     events = checked(written(tmp_path, case, form="perfetto"))
