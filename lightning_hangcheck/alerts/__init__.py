@@ -1,7 +1,16 @@
 """What a run tells other programs: messages to people, a command of the user's, metrics.
 
 `asked_for` holds what was asked for and what there is to tell, `messenger` is the program that
-tells it, `notifying` and `hang_command` are its ways; `metrics_text` is for Prometheus.
+tells it, `notifying`, `hang_command` and `telemetry` are its ways, by means of optional `packages`;
+`metrics_text` is for Prometheus.
 """
 
-__all__ = ["asked_for", "hang_command", "messenger", "metrics_text", "notifying"]
+__all__ = [
+    "asked_for",
+    "hang_command",
+    "messenger",
+    "metrics_text",
+    "notifying",
+    "packages",
+    "telemetry",
+]

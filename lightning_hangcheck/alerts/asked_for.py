@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from lightning_hangcheck.model.slugs import VerdictKind
+
 AT_THE_END_S = 15.0
 """For what is under way at the job's end, from then on: `hangcheck run` waits for it."""
 
@@ -16,19 +18,21 @@ class AlertsAskedFor(Struct, frozen=True, kw_only=True, tag="alerts"):
     Attributes:
         notify: Addresses as apprise knows them.
         on_hang_exec: A line for the shell; None where none was given.
+        otel: Send it to the collector that the environment names.
         environment: Of `hangcheck run`: what the command is run with, and the proxies in it.
         packages: Folders of optional packages that a process of ours may not find by itself.
     """
 
     notify: tuple[str, ...] = ()
     on_hang_exec: str | None = None
+    otel: bool = False
     environment: dict[str, str] = {}
     packages: tuple[str, ...] = ()
 
     @property
     def any(self) -> bool:
         """Whether there is anybody to tell."""
-        return bool(self.notify) or self.on_hang_exec is not None
+        return bool(self.notify) or self.on_hang_exec is not None or self.otel
 
 
 class HangNews(Struct, frozen=True, kw_only=True):
@@ -41,13 +45,18 @@ class HangNews(Struct, frozen=True, kw_only=True):
         number: Of the verdict in its run folder; None where it could not be saved in time.
     """
 
-    kind: str
+    kind: VerdictKind
     cause: str
     culprits: tuple[int, ...]
     title: str
     text: str
     run_dir: str
     number: int | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The folder's own name."""
+        return self.run_dir.rpartition("/")[2]
 
     @property
     def verdict_file(self) -> str:

@@ -18,6 +18,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import Errand
 from lightning_hangcheck.alerts.hang_command import COMMAND_LIMIT_S, run_hang_command
 from lightning_hangcheck.alerts.notifying import NOTIFY_LIMIT_S, notify
+from lightning_hangcheck.alerts.telemetry import TELEMETRY_LIMIT_S, send
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -36,13 +37,27 @@ def run_errand(errand: Errand) -> None:
         for trouble in notify(asked_for.notify, news):
             log.once(trouble, trouble)
 
+    def tell_collector() -> None:
+        trouble = send(news)
+        if trouble:
+            log.once("otel", trouble)
+
     people = threading.Thread(target=tell_people, daemon=True)
-    people.start()
+    collector = threading.Thread(target=tell_collector, daemon=True)
+    if asked_for.notify:
+        people.start()
+    if asked_for.otel:
+        collector.start()
     if asked_for.on_hang_exec is not None:
         trouble = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
         if trouble:
             log.once("on hang exec", trouble)
-    people.join(NOTIFY_LIMIT_S)
+    if asked_for.otel:
+        collector.join(TELEMETRY_LIMIT_S)
+        if collector.is_alive():
+            log.once("otel", f"--otel: no answer of the collector within {TELEMETRY_LIMIT_S:g} s")
+    if asked_for.notify:
+        people.join()
 
 
 def _leave(number: int, _: FrameType | None) -> None:

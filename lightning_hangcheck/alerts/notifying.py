@@ -6,13 +6,12 @@ the service in front of its ``://``.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import warnings
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.alerts.packages import hush
 from lightning_hangcheck.errors import BadUsage
 
 if TYPE_CHECKING:
@@ -32,13 +31,8 @@ def refuse_unknown(addresses: Sequence[str]) -> None:
     """Refuse at the start of a run what could tell nobody at night.
 
     Raises:
-        BadUsage: apprise is not installed, or does not know an address.
+        BadUsage: apprise does not know an address.
     """
-    if find_spec(PACKAGE) is None:
-        raise BadUsage(
-            "--notify needs the package apprise, which is not installed",
-            "pip install 'lightning-hangcheck[notify]'",
-        )
     for number, address in enumerate(addresses, 1):
         if _courier_of(address) is None:
             raise BadUsage(
@@ -96,7 +90,7 @@ def _courier_of(address: str) -> Apprise | None:
         warnings.simplefilter("ignore")  # it loads its services here, and is not ours to mend
         import apprise
 
-        _hush()
+        hush("apprise", "urllib3", "requests")
         courier = apprise.Apprise(asset=apprise.AppriseAsset(async_mode=False))
         return courier if courier.add(address) else None
 
@@ -111,11 +105,3 @@ def _send(courier: Apprise | None, news: HangNews) -> str:
     except Exception as error:  # noqa: BLE001 - whatever a service's own code does wrong
         return type(error).__name__
     return "" if sent else "it did not take the message; try it: apprise -vv ADDRESS"
-
-
-def _hush() -> None:
-    """Keep what apprise and its libraries log to themselves: they write addresses out."""
-    for name in ("apprise", "urllib3", "requests"):
-        logger = logging.getLogger(name)
-        logger.addHandler(logging.NullHandler())
-        logger.propagate = False

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import click
 from msgspec.structs import replace
 
+from lightning_hangcheck.alerts.packages import folder_with
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 
@@ -19,6 +21,13 @@ Command = TypeVar("Command", bound="Callable[..., object]")
 def alert_options(command: Command) -> Command:
     """Give a command the options; its function takes them as keyword arguments."""
     for option in (
+        click.option(
+            "--otel",
+            "otel",
+            is_flag=True,
+            envvar="HANGCHECK_OTEL",
+            help="Send a hang to OpenTelemetry's collector. (HANGCHECK_OTEL=1)",
+        ),
         click.option(
             "--on-hang-exec",
             "on_hang_exec",
@@ -46,6 +55,7 @@ def alerts_from(options: dict[str, object]) -> AlertsAskedFor:
     return AlertsAskedFor(
         notify=cast("tuple[str, ...]", options.pop("notify")),
         on_hang_exec=cast("str | None", options.pop("on_hang_exec")),
+        otel=bool(options.pop("otel")),
     )
 
 
@@ -55,16 +65,21 @@ def made_ready(asked_for: AlertsAskedFor) -> AlertsAskedFor:
     Raises:
         BadUsage: A message could not be sent: a package is missing, or an address unknown.
     """
-    packages = _packages(asked_for.notify) if asked_for.notify else ()
     environment = dict(os.environ) if asked_for.any else {}
-    return replace(asked_for, environment=environment, packages=packages)
+    return replace(asked_for, environment=environment, packages=_packages(asked_for))
 
 
-def _packages(addresses: Sequence[str]) -> tuple[str, ...]:
+def _packages(asked_for: AlertsAskedFor) -> tuple[str, ...]:
     """Where a process of ours finds what it needs."""
-    from lightning_hangcheck.alerts.notifying import PACKAGE, refuse_unknown
-    from lightning_hangcheck.isolation.command import folder_of
+    folders: list[str] = []
+    if asked_for.notify:
+        from lightning_hangcheck.alerts import notifying
 
-    refuse_unknown(addresses)
-    folder = folder_of(PACKAGE)
-    return () if folder is None else (folder,)
+        folders.append(folder_with(notifying.PACKAGE, "--notify", "notify"))
+        notifying.refuse_unknown(asked_for.notify)
+    if asked_for.otel:
+        from lightning_hangcheck.alerts import telemetry
+
+        folders += [folder_with(name, "--otel", "otel") for name in telemetry.PACKAGES]
+        telemetry.refuse_unconfigured(os.environ)
+    return tuple(dict.fromkeys(folders))

@@ -18,9 +18,13 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self, *, silent: bool) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.daemon_threads = True
-        self.got: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
         self.silent = silent
         self.ended = threading.Event()
+
+    @property
+    def got(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for body in self.bodies]
 
     @property
     def address(self) -> str:
@@ -35,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.silent:
             self.server.ended.wait()
             return
-        self.server.got.append(json.loads(body))
+        self.server.bodies.append(body)
         self.send_response(200)
         self.end_headers()
 

@@ -47,7 +47,7 @@ RUN_OPTIONS = {
 
 
 FLAG = "--locals"
-ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--junit"]
+ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--otel", "--junit"]
 """Only of `hangcheck run`, and handed on to nobody."""
 
 
