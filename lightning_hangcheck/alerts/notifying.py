@@ -42,10 +42,10 @@ def refuse_unknown(addresses: Sequence[str]) -> None:
 
 
 def named(number: int, address: str) -> str:
-    """Name an address without telling it."""
+    """Name an address without telling it; what follows the option's own name would be hidden."""
     service, *rest = address.split("://", 1)
     known = rest and len(service) <= LONGEST_SERVICE and service.isalnum()
-    return f"--notify number {number} ({service}://)" if known else f"--notify number {number}"
+    return f"notify address {number}" + (f" ({service}://)" if known else "")
 
 
 def notify(

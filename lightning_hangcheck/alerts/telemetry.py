@@ -1,4 +1,4 @@
-"""`--otel`: a hang as a metric of OpenTelemetry, by OTLP over HTTP to where the environment says."""
+"""`--otel`: a hang as a metric of OpenTelemetry, to where the environment says (OTLP over HTTP)."""
 
 from __future__ import annotations
 

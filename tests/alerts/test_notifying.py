@@ -41,7 +41,7 @@ def test_one_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
         began = time.monotonic()
         troubles = notify(addresses, news(tmp_path), time_limit_s=3.0)
         assert time.monotonic() - began < 30
-    assert troubles == ["--notify number 1 (json://) was not reached: no answer within 3 s"]
+    assert troubles == ["notify address 1 (json://) was not reached: no answer within 3 s"]
     assert len(other.got) == 1
 
 
@@ -52,7 +52,7 @@ def test_one_that_is_not_there_is_named_without_its_address(
         pass
     troubles = notify([f"json://me:{LEAK}@{gone.address}/{LEAK}"], news(tmp_path))
     assert len(troubles) == 1
-    assert troubles[0].startswith("--notify number 1 (json://) was not reached")
+    assert troubles[0].startswith("notify address 1 (json://) was not reached")
     said = capfd.readouterr()
     assert LEAK not in f"{troubles}{said.out}{said.err}"
 
@@ -60,7 +60,7 @@ def test_one_that_is_not_there_is_named_without_its_address(
 def test_an_address_that_apprise_does_not_know_is_refused_at_the_start() -> None:
     with pytest.raises(BadUsage) as refusal:
         refuse_unknown(["json://127.0.0.1", f"nosuch://{LEAK}"])
-    assert str(refusal.value).startswith("--notify number 2 (nosuch://) is no address")
+    assert str(refusal.value).startswith("notify address 2 (nosuch://) is no address")
     assert LEAK not in str(refusal.value)
 
 
@@ -73,7 +73,7 @@ def test_without_apprise_the_start_says_how_to_get_it(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("address", [LEAK, f"{LEAK * 9}://x", f"{LEAK}@x://y"])
 def test_what_is_no_service_is_not_shown_as_one(address: str) -> None:
-    assert named(3, address) == "--notify number 3"
+    assert named(3, address) == "notify address 3"
 
 
 def test_an_address_is_hidden_wherever_a_command_or_an_environment_is_shown() -> None:
