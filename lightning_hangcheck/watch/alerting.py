@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -85,10 +86,14 @@ class Alerting:
             start_new_session=True,
         )
         self._under_way.append(messenger)
-        if messenger.stdin is not None:
-            with suppress(BrokenPipeError):
-                messenger.stdin.write(errand)
-                messenger.stdin.close()
+        # an environment may be larger than a pipe holds, and the messenger has yet to start
+        threading.Thread(target=_hand_over, args=(messenger, errand), daemon=True).start()
+
+
+def _hand_over(messenger: subprocess.Popen[bytes], errand: bytes) -> None:
+    if messenger.stdin is not None:
+        with suppress(BrokenPipeError), messenger.stdin as pipe:
+            pipe.write(errand)
 
 
 def _news(verdict: Verdict, run_dir: str, number: int | None) -> HangNews:
