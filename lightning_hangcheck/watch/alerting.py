@@ -52,7 +52,7 @@ class Alerting:
         news = _news(verdict, run_dir, number)
         try:
             self._start(msgspec.json.encode(Errand(self._asked_for, news)))
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # no process, or no thread
             log.once(
                 "messenger", f"nobody was told of the hang: no process can be started ({error})"
             )
