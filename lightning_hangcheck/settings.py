@@ -60,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         prometheus: File in which the sidecar keeps metrics for node-exporter; None for none.
         if_done: The answer where a phase that is done would ask whether to run again; ``ask``
             leaves it to a person.
+        nodes_dir: Folder that all nodes of the job see, in which their sidecars meet; None for the
+            store that torchrun serves.
         price: What a rank costs for an hour, for the questions of phases and `hangcheck ledger`:
             ``0.89/h``, or by GPU model ``A100=1.89/h``.
         logger_on_failure: What to do where the run cannot be created: ``raise`` on every rank, go
@@ -100,6 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prometheus: str | None = None
     if_done: Literal["ask", "reuse", "rerun"] = "ask"
     price: str | None = None
+    nodes_dir: str | None = None
 
 
 VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings))

@@ -10,6 +10,7 @@ __all__ = [
     "examination",
     "examination_text",
     "groups",
+    "launching",
     "machine",
     "question",
     "subject",

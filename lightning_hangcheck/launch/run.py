@@ -49,6 +49,7 @@ from lightning_hangcheck.watch.starting import TASKS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.watch.messages import HangProven
 
 NO_ALERTS = AlertsAskedFor()
@@ -65,6 +66,7 @@ def run_command(
     extra_environment: Mapping[str, str],
     alerts: AlertsAskedFor = NO_ALERTS,
     junit: str | None = None,
+    node: NodePlace | None = None,
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
@@ -74,6 +76,7 @@ def run_command(
         extra_environment: What the command's environment gets besides, unless all is disabled.
         alerts: Whom to tell of a hang.
         junit: File in which to say at the end how it went; None for none.
+        node: Which of the job's nodes this one is, where there are several.
 
     Returns:
         The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
@@ -91,7 +94,7 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    session = _open_session(command, settings)
+    session = _open_session(command, settings, node)
     if session is not None and not settings.quiet:
         facts = session.facts
         log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
@@ -205,7 +208,9 @@ def _why_no_restart(hang: HangProven) -> str:
     return "the job was asked to end"
 
 
-def _open_session(command: Sequence[str], settings: Settings) -> Session | None:
+def _open_session(
+    command: Sequence[str], settings: Settings, node: NodePlace | None
+) -> Session | None:
     """A run that cannot be watched still runs: what is missing is said once."""
     shown, started_at = show_command(command), utc_now()
     folder = _run_folder(settings.run_dir, shown, started_at)
@@ -215,6 +220,7 @@ def _open_session(command: Sequence[str], settings: Settings) -> Session | None:
         started_at=started_at,
         root_pid=os.getpid(),
         launched=True,
+        node=node,
     )
     try:
         return open_session(session_folder(new_key()), facts)

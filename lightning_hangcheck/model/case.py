@@ -47,6 +47,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
         round: Number of the round that the ranks belong to.
         earlier: The rounds before it.
         next_start: What followed this round; None while it goes on, and for the last.
+        absent_nodes: Nodes of which nobody has heard anything yet; known on the first node only.
     """
 
     run_id: str
@@ -58,6 +59,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     round: int = 0
     earlier: tuple[Round, ...] = ()
     next_start: RoundStart | None = None
+    absent_nodes: tuple[int, ...] = ()
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -57,6 +57,22 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
+class NodePlace(Struct, frozen=True, kw_only=True):
+    """Which of the job's nodes this one is, as its launcher's command or environment says.
+
+    Attributes:
+        number: 0 is the first node.
+        nnodes: How many there are; 0 where nothing says so.
+        host: Of the store that the launcher of the first node serves; empty where it serves none.
+        port: Of that store.
+    """
+
+    number: int
+    nnodes: int
+    host: str = ""
+    port: int = 0
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """The run as a whole.
 
@@ -67,6 +83,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         rounds: Each start of the job's ranks, the first one first.
         ended_at: None while it goes on.
         exit_code: Of the command, where `hangcheck run` started it.
+        meeting: Where the sidecars of the job's nodes meet, and why there; empty for one node.
     """
 
     schema_version: int = 1
@@ -81,3 +98,4 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     rounds: tuple[Round, ...] = ()
     ended_at: str | None = None
     exit_code: int | None = None
+    meeting: str = ""

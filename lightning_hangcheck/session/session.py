@@ -31,6 +31,7 @@ from lightning_hangcheck.files.atomic import create_once, make_private_folder, w
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import read_owned
 from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.rundir.layout import RunFolder
 from lightning_hangcheck.session.housekeeping import (
     NAMESPACE_FILE,
@@ -56,6 +57,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
         job: Of which job the run is, as its ranks on all nodes say it; empty where `hangcheck run`
             started it, which has made the run folder its own already.
         restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
+        node: Which of several nodes this one is; None where there is one, or nothing says so.
     """
 
     schema_version: int = 1
@@ -66,6 +68,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
     launched: bool = False
     job: str = ""
     restarts: bool = False
+    node: NodePlace | None = None
 
 
 class SidecarFacts(Struct, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.alarm import Telling
+    from lightning_hangcheck.watch.among_nodes import AmongNodes
     from lightning_hangcheck.watch.publishing import Publisher
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 
@@ -53,6 +55,7 @@ class Watcher:
         publisher: Takes what is worth telling.
         hang_proven: Called once for each hang that is proven, after it was published.
         earlier: Rounds that another sidecar of this run saw to their end; ours are added.
+        nodes: The job's other nodes, where there are any.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Watcher:
         publisher: Publisher,
         hang_proven: Callable[[], None],
         earlier: tuple[Round, ...] = (),
+        nodes: AmongNodes | None = None,
     ) -> None:
         self._session = session
         self._settings = settings
@@ -70,6 +74,7 @@ class Watcher:
         now_ns = time.monotonic_ns()
         self._lapses = Lapses(now_ns)
         self.earlier = earlier
+        self._nodes = nodes
         self.roster = Roster(session, now_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
         self.shutdown = Shutdown()
@@ -101,10 +106,12 @@ class Watcher:
         else:
             if look is not None:
                 self._judge_look(look, now_ns)
-            elif not self._looker.looking and self._schedule.says_more(self.roster.alive, now_ns):
+            elif not self._looker.looking and self._says_more(now_ns):
                 self._judge(now_ns)
             self._notice_recovery(now_ns)
             self._look_if_due(now_ns)
+        if self._nodes is not None:
+            self._share(self._nodes, now_ns, looked=look is not None)
         self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
 
     def end_asked(self, by: str) -> None:
@@ -133,6 +140,9 @@ class Watcher:
         now_ns = time.monotonic_ns()
         self.roster.update(now_ns, scan=True)
         self._end_left_rounds(now_ns)
+        if self._nodes is not None:
+            self._nodes.tell(self._own_case(self.roster.round, now_ns), None, ended=True)
+            self._nodes.close()
         case = replace(
             self._case(self.roster.round, now_ns, ended=True),
             exit_code=exit_code,
@@ -220,29 +230,62 @@ class Watcher:
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
 
+    def _says_more(self, now_ns: int) -> bool:
+        """Where no rank is left here, the looks of other nodes say when to judge."""
+        if self._nodes is not None and not self.roster.alive:
+            return self._nodes.looked_elsewhere()
+        return self._schedule.says_more(self.roster.alive, now_ns)
+
+    def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
+        """Tell the other nodes how things are here, and take what the first one says of all."""
+        if looked or nodes.is_due(now_ns):
+            nodes.tell(self._own_case(self.roster.round, now_ns), self._publisher.newest)
+        if self._shutdown.asked is None:
+            nodes.notice_silence(now_ns)
+        verdict = nodes.news()
+        if verdict is None:
+            return
+        case = self._case(self.roster.round, now_ns)
+        if verdict.verdict == "recovered":
+            self.alarm.recovered(verdict.detected_at, verdict.stalled_for_s)
+            self._publisher.publish(case, verdict, "line")
+            return
+        telling = self.alarm.take(verdict)
+        self._raise(case, verdict, "line" if telling == "report" else telling)
+
     def _judge(self, now_ns: int, *, closer: bool = False) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
+        if self._nodes is not None and self._nodes.follows:
+            return
         from lightning_hangcheck.diagnosis import judge
 
         case = self._case(self.roster.round, now_ns)
         verdict = judge(case)
         self._schedule.judged(self.roster.alive, now_ns)
-        telling = self.alarm.take(verdict, closer=closer)
+        self._raise(case, verdict, self.alarm.take(verdict, closer=closer))
+
+    def _raise(self, case: Case, verdict: Verdict, telling: Telling | None) -> None:
         if telling is None:
             return
+        now_ns = case.taken_ns
         self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
         if self.alarm.proven:
             self.shutdown.hang_proven(case.ranks)
         self._publisher.publish(case, verdict, telling)
-        if telling == "report":
+        if self.alarm.proven and telling in ("report", "line"):
             self._hang_proven()
 
     def _notice_recovery(self, now_ns: int) -> None:
         """Wait a little after the first progress: it may be that of ranks that are asked to end."""
+        if self._nodes is not None and self._nodes.follows:
+            return
         standing = self.alarm.standing
         culprits = standing.culprits if standing is not None else ()
         blamed = [rank for rank in self.roster.alive if rank.found.rank in culprits]
         advanced = [one.progress.last_progress_ns > self._raised_ns for one in blamed]
+        if self._nodes is not None:
+            there = self._nodes.elsewhere(now_ns)
+            advanced += [there[rank] > self._raised_ns for rank in culprits if rank in there]
         if not advanced or not all(advanced):
             self._recovering_ns = 0
             return
@@ -281,6 +324,18 @@ class Watcher:
         return standing.culprits[:MOST_SEEN_CLOSER]
 
     def _case(
+        self,
+        watched: WatchedRound,
+        now_ns: int,
+        *,
+        ended: bool = False,
+        next_start: RoundStart | None = None,
+    ) -> Case:
+        """Of all nodes while the job goes on; how it ended is judged by what each node saw."""
+        case = self._own_case(watched, now_ns, ended=ended, next_start=next_start)
+        return case if ended or self._nodes is None else self._nodes.join(case)
+
+    def _own_case(
         self,
         watched: WatchedRound,
         now_ns: int,

@@ -22,6 +22,7 @@ from lightning_hangcheck.session.run_folders import (
 )
 from lightning_hangcheck.session.session import Session, taken_sessions_folder
 from lightning_hangcheck.watch.alerting import Alerting
+from lightning_hangcheck.watch.among_nodes import among_nodes, why_there
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.messages import (
     CommandEnded,
@@ -68,10 +69,15 @@ class Service:
             folder, session.journals, self._start_states.take, quiet=settings.quiet
         )
         self._reminders = Reminders()
-        self._record = RunRecorder(session)
+        self._record = RunRecorder(session, why_there(session, settings))
         self._ledger = RunLedger(session, settings)
         self._watcher = Watcher(
-            session, settings, self._publisher, self._hang_proven, rounds_so_far(session)
+            session,
+            settings,
+            self._publisher,
+            self._hang_proven,
+            rounds_so_far(session),
+            among_nodes(session, settings, time.monotonic_ns()),
         )
         self._notes = NoteKeeper(session)
         self._metrics = MetricsKeeper(settings.prometheus)

@@ -58,11 +58,13 @@ def run(command: tuple[str, ...], junit: str | None, **options: object) -> int:
     if not (settings.disable or settings.quiet):
         _warn(settings)
     # imported here so that `hangcheck report` needs no part of the sidecar
+    from lightning_hangcheck.doctor.launching.node_place import node_place
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
     python_path = injected(os.environ.get("PYTHONPATH"))
-    return run_command(command, settings, {"PYTHONPATH": python_path}, alerts, junit)
+    place = node_place(command, os.environ)
+    return run_command(command, settings, {"PYTHONPATH": python_path}, alerts, junit, place)
 
 
 def _warn(settings: Settings) -> None:

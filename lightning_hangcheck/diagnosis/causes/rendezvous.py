@@ -11,6 +11,7 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.reading.waits.torch_waits import RENDEZVOUS
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +59,7 @@ def _no_rank_yet(job: JobReading, launchers: Sequence[RankReading]) -> Finding:
         f"for the other nodes of {nodes}" if nodes else "for other nodes",
         f"at {address}" if address else "",
         f"(this is node {own})" if own else "",
+        _absent(job.case.run.absent_nodes),
     )
     finding = blame(
         launchers,
@@ -68,6 +70,10 @@ def _no_rank_yet(job: JobReading, launchers: Sequence[RankReading]) -> Finding:
         waited_for=True,
     )
     return replace(finding, culprits=(), phase="rendezvous", aspect="nodes")
+
+
+def _absent(nodes: Sequence[int]) -> str:
+    return f"and of node {format_ranks(nodes)} nothing was heard" if nodes else ""
 
 
 def _option(command: str, name: str) -> str:

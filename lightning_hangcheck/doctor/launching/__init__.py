@@ -3,4 +3,4 @@
 `launch` reads the command and says what it starts; the checks compare that with the environment.
 """
 
-__all__ = ["launch", "questions"]
+__all__ = ["launch", "node_place", "questions"]

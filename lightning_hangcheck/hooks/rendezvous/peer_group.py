@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
-from lightning_hangcheck.hooks.rendezvous.places import FolderPlace, RendezvousPlace, StorePlace
+from lightning_hangcheck.hooks.rendezvous.places import StorePlace
 from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.nodes.meeting_place import FolderPlace, MeetingPlace
 from lightning_hangcheck.session.job_key import start_key, start_key_of_nodes
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
 
@@ -41,7 +42,7 @@ class PeerGroup(Struct, frozen=True, kw_only=True):
         session: Of this node, where the others can be found; None where there is none.
     """
 
-    place: RendezvousPlace
+    place: MeetingPlace
     index: int
     size: int | None
     peers_exist: bool
@@ -151,7 +152,7 @@ def _index(identity: Identity, *, local: bool) -> int | None:
 
 def _place(
     recorder: Recorder, identity: Identity, group: ProcessGroup | None, *, local: bool
-) -> RendezvousPlace | None:
+) -> MeetingPlace | None:
     """Where to meet: the group's own store, where no launcher says that all are on this node."""
     if group is not None and group.store is not None and not local and not identity.peers_exist:
         return _place_of_group(group.store)
@@ -166,13 +167,13 @@ def _place(
     return FolderPlace(session.meetings / start)
 
 
-def _place_of_group(store: Store) -> RendezvousPlace:
+def _place_of_group(store: Store) -> MeetingPlace:
     return StorePlace(store, "hangcheck", "the process group's store")
 
 
 def _place_of_nodes(
     recorder: Recorder, group: ProcessGroup | None, start: str, nodes: int
-) -> RendezvousPlace:
+) -> MeetingPlace:
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if agent_serves and address and port.isdecimal():

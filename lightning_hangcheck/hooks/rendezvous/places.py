@@ -1,83 +1,20 @@
-"""Where ranks can leave each other a word before any process group exists.
+"""A store that torch already serves, as a place to meet before any process group exists.
 
-Both places open no port: one is a folder, the other a store that torch already serves: torchrun's
-agent before the process group exists, and the group's own afterwards.
+It opens no port: torchrun's agent serves one before the process group exists, and the group has its
+own afterwards.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
-from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch.distributed import Store
 
 STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
-
-
-class RendezvousPlace(Protocol):
-    """Keys and values that all ranks of a group see."""
-
-    @property
-    def where(self) -> str:
-        """The place in words, for an error's sentence."""
-
-    def post(self, key: str, value: bytes) -> None:
-        """Leave a value under a key; an older one is replaced as a whole.
-
-        Raises:
-            MeetingFailed: The place cannot be written.
-        """
-
-    def look(self, key: str) -> bytes | None:
-        """Return the value under a key at once, None while there is none.
-
-        Raises:
-            MeetingFailed: The place cannot be read.
-        """
-
-
-class FolderPlace:
-    """Files in a folder that all ranks of the group see."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @property
-    def where(self) -> str:
-        """The folder."""
-        return f"folder {self._folder}"
-
-    def post(self, key: str, value: bytes) -> None:
-        """Write the file of a key in one step."""
-        path = self._folder / key
-        try:
-            make_private_folder(path.parent)
-            write_atomically(path, value)
-        except OSError as error:
-            raise MeetingFailed(
-                f"the ranks cannot meet: {path} cannot be written ({error.strerror})",
-                f"free space below {self._folder}, or make it writable",
-            ) from error
-
-    def look(self, key: str) -> bytes | None:
-        """Read the file of a key, if it exists."""
-        path = self._folder / key
-        try:
-            return read_owned(path, EVIDENCE_BYTES)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise MeetingFailed(
-                f"the ranks cannot meet: {path} cannot be read ({error.strerror})",
-                "run all ranks as the same user",
-            ) from error
 
 
 class StorePlace:

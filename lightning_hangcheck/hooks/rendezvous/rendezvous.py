@@ -29,7 +29,7 @@ from lightning_hangcheck.recorder.lifecycle import current
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.hooks.rendezvous.places import RendezvousPlace
+    from lightning_hangcheck.nodes.meeting_place import MeetingPlace
 
 # Seconds that the others wait longer, so that the first rank's verdict reaches them: it looks for
 # stacks on its own node, and asks other nodes.
@@ -109,9 +109,7 @@ def post_arrival(point: RendezvousPoint, payload: bytes) -> None:
     point.peers.place.post(point.arrival_of(point.peers.index), msgspec.msgpack.encode(arrival))
 
 
-def wait(
-    place: RendezvousPlace, keys: Sequence[str], bound: BoundedWait
-) -> tuple[str, bytes] | None:
+def wait(place: MeetingPlace, keys: Sequence[str], bound: BoundedWait) -> tuple[str, bytes] | None:
     """Wait until one of the keys is posted. The diagnosis knows a rank in a guard by this frame.
 
     Args:

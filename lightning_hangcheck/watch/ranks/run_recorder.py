@@ -24,10 +24,16 @@ READ_LIMIT_S = 2.0
 
 
 class RunRecorder:
-    """Composes run.json from the roster, and says when it changed."""
+    """Composes run.json from the roster, and says when it changed.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        session: Of the job.
+        meeting: As in `RunRecord`.
+    """
+
+    def __init__(self, session: Session, meeting: str = "") -> None:
         self._session = session
+        self._meeting = meeting
         self._records: dict[int, RankRecord] = {}
         self._round = 0
         self._versions = versions()
@@ -89,6 +95,7 @@ class RunRecorder:
             rounds=rounds,
             ended_at=ended_at,
             exit_code=exit_code,
+            meeting=self._meeting,
         )
 
 

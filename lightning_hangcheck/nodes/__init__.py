@@ -1,0 +1,7 @@
+"""The nodes of one job tell each other what they see, while it runs.
+
+`digest` is what one node tells, `encoding` the only form in which it travels, `meeting_place` where
+nodes leave it for each other, `exchange` who asks whom and what was heard when.
+"""
+
+__all__ = ["digest", "encoding", "exchange", "meeting_place", "store_place"]

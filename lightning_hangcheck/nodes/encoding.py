@@ -1,0 +1,156 @@
+"""The only form in which a digest travels: msgpack, compressed, read as if a stranger wrote it.
+
+Whoever can write to the meeting place could send anything. So sizes are bounded before and while
+bytes grow, nothing but the structs of a digest is built from them, and what these say is checked
+before it is used. There is no pickle.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.nodes.digest import NodeDigest, NodeViews, unfold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.model.case import RankView
+
+MARK = b"HCND"
+VERSION = 1
+MOST_PACKED = 4 * 1024 * 1024
+"""Bytes of a digest as it travels: eight ranks that hang take about 20 kB."""
+MOST_UNPACKED = 64 * 1024 * 1024
+DEEPEST_STACK = 1_024
+"""Python's own limit for calls within each other is 1,000."""
+MOST_FRAMES = 2_000_000
+"""Of all stacks, each node of their tree counted with its callers."""
+MOST_RANKS = 1 << 20
+"""Of a job."""
+LEVEL = 6
+
+
+class BadDigest(Exception):
+    """These bytes are no digest that this version reads; the sentence says why."""
+
+
+class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first node tells all others.
+
+    Attributes:
+        version: Of this form; another one is not read.
+        stamp: Another one each time.
+        verdict: The newest that it told; None while there is none.
+    """
+
+    version: int = 1
+    stamp: int
+    verdict: Verdict | None = None
+
+
+Told = TypeVar("Told", NodeDigest, FirstWord)
+
+
+def pack(told: NodeDigest | FirstWord) -> bytes:
+    """Encode what is told."""
+    return MARK + zlib.compress(msgspec.msgpack.encode(told), LEVEL)
+
+
+def unpack_word(data: bytes) -> FirstWord:
+    """Decode what the first node tells, whoever wrote it.
+
+    Raises:
+        BadDigest: As for `unpack`.
+    """
+    return _decoded(data, FirstWord)
+
+
+def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews]]:
+    """Decode a digest, whoever wrote it.
+
+    Returns:
+        The digest, and its nodes with the views of their ranks.
+
+    Raises:
+        BadDigest: It is none, too large, of another version, or says what cannot be.
+    """
+    digest = _decoded(data, NodeDigest)
+    _refuse_deep(digest)
+    try:
+        nodes = unfold(digest, digest.tree.stacks(DEEPEST_STACK))
+    except ValueError as error:
+        raise BadDigest(str(error)) from error
+    _refuse_impossible(digest)
+    return digest, nodes
+
+
+def _decoded(data: bytes, kind: type[Told]) -> Told:
+    if not data.startswith(MARK):
+        raise BadDigest("these bytes are none of ours")
+    try:
+        told = msgspec.msgpack.decode(_inflated(data), type=kind)
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadDigest(f"it cannot be read ({error})") from error
+    if told.version != VERSION:
+        raise BadDigest(
+            f"it has version {told.version}, this one reads {VERSION}: install the same "
+            "lightning-hangcheck on all nodes"
+        )
+    return told
+
+
+def _inflated(data: bytes) -> bytes:
+    if len(data) > MOST_PACKED:
+        raise BadDigest(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
+    inflating = zlib.decompressobj()
+    unpacked = inflating.decompress(data[len(MARK) :], MOST_UNPACKED)
+    if inflating.unconsumed_tail or not inflating.eof or inflating.unused_data:
+        raise BadDigest(f"it is cut short, or has more than {MOST_UNPACKED:,} bytes unpacked")
+    return unpacked
+
+
+def _refuse_deep(digest: NodeDigest) -> None:
+    """Before any stack is built: how many frames all of them will have together."""
+    depths = [0]
+    for parent in digest.tree.parents:
+        if not 0 <= parent < len(depths):
+            raise BadDigest("a node of the stack tree names what is not there")
+        depths.append(depths[parent] + 1)
+    if sum(depths) > MOST_FRAMES:
+        raise BadDigest(f"its stacks have more than {MOST_FRAMES:,} frames")
+
+
+def _refuse_impossible(digest: NodeDigest) -> None:
+    numbers = [state.node for state in digest.nodes]
+    views = [one.view for state in digest.nodes for one in state.ranks]
+    sizes = [state.world_size for state in digest.nodes]
+    sizes += [state.local_world_size or 0 for state in digest.nodes]
+    if len(set(numbers)) != len(numbers):
+        raise BadDigest("it tells of one node twice")
+    if any(not 0 <= one < MOST_RANKS for one in chain(numbers, (view.rank for view in views))):
+        raise BadDigest("it has a node or rank whose number cannot be")
+    if any(not 0 <= size <= MOST_RANKS for size in sizes):
+        raise BadDigest("it has a world size that cannot be")
+    ages = [state.age_s for state in digest.nodes]
+    if not _is_finite(digest.nodes) or any(one < 0 for one in (*ages, *_durations(views))):
+        raise BadDigest("it has a duration that cannot be")
+
+
+def _durations(views: list[RankView]) -> Iterator[float]:
+    for view in views:
+        yield from (view.silent_for_s, view.idle_for_s, view.nothing_new_for_s)
+
+
+def _is_finite(fact: object) -> bool:
+    """Whether every number in a fact can be reckoned with; whole ones have 64 bits at most."""
+    if isinstance(fact, float):
+        return math.isfinite(fact)
+    if isinstance(fact, msgspec.Struct):
+        return all(_is_finite(getattr(fact, name)) for name in fact.__struct_fields__)
+    return all(map(_is_finite, fact)) if isinstance(fact, tuple) else True

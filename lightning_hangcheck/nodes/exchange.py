@@ -1,0 +1,250 @@
+"""Who tells whom, and what was heard when: the nodes of a job as a tree, its root the first node.
+
+Each node leaves its digest, joined with what it heard of the nodes below it, at the meeting place;
+the node above takes it from there. So none takes more than `FAN_IN`, however many there are. All is
+done in a thread of its own: a place that does not answer holds nobody up.
+
+No clock of another node is ever read. What was left by a job before this one looks like a node that
+is there, so nothing counts before it has changed while we watched.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck import log
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.nodes.digest import (
+    NodeDigest,
+    NodeState,
+    merge_digests,
+    without_evidence,
+)
+from lightning_hangcheck.nodes.encoding import (
+    MOST_PACKED,
+    BadDigest,
+    FirstWord,
+    pack,
+    unpack,
+    unpack_word,
+)
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lightning_hangcheck.model.run import NodePlace
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.nodes.meeting_place import MeetingPlace
+
+FIRST = 0
+FAN_IN = 32
+EVERY_S = 1.0
+SILENT_AFTER_S = 15.0
+"""A node tells something each second; a busy one, or a busy place, may be ten times as slow."""
+TROUBLE_AFTER_S = 60.0
+"""The first node may start so much later than the others; training waits for it, too."""
+FIRST_KEY = "first"
+LAST_WORD_S = 1.0
+
+
+class Heard(Struct, frozen=True):
+    """A node of which something was heard.
+
+    Attributes:
+        views: Of its ranks, times as `digest` tells them.
+        heard_ns: When that was new, by our monotonic clock.
+        source: The digest that it came in.
+    """
+
+    state: NodeState
+    views: tuple[RankView, ...]
+    heard_ns: int
+    source: NodeDigest
+
+
+class Exchange:
+    """Tells the other nodes what this one sees, and hears what they tell.
+
+    Args:
+        place: Which node this is, of how many.
+        meeting: Where they meet.
+    """
+
+    def __init__(self, place: NodePlace, meeting: MeetingPlace) -> None:
+        self._own, self._nnodes = place.number, place.nnodes
+        self._meeting = meeting
+        self._heard: dict[int, Heard] = {}
+        self._stamps: dict[int, int] = {}
+        self._read: dict[str, bytes] = {}
+        self._word: FirstWord | None = None
+        self._word_ns = 0
+        self._word_stamp: int | None = None
+        self._digest: NodeDigest | None = None
+        self._verdict: Verdict | None = None
+        self._trouble_since_ns = 0
+        self._wake = threading.Event()
+        self._told = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="hangcheck-nodes", daemon=True)
+        self._thread.start()
+
+    @property
+    def heard(self) -> dict[int, Heard]:
+        """The nodes of which something was heard, by their number."""
+        return dict(self._heard)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the first node, which is another, was heard lately: its verdict counts."""
+        limit_ns = SILENT_AFTER_S * NANOSECONDS
+        return bool(self._word_ns) and time.monotonic_ns() - self._word_ns < limit_ns
+
+    @property
+    def verdict_of_first(self) -> Verdict | None:
+        """What the first node told last, while it is heard."""
+        word = self._word
+        return word.verdict if word is not None and self.follows else None
+
+    def tell(self, digest: NodeDigest, verdict: Verdict | None) -> None:
+        """Have this told next.
+
+        Args:
+            digest: Of this node alone.
+            verdict: The newest; only the first node's is told.
+        """
+        self._digest, self._verdict = digest, verdict
+        self._told.clear()
+        self._wake.set()
+
+    def close(self) -> None:
+        """Tell what was asked for last, and no more; a place that does not answer is left alone."""
+        self._told.wait(LAST_WORD_S)
+        self._closing = True
+        self._wake.set()
+        self._thread.join(LAST_WORD_S)
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.wait(EVERY_S)
+            self._wake.clear()
+            try:
+                self._hear()
+                self._post()
+                self._trouble_since_ns = 0
+            except MeetingFailed as error:
+                self._note_trouble(error)
+            except Exception as error:  # noqa: BLE001 - the thread's boundary: the watch goes on
+                log.once("nodes failed", f"the nodes do not hear each other: {error!r}")
+
+    def _note_trouble(self, error: MeetingFailed) -> None:
+        now_ns = time.monotonic_ns()
+        self._trouble_since_ns = self._trouble_since_ns or now_ns
+        if now_ns - self._trouble_since_ns >= TROUBLE_AFTER_S * NANOSECONDS:
+            log.once(
+                "nodes",
+                f"the nodes do not hear each other, each gives a verdict of its own: {error}; "
+                "join them with hangcheck merge",
+            )
+
+    def _hear(self) -> None:
+        for child in self._asked():
+            data = self._meeting.look(_key(child))
+            if data is not None and data != self._read.get(_key(child)):
+                self._read[_key(child)] = data
+                self._take(child, data)
+        if self._own != FIRST:
+            self._hear_first(self._meeting.look(FIRST_KEY))
+
+    def _asked(self) -> Iterator[int]:
+        """The nodes right below, and in place of one that is silent those below it."""
+        now_ns = time.monotonic_ns()
+        asked = list(below(self._own, self._nnodes))
+        for node in asked:
+            yield node
+            heard = self._heard.get(node)
+            silent_ns = now_ns - heard.heard_ns if heard is not None else 0
+            if silent_ns > SILENT_AFTER_S * NANOSECONDS:
+                asked.extend(below(node, self._nnodes))
+
+    def _take(self, child: int, data: bytes) -> None:
+        try:
+            digest, nodes = unpack(data)
+        except BadDigest as error:
+            log.once(f"digest {child}", f"what node {child} tells is not used: {error}")
+            return
+        now_ns = time.monotonic_ns()
+        for told in nodes:
+            state = told.state
+            if not is_below(state.node, child, self._nnodes):
+                continue
+            before = self._stamps.get(state.node)
+            self._stamps[state.node] = state.stamp
+            if before not in (None, state.stamp):
+                heard_ns = now_ns - int(state.age_s * NANOSECONDS)
+                self._heard[state.node] = Heard(state, told.views, heard_ns, digest)
+
+    def _hear_first(self, data: bytes | None) -> None:
+        if data is None or data == self._read.get(FIRST_KEY):
+            return
+        self._read[FIRST_KEY] = data
+        try:
+            word = unpack_word(data)
+        except BadDigest as error:
+            log.once("first node", f"what the first node tells is not used: {error}")
+            return
+        before, self._word_stamp = self._word_stamp, word.stamp
+        if before not in (None, word.stamp):
+            self._word, self._word_ns = word, time.monotonic_ns()
+
+    def _post(self) -> None:
+        digest = self._digest
+        if digest is None:
+            return
+        now_ns = time.monotonic_ns()
+        joined = merge_digests([digest, *_aged(self._heard.values(), now_ns)])
+        data = pack(joined)
+        if len(data) > MOST_PACKED:
+            data = pack(without_evidence(joined))
+        self._meeting.post(_key(self._own), data)
+        if self._own == FIRST:
+            word = FirstWord(stamp=now_ns, verdict=self._verdict)
+            self._meeting.post(FIRST_KEY, pack(word))
+        if digest is self._digest:
+            self._told.set()
+
+
+def below(node: int, nnodes: int) -> range:
+    """Return the nodes right below one in the tree."""
+    first = node * FAN_IN + 1
+    return range(min(first, nnodes), min(first + FAN_IN, nnodes))
+
+
+def is_below(node: int, top: int, nnodes: int) -> bool:
+    """Whether a node is another one, or anywhere below it."""
+    if not 0 <= node < nnodes:
+        return False
+    while node > top:
+        node = (node - 1) // FAN_IN
+    return node == top
+
+
+def _aged(heard: Iterable[Heard], now_ns: int) -> Iterator[NodeDigest]:
+    """What was heard, as it is told further up: as old as it is by now."""
+    sources: dict[int, tuple[NodeDigest, list[NodeState]]] = {}
+    for one in heard:
+        age_s = max(0.0, (now_ns - one.heard_ns) / NANOSECONDS)
+        _, states = sources.setdefault(id(one.source), (one.source, []))
+        states.append(replace(one.state, age_s=age_s))
+    for source, states in sources.values():
+        yield replace(source, nodes=tuple(states))
+
+
+def _key(node: int) -> str:
+    return f"node-{node}"

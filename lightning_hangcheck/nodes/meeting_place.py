@@ -1,0 +1,81 @@
+"""Where processes of one job can leave each other a word: a folder, or a store that torch serves.
+
+Neither opens a port. The store is `hooks.rendezvous.places`, for it needs torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
+from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class MeetingPlace(Protocol):
+    """Keys and values that all who meet there see."""
+
+    @property
+    def where(self) -> str:
+        """The place in words, for an error's sentence."""
+
+    def post(self, key: str, value: bytes) -> None:
+        """Leave a value under a key; an older one is replaced as a whole.
+
+        Raises:
+            MeetingFailed: The place cannot be written.
+        """
+
+    def look(self, key: str) -> bytes | None:
+        """Return the value under a key at once, None while there is none.
+
+        Raises:
+            MeetingFailed: The place cannot be read.
+        """
+
+
+class FolderPlace:
+    """Files in a folder that all who meet there see."""
+
+    def __init__(self, folder: Path, largest: int = EVIDENCE_BYTES) -> None:
+        """Meet in this folder; it is made with the first value.
+
+        Args:
+            folder: Of whoever meets there alone.
+            largest: Bytes above which a value is refused.
+        """
+        self._folder = folder
+        self._largest = largest
+
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return f"folder {self._folder}"
+
+    def post(self, key: str, value: bytes) -> None:
+        """Write the file of a key in one step."""
+        path = self._folder / key
+        try:
+            make_private_folder(path.parent)
+            write_atomically(path, value)
+        except OSError as error:
+            raise MeetingFailed(
+                f"the ranks cannot meet: {path} cannot be written ({error.strerror})",
+                f"free space below {self._folder}, or make it writable",
+            ) from error
+
+    def look(self, key: str) -> bytes | None:
+        """Read the file of a key, if it exists."""
+        path = self._folder / key
+        try:
+            return read_owned(path, self._largest)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MeetingFailed(
+                f"the ranks cannot meet: {path} cannot be read ({error.strerror})",
+                "run all ranks as the same user",
+            ) from error

@@ -1,0 +1,182 @@
+"""The store that the job's own launcher serves, as a place where nodes meet.
+
+torch is needed to talk with it, so a process of its own does: `hooks.rendezvous.store_courier`. An
+answer that is late ends that process, and the next request starts another.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.isolation.command import environment_of_module, own_command
+
+MODULE = "lightning_hangcheck.hooks.rendezvous.store_courier"
+PREFIX = "lightning-hangcheck/nodes"
+CONNECTED_WITHIN_S = 20.0
+"""The first node may start later; until then there is nobody to connect to."""
+STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
+"""Importing torch takes 2 s, and many times that where a whole job does so at once."""
+ANSWERED_WITHIN_S = 10.0
+"""For what takes milliseconds."""
+AGAIN_AFTER_S = 10.0
+MOST_BYTES = 16 * 1024 * 1024
+END_LIMIT_S = 1.0
+LENGTH_BYTES = 4
+
+
+class Request(Struct, frozen=True):
+    """To the courier: leave a value under a key, or without one, say what is there."""
+
+    key: str
+    value: bytes | None = None
+
+
+class Answer(Struct, frozen=True):
+    """From the courier; the first one says that it is connected."""
+
+    value: bytes | None = None
+    trouble: str = ""
+
+
+class CourierPlace:
+    """The store of torchrun's agent on the first node.
+
+    Args:
+        host: Its host.
+        port: Its port.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = host, str(port)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._again_at = 0.0
+
+    @property
+    def where(self) -> str:
+        """The store in words."""
+        return f"torchrun's store at {':'.join(self._address)}"
+
+    def post(self, key: str, value: bytes) -> None:
+        """Set a key of the store."""
+        self._ask(Request(key, value))
+
+    def look(self, key: str) -> bytes | None:
+        """Read a key of the store."""
+        return self._ask(Request(key)).value
+
+    def close(self) -> None:
+        """End the courier, also while another thread waits for its answer."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT_S)
+
+    def _ask(self, request: Request) -> Answer:
+        process = self._process or self._start()
+        try:
+            answer = _exchange(process, request)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise self._given_up(str(error)) from error
+        if answer.trouble:
+            raise self._given_up(answer.trouble)
+        return answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if time.monotonic() < self._again_at:
+            raise MeetingFailed(f"{self.where} did not answer", "it is asked again in a moment")
+        self._process = process = subprocess.Popen(
+            own_command(MODULE, *self._address, PREFIX),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            connected = _answer(process, STARTED_WITHIN_S)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise self._given_up(str(error)) from error
+        if connected.trouble:
+            raise self._given_up(connected.trouble)
+        return process
+
+    def _given_up(self, why: str) -> MeetingFailed:
+        self.close()
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._process = None
+        self._again_at = time.monotonic() + AGAIN_AFTER_S
+        return MeetingFailed(
+            f"{self.where} cannot be used ({why})",
+            "or name a folder that all nodes see: --nodes-dir",
+        )
+
+
+def _exchange(process: subprocess.Popen[bytes], request: Request) -> Answer:
+    if process.stdin is None:
+        raise BrokenPipeError("nobody can be asked")
+    write_message(process.stdin.fileno(), msgspec.msgpack.encode(request))
+    return _answer(process, ANSWERED_WITHIN_S)
+
+
+def _answer(process: subprocess.Popen[bytes], limit_s: float) -> Answer:
+    data = read_message(process.stdout.fileno(), limit_s) if process.stdout is not None else None
+    if data is None:
+        raise BrokenPipeError("the process that talks with it has ended")
+    return msgspec.msgpack.decode(data, type=Answer)
+
+
+def write_message(descriptor: int, data: bytes) -> None:
+    """Write a message, its length first.
+
+    Raises:
+        OSError: Nobody reads it.
+    """
+    unwritten = len(data).to_bytes(LENGTH_BYTES, "big") + data
+    while unwritten:
+        unwritten = unwritten[os.write(descriptor, unwritten) :]
+
+
+def read_message(descriptor: int, limit_s: float | None) -> bytes | None:
+    """Read a message, None where no other will come.
+
+    Args:
+        descriptor: Of a pipe.
+        limit_s: Seconds to wait for it; None for ever.
+
+    Raises:
+        TimeoutError: It did not come in time.
+        OSError: It is too long, or cannot be read.
+    """
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    head = _read(descriptor, LENGTH_BYTES, deadline)
+    if head is None:
+        return None
+    length = int.from_bytes(head, "big")
+    if length > MOST_BYTES:
+        raise OSError(f"a message of {length:,} bytes; at most {MOST_BYTES:,} are read")
+    return _read(descriptor, length, deadline)
+
+
+def _read(descriptor: int, length: int, deadline: float | None) -> bytes | None:
+    parts: list[bytes] = []
+    while length:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([descriptor], [], [], left_s)[0]:
+            raise TimeoutError("no answer in time")
+        part = os.read(descriptor, length)
+        if not part:
+            return None
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
