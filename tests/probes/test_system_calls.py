@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import http.server
 import os
 import socket
@@ -19,7 +20,7 @@ from lightning_hangcheck.probes.sample import Subject, sample_all
 from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
 from lightning_hangcheck.probes.waits.file_locks import parse_lock
 from lightning_hangcheck.probes.waits.holders import with_holders
-from lightning_hangcheck.probes.waits.system_calls import calls_of
+from lightning_hangcheck.probes.waits.system_calls import CALLS, TIMESPEC, calls_of, wakes_at
 from lightning_hangcheck.reading.waits.wait_chain import FUTEXES
 
 if TYPE_CHECKING:
@@ -329,3 +330,16 @@ def test_the_calls_in_which_threads_block_are_known(machine: str) -> None:
     assert {"rt_sigsuspend", "rt_sigtimedwait"} <= names
     assert {"ppoll", "openat", "fsync", "clock_nanosleep", "restart_syscall"} <= names
     assert calls_of("some other machine") == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanoseconds", "wakes_ns"),
+    [(7, 5, 7_000_000_005), (1 << 62, 0, None), (-(1 << 62), 0, None), (9_300_000_000, 0, None)],
+)
+def test_memory_that_holds_no_moment_any_more_is_not_taken_for_one(
+    seconds: int, nanoseconds: int, wakes_ns: int | None
+) -> None:
+    """A number that no 64 bits hold could neither be saved nor told to another node."""
+    memory = ctypes.create_string_buffer(TIMESPEC.pack(seconds, nanoseconds))
+    number = next(n for n, call in CALLS.items() if call.name == "clock_nanosleep")
+    assert wakes_at(os.getpid(), number, (1, 1, ctypes.addressof(memory))) == wakes_ns

@@ -152,6 +152,7 @@ WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-g
 POLLED = struct.Struct("=ihh")  # struct pollfd
 FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
 FUTEX_PRIVATE, FUTEX_COMMAND = 128, 127
+LATEST_NS = (1 << 63) - 1  # the kernel's own clock goes no further (ktime_t)
 MONOTONIC, ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TIMER_ABSTIME: include/uapi/linux/time.h
 TIMESPEC = struct.Struct("=qq")  # struct __kernel_timespec
 WAIT_FOR_PID = 1  # P_PID: include/uapi/linux/wait.h
@@ -200,7 +201,8 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
     """Read until when a thread sleeps, as Python 3.11 and later do: until a monotonic time.
 
     Returns:
-        Nanoseconds; None for all other calls.
+        Nanoseconds; None for all other calls, and where the thread has left it meanwhile and other
+        things are in its memory.
     """
     call = CALLS.get(number)
     if call is None or call.name != "clock_nanosleep" or len(arguments) < 3:
@@ -212,7 +214,8 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
     if len(data) < TIMESPEC.size:
         return None
     seconds, nanoseconds = TIMESPEC.unpack(data)
-    return int(seconds) * NANOSECONDS + int(nanoseconds)
+    wakes_ns = int(seconds) * NANOSECONDS + int(nanoseconds)
+    return wakes_ns if seconds >= 0 and wakes_ns <= LATEST_NS else None
 
 
 def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:

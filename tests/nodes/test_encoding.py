@@ -1,0 +1,122 @@
+"""Bytes of a stranger give one clear error, whatever they are, and take no more than allowed."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from cases import IN_BARRIER, IN_LOAD, job, rank
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from lightning_hangcheck.nodes import encoding
+from lightning_hangcheck.nodes.digest import NodeDigest, RankDigest, digest_of
+from lightning_hangcheck.nodes.encoding import MARK, BadDigest, FirstWord, pack, unpack, unpack_word
+from lightning_hangcheck.nodes.stack_tree import StackTree
+
+DIGEST = digest_of(job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4), 1, 7)
+PACKED = pack(DIGEST)
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(BadDigest) as caught:
+        unpack(data)
+    return str(caught.value)
+
+
+def with_state(**fields: Any) -> bytes:
+    return pack(replace(DIGEST, nodes=(replace(DIGEST.nodes[0], **fields),)))
+
+
+def with_first_rank(**fields: Any) -> bytes:
+    first, *others = DIGEST.nodes[0].ranks
+    return with_state(ranks=(RankDigest(replace(first.view, **fields), first.leaves), *others))
+
+
+@given(st.binary(max_size=400))
+def test_bytes_of_any_kind_are_refused(data: bytes) -> None:
+    for one in (data, MARK + data, MARK + zlib.compress(data)):
+        assert refusal(one)
+
+
+@given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_refused_or_changes_nothing(at: int, by: int) -> None:
+    """The checksum of zlib tells; a few of its bits mean nothing."""
+    changed = bytearray(PACKED)
+    changed[at] ^= by
+    with suppress(BadDigest):
+        assert unpack(bytes(changed))[0] == DIGEST
+
+
+JSON_LIKE = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = st.dictionaries(st.sampled_from(["version", "nodes", "tree", "stamp"]), JSON_LIKE)
+
+
+@given(FIELDS)
+def test_a_digest_of_odd_parts_is_refused_or_says_nothing_odd(fields: dict[str, Any]) -> None:
+    data = MARK + zlib.compress(msgspec.msgpack.encode(fields))
+    try:
+        digest, nodes = unpack(data)
+    except BadDigest:
+        return
+    assert digest.version == 1
+    assert len(nodes) == len(digest.nodes)
+
+
+def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MOST_UNPACKED", 100_000)
+    assert "bytes unpacked" in refusal(MARK + zlib.compress(bytes(1_000_000)))
+
+
+def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MOST_PACKED", len(PACKED) - 1)
+    assert "at most" in refusal(PACKED)
+
+
+def test_stacks_that_would_fill_the_memory_are_refused_before_they_are_built() -> None:
+    frames = DIGEST.tree.frames[:1]
+    chain = StackTree(frames, tuple(range(5_000)), (0,) * 5_000)
+    assert "frames" in refusal(pack(NodeDigest(tree=chain)))
+
+
+@pytest.mark.parametrize("tree", [StackTree((), (5,), (0,)), StackTree((), (0,), (0,))])
+def test_a_tree_that_names_what_is_not_there_is_refused(tree: StackTree) -> None:
+    assert "not there" in refusal(pack(NodeDigest(tree=tree)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        with_state(node=-1),
+        with_state(world_size=1 << 40),
+        with_state(age_s=-1.0),
+        with_state(age_s=math.nan),
+        with_first_rank(rank=1 << 40),
+        with_first_rank(silent_for_s=math.inf),
+        with_first_rank(idle_for_s=-1.0),
+        with_first_rank(processes=()),
+        pack(replace(DIGEST, nodes=DIGEST.nodes * 2)),
+    ],
+)
+def test_what_cannot_be_is_refused(data: bytes) -> None:
+    assert refusal(data)
+
+
+def test_another_version_says_what_to_do() -> None:
+    assert "install the same lightning-hangcheck" in refusal(pack(replace(DIGEST, version=2)))
+
+
+def test_what_the_first_node_says_is_read_as_strictly() -> None:
+    word = FirstWord(stamp=3)
+    assert unpack_word(pack(word)) == word
+    with pytest.raises(BadDigest):
+        unpack_word(PACKED[:-9])
