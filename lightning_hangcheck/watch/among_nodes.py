@@ -23,6 +23,7 @@ from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.reading.wording import name_ranks
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc, utc
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
@@ -237,7 +238,7 @@ def _silent_s(heard: Heard, now_ns: int) -> float:
 
 def _silent_node(heard: Heard, now_ns: int) -> Gap:
     ranks = [view.rank for view in heard.views]
-    which = f"node {heard.state.node}" + (f" (ranks {format_ranks(ranks)})" if ranks else "")
+    which = f"node {heard.state.node}" + (f" ({name_ranks(ranks)})" if ranks else "")
     return Gap(
         which,
         None,

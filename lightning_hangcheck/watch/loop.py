@@ -240,7 +240,7 @@ class Watcher:
         """Tell the other nodes how things are here, and take what the first one says of all."""
         if looked or nodes.is_due(now_ns):
             nodes.tell(self._own_case(self.roster.round, now_ns), self._publisher.newest)
-        if self._shutdown.asked is None:
+        if self.shutdown.asked is None:
             nodes.notice_silence(now_ns)
         verdict = nodes.news()
         if verdict is None:

@@ -1,0 +1,104 @@
+"""What the first node makes of the others: their ranks, their silence, their absence."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, job, rank
+from msgspec.structs import replace
+from processes import until
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.gather.case_building import ELSEWHERE
+from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.model.beat import Beat, CheckpointMark
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.exchange import SILENT_AFTER_S
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.watch.among_nodes import AmongNodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from lightning_hangcheck.model.case import Case
+
+GAP = Gap("ranks 2-3", None, ELSEWHERE, "other_nodes")
+MARK = Beat(pid=102, step=120, checkpoint=CheckpointMark(5, "Model created", ""))
+FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
+HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS, gaps=(GAP,))
+THERE = job(rank(2, IN_BARRIER, beat=MARK), rank(3, IN_LOAD), **FACTS)
+
+
+def now(case: Case, later_s: float = 0.0) -> Case:
+    """The case as if taken at this moment, or so much later."""
+    return rebased(case, time.monotonic_ns() + int(later_s * SECOND) - NOW_NS)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[AmongNodes]]:
+    """Two nodes that meet in a folder."""
+    places = [NodePlace(number=n, nnodes=2) for n in range(2)]
+    meeting = FolderPlace(tmp_path / "meet")
+    both = [AmongNodes(one, meeting, time.monotonic_ns()) for one in places]
+    with closing(both[0]), closing(both[1]):
+        yield both
+
+
+def tell_until(nodes: list[AmongNodes], done: Callable[[], object]) -> None:
+    def told() -> object:
+        for node, case in zip(nodes, (HERE, THERE), strict=True):
+            node.tell(now(case), None)
+        return done()
+
+    until(told, "the nodes to hear each other")
+
+
+def hears(nodes: list[AmongNodes]) -> bool:
+    return len(nodes[0].join(now(HERE)).ranks) == 4
+
+
+def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None:
+    assert judge(HERE).culprits == ()
+    tell_until(nodes, lambda: hears(nodes))
+    case = nodes[0].join(now(HERE))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.nnodes) == ("hang", (3,), 2)
+    assert case.gaps == ()
+
+
+def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
+    nodes: list[AmongNodes],
+) -> None:
+    tell_until(nodes, lambda: nodes[1].follows)
+    assert nodes[1].join(THERE) == THERE
+    assert not nodes[0].follows
+
+
+def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
+    nodes: list[AmongNodes],
+) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    case = nodes[0].join(now(HERE, SILENT_AFTER_S + 25.0))
+    (gap,) = case.gaps
+    assert [view.rank for view in case.ranks] == [0, 1]
+    assert gap.what == "node 1 (ranks 2-3)"
+    assert gap.why.startswith("has not been heard for ")
+    assert gap.why.endswith("last known there: checkpoint 5 (Model created), step 120")
+
+
+def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]) -> None:
+    early, late = (nodes[0].join(now(HERE, later_s)) for later_s in (0.0, SILENT_AFTER_S))
+    assert (early.run.absent_nodes, early.gaps) == ((), (GAP,))
+    assert late.run.absent_nodes == (1,)
+    assert [gap.what for gap in late.gaps] == ["node 1"]
+
+
+def test_ranks_of_another_round_are_left_out(nodes: list[AmongNodes]) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    later = now(replace(HERE, run=replace(HERE.run, round=1)))
+    assert [view.rank for view in nodes[0].join(later).ranks] == [0, 1]
