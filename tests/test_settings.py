@@ -44,6 +44,7 @@ def test_every_option_has_a_variable() -> None:
         "prometheus": "/metrics/job.prom",
         "if_done": "reuse",
         "price": "0.89/h",
+        "nodes_dir": "/shared/meet",
     }
     environment = {PREFIX + name.upper(): examples.get(name, "7.5") for name in NAMES}
     settings = from_environment(environment)
@@ -61,6 +62,7 @@ def test_every_option_has_a_variable() -> None:
         prometheus="/metrics/job.prom",
         if_done="reuse",
         price="0.89/h",
+        nodes_dir="/shared/meet",
         **{name: 7.5 for name in NAMES if name not in examples},
     )
 

@@ -42,6 +42,7 @@ RUN_OPTIONS = {
     "--prometheus": (None, "job.prom", "job.prom"),
     "--if-done": ("ask", "reuse", "reuse"),
     "--price": (None, "0.89/h", "0.89/h"),
+    "--nodes-dir": (None, "/shared/meet", "/shared/meet"),
 }
 """Option: its default, a text to give it, and the value which that text means."""
 
