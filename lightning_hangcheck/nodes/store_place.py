@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
+from lightning_hangcheck.machine.room import require_room
 
 MODULE = "lightning_hangcheck.hooks.rendezvous.store_courier"
 PREFIX = "lightning-hangcheck/nodes"
@@ -27,6 +28,8 @@ STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
 ANSWERED_WITHIN_S = 10.0
 """For what takes milliseconds."""
 AGAIN_AFTER_S = 10.0
+TASKS = 4
+"""Threads of a process that loads torch with one computing thread."""
 MOST_BYTES = 16 * 1024 * 1024
 END_LIMIT_S = 1.0
 LENGTH_BYTES = 4
@@ -93,14 +96,15 @@ class CourierPlace:
     def _start(self) -> subprocess.Popen[bytes]:
         if time.monotonic() < self._again_at:
             raise MeetingFailed(f"{self.where} did not answer", "it is asked again in a moment")
-        self._process = process = subprocess.Popen(
-            own_command(MODULE, *self._address, PREFIX),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        )
         try:
+            require_room(TASKS)
+            self._process = process = subprocess.Popen(
+                own_command(MODULE, *self._address, PREFIX),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            )
             connected = _answer(process, STARTED_WITHIN_S)
         except (OSError, msgspec.MsgspecError) as error:
             raise self._given_up(str(error)) from error

@@ -59,6 +59,7 @@ class AmongNodes:
         self._began_ns = now_ns
         self._told_ns = 0
         self._relayed: Verdict | None = None
+        self._unjoinable = False
         self._looked_ns: dict[int, int] = {}
 
     @property
@@ -105,8 +106,16 @@ class AmongNodes:
         Args:
             own: Case of the ranks of this node.
         """
-        if self._place.number != FIRST:
+        if self._place.number != FIRST or self._unjoinable:
             return own
+        try:
+            return self._joined(own)
+        except Exception as error:  # noqa: BLE001 - others' facts must not end the watch of ours
+            self._unjoinable = True
+            log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
+            return own
+
+    def _joined(self, own: Case) -> Case:
         heard, now_ns = self._exchange.heard, own.taken_ns
         silent = {node: one for node, one in heard.items() if _silent_s(one, now_ns)}
         there = [one for node, one in heard.items() if node not in silent]

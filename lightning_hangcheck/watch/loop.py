@@ -90,6 +90,11 @@ class Watcher:
         self._limits = patience_of(settings)
         self._schedule = Schedule(settings.look_after, figures_of(self._limits))
 
+    @property
+    def follows(self) -> bool:
+        """Whether the first one of several nodes judges for this one, too."""
+        return self._nodes is not None and self._nodes.follows
+
     def tick(self) -> None:
         """Read everything once, act on it, and wait for the next reading."""
         now_ns = time.monotonic_ns()
@@ -255,7 +260,7 @@ class Watcher:
 
     def _judge(self, now_ns: int, *, closer: bool = False) -> None:
         """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
-        if self._nodes is not None and self._nodes.follows:
+        if self.follows:
             return
         from lightning_hangcheck.diagnosis import judge
 
@@ -277,7 +282,7 @@ class Watcher:
 
     def _notice_recovery(self, now_ns: int) -> None:
         """Wait a little after the first progress: it may be that of ranks that are asked to end."""
-        if self._nodes is not None and self._nodes.follows:
+        if self.follows:
             return
         standing = self.alarm.standing
         culprits = standing.culprits if standing is not None else ()

@@ -193,14 +193,17 @@ class Service:
         self._saved.set()
 
     def _tell_of_hang(self, *, at_once: bool = False) -> None:
-        """Tell it once its evidence is saved; storage that does not answer is not waited for."""
+        """Tell it once its evidence is saved; storage that does not answer is not waited for.
+
+        Of several nodes only the first one alerts anybody else.
+        """
         if self._to_tell_by is None:
             return
         if at_once or self._saved.is_set() or time.monotonic() >= self._to_tell_by:
             self._to_tell_by = None
             self._saved.clear()
             send(sys.stdout.buffer, self._proven)
-            if self._proven_by is not None:
+            if self._proven_by is not None and not self._watcher.follows:
                 run_dir = str(self._publisher.folder.path)
                 self._alerting.tell(self._proven_by, run_dir, self._saved_as)
 
