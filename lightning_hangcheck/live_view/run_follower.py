@@ -31,7 +31,8 @@ STAT_LIMIT_S = 1.0
 FOLDER_SHARE = 100
 """A folder that takes 10 ms to read is read once a second at most: 1 % of a core."""
 GONE_AFTER_S = 3.0
-"""The session of a run goes away a moment before its end is written down."""
+"""At a run's start its watcher has yet to come, and at its end ranks, watcher and session go one
+after the other."""
 QUIET_FOLDER_S = 600.0
 """A run of another machine is only its folder here; one in which nothing is new for so long ends
 the view, which in a script would else never end."""
@@ -69,7 +70,8 @@ class RunFollower:
         self._gpus = GpuReader()
         self._parts: SavedParts | None = None
         self._read_again_at = 0.0
-        self._here_at: float | None = None
+        self._alive_at: float | None = None
+        self._watched = False
 
     def read(self) -> RunNow:
         """Read the run as it is now.
@@ -79,8 +81,9 @@ class RunFollower:
                 read and nothing of it runs here. Later ones show what was read before.
         """
         job = self._job.read()
-        if job.here:
-            self._here_at = time.monotonic()
+        if job.watched or job.ranks or (job.here and self._alive_at is None):
+            self._alive_at = time.monotonic()
+        self._watched = self._watched or job.watched
         parts = self._folder_parts(job)
         gpus = self._gpus.read([one.beat.pid for one in job.ranks])
         over = self._over(job, parts)
@@ -98,7 +101,7 @@ class RunFollower:
         return RunNow(
             shown_folder=self._shown_folder,
             at=datetime.now(timezone.utc),
-            status=_status(job, record),
+            status=_status(job, record, watched_before=self._watched),
             command="" if record is None else record.command,
             over=over,
             verdict=verdict,
@@ -112,7 +115,7 @@ class RunFollower:
 
     def _folder_parts(self, job: RunningJob) -> SavedParts:
         """Read the folder where it changed since, and not too often but at the end of the run."""
-        ending = self._here_at is not None and not job.here
+        ending = self._alive_at is not None and not (job.watched or job.ranks)
         if self._parts is not None and not ending and time.monotonic() < self._read_again_at:
             return self._parts
         began_s = time.process_time()
@@ -140,11 +143,9 @@ class RunFollower:
         record = parts.record
         if record is not None and record.ended_at is not None:
             return _ended(record, record.ended_at)
-        if job.here and (job.watched or job.ranks):
-            return ""
-        if self._here_at is not None:
-            gone_s = time.monotonic() - self._here_at
-            return LEFT if job.here or gone_s >= GONE_AFTER_S else ""
+        if self._alive_at is not None:
+            gone_s = time.monotonic() - self._alive_at
+            return LEFT if gone_s >= GONE_AFTER_S else ""
         if record is not None and socket.gethostname() in record.nodes:
             return LEFT
         quiet_s = time.time() - parts.changed_at
@@ -187,7 +188,7 @@ def _ended(record: RunRecord, ended_at: str) -> str:
     return f"the run has ended{after}{code}"
 
 
-def _status(job: RunningJob, record: RunRecord | None) -> str:
+def _status(job: RunningJob, record: RunRecord | None, *, watched_before: bool) -> str:
     if not job.here:
         return ELSEWHERE
     world = record.world_size if record is not None else 0
@@ -196,7 +197,8 @@ def _status(job: RunningJob, record: RunRecord | None) -> str:
         if world
         else several(len(job.ranks), "rank")
     )
-    unwatched = "" if job.watched else "; its watcher is gone, so nobody judges it"
+    gone = "its watcher is gone" if watched_before else "no watcher is there"
+    unwatched = "" if job.watched else f"; {gone}, so nobody judges it"
     return f"{count} {'runs' if len(job.ranks) == 1 else 'run'} here{unwatched}"
 
 
