@@ -15,6 +15,7 @@ DISTINCT_FILES = 65_536
 PACKAGE = __name__.partition(".")[0]
 PARTS = frozenset(
     (
+        "alerts",
         "attach",
         "cli",
         "diagnosis",
@@ -25,8 +26,10 @@ PARTS = frozenset(
         "isolation",
         "launch",
         "ledger",
+        "live_view",
         "machine",
         "model",
+        "nodes",
         "observe",
         "planning",
         "probes",

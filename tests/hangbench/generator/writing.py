@@ -187,6 +187,8 @@ def _due(one: Composition, words: dict[str, str]) -> str:
         parts.append(f"{run}.read == {8 * int(words['at']) + 4}")
     elif one.place in ("forward", "step", "callback", "backward", "optimizer"):
         parts.append(f"{run}.step == {words['at']}")
+    elif one.place == "sanity":
+        parts.append("self.trainer.sanity_checking")
     elif one.place == "validation" and one.framework == "lightning":
         parts.append("index == 1")
     elif one.place == "validation" and one.framework == "huggingface":
