@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from lightning_hangcheck.alerts.asked_for import Errand
 from lightning_hangcheck.alerts.hang_command import COMMAND_LIMIT_S, run_hang_command
 from lightning_hangcheck.alerts.notifying import NOTIFY_LIMIT_S, notify
 from lightning_hangcheck.alerts.telemetry import TELEMETRY_LIMIT_S, send
+from lightning_hangcheck.probes.proc.process_tree import descendants
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -70,7 +72,18 @@ def main() -> None:
     signal.alarm(round(ERRAND_LIMIT_S))
     for ending in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(ending, _leave)
-    run_errand(msgspec.json.decode(sys.stdin.buffer.read(), type=Errand))
+    try:
+        run_errand(msgspec.json.decode(sys.stdin.buffer.read(), type=Errand))
+    except SystemExit:
+        _end_what_runs()
+        raise
+
+
+def _end_what_runs() -> None:
+    """Told to leave while it starts the command, nobody but the kernel knows of that yet."""
+    for ref in descendants(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(ref.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
