@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 REPLACEMENTS = 3
 
 
+SIDECAR = "lightning_hangcheck.watch.sidecar"
+
+
 def sidecar_pid(file: Path, other_than: set[int]) -> int | None:
     try:
         pid = decode(file.read_bytes(), SidecarFacts, str(file)).pid
@@ -43,8 +47,12 @@ def sidecar_pid(file: Path, other_than: set[int]) -> int | None:
 
 def sidecars_below(pid: int) -> list[int]:
     mark = os.environ["HANGCHECK_TEST_SESSION"]
-    below = (process for process in marked_processes(mark) if process.ppid() == pid)
-    return [child.pid for child in below if "lightning_hangcheck.watch.sidecar" in child.cmdline()]
+    found = []
+    for process in marked_processes(mark):
+        with suppress(psutil.NoSuchProcess):
+            if process.ppid() == pid and SIDECAR in process.cmdline():
+                found.append(process.pid)
+    return found
 
 
 @pytest.mark.real
