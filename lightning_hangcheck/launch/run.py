@@ -55,9 +55,8 @@ if TYPE_CHECKING:
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
 POLL_S = 0.2
-DISK_LIMIT_S = 5.0
-"""The command waits for this only where storage does not answer. A disk that works was seen to take
-over a second where 25 processes wanted two cores, and a run must not lose its folder by that."""
+DISK_LIMIT_S = 1.0
+"""The command waits for this; a second is what a user does not notice beside the start of torch."""
 
 
 def run_command(
