@@ -28,7 +28,7 @@ STOPPED = "import os, signal; print('ready', os.getpid(), flush=True); os.kill(o
 def test_closing_the_terminal_of_the_session_that_we_lead(program: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, run_words([sys.executable, "-c", program]))
     try:
-        terminal.until_shown("ready")
+        terminal.until_shown("ready ")
         until(lambda: (tmp_path / "run" / "run.json").exists(), "the run folder")
         below = terminal.below()
         (command,) = [one for one in below if program in one.cmdline()]
@@ -47,7 +47,7 @@ def test_below_a_shell_the_terminals_own_word_is_enough(tmp_path: Path) -> None:
     words = shlex.join(run_words([sys.executable, "-c", SLEEPS]))
     terminal = Terminal(tmp_path, ["bash", "-c", f"{words}; true"])
     try:
-        terminal.until_shown("ready")
+        terminal.until_shown("ready ")
         below = terminal.below()
         terminal.close()
         until(lambda: not any(map(is_alive, below)), "everybody to end")
