@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -115,7 +116,7 @@ def try_ranks(
             stderr=complaints,
             env=dict(environment),
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=partial(_end_with_parent, os.getpid()),
         )
         try:
             trial = _listen(launcher, limits or Limits())
@@ -192,6 +193,8 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
         launcher.stdout.close()
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent_pid: int) -> None:
     """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it was gone before that: nobody would ask
+        os._exit(1)
