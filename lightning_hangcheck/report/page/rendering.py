@@ -49,33 +49,25 @@ def render_page(facts: PageFacts) -> str:
     """
     verdict = facts.verdict
     graph = wait_graph(verdict, facts.groups)
-    style, script = _part("page.css"), _part("page.js")
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            verdict=verdict,
-            facts=facts,
-            style=style,
-            script=script,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-            first=first_lines(facts),
-            graph=draw_graph(graph) if graph.nodes else None,
-            timeline=timeline(facts),
-            steps=step_table(facts),
-            grids=collective_grids(facts),
-            trees=stack_trees(verdict),
-            diff=stack_diff(verdict),
-            processes=shown_processes(facts),
-            kernel_rows=kernel_rows(facts),
-            differences=differences(facts),
-            identities=identities(facts),
-            evidence=verdict.evidence[:MOST_EVIDENCE],
-            gaps=list(gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
-            issue=issue_text(facts)[:LONGEST_COPIED],
-            prompt=prompt_text(facts)[:LONGEST_COPIED],
-        )
+    return _render(
+        "page",
+        verdict=verdict,
+        facts=facts,
+        first=first_lines(facts),
+        graph=draw_graph(graph) if graph.nodes else None,
+        timeline=timeline(facts),
+        steps=step_table(facts),
+        grids=collective_grids(facts),
+        trees=stack_trees(verdict),
+        diff=stack_diff(verdict),
+        processes=shown_processes(facts),
+        kernel_rows=kernel_rows(facts),
+        differences=differences(facts),
+        identities=identities(facts),
+        evidence=verdict.evidence[:MOST_EVIDENCE],
+        gaps=list(gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
+        issue=issue_text(facts)[:LONGEST_COPIED],
+        prompt=prompt_text(facts)[:LONGEST_COPIED],
     )
 
 
@@ -85,16 +77,21 @@ def render_follower(run_id: str) -> str:
     Args:
         run_id: What to call the run.
     """
-    style, script = _part("follower.css"), _part("follower.js")
+    return _render("follower", run_id=run_id)
+
+
+def _render(name: str, **facts: object) -> str:
+    """Fill a template, which lets the browser take its own style and script alone."""
+    style, script = _part(f"{name}.css"), _part(f"{name}.js")
     return (
         _environment()
-        .get_template("follower.html.jinja")
+        .get_template(f"{name}.html.jinja")
         .render(
-            run_id=run_id,
             style=style,
             script=script,
             style_hash=_hash(style),
             script_hash=_hash(script),
+            **facts,
         )
     )
 
