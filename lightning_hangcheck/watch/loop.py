@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.alarm import Telling
-    from lightning_hangcheck.watch.among_nodes import AmongNodes
+    from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
     from lightning_hangcheck.watch.publishing import Publisher
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 

@@ -22,7 +22,6 @@ from lightning_hangcheck.session.run_folders import (
 )
 from lightning_hangcheck.session.session import Session, taken_sessions_folder
 from lightning_hangcheck.watch.alerting import Alerting
-from lightning_hangcheck.watch.among_nodes import among_nodes, why_there
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.messages import (
     CommandEnded,
@@ -34,6 +33,8 @@ from lightning_hangcheck.watch.messages import (
 )
 from lightning_hangcheck.watch.metrics_keeper import MetricsKeeper
 from lightning_hangcheck.watch.note_keeper import NoteKeeper
+from lightning_hangcheck.watch.other_nodes.among_nodes import among_nodes
+from lightning_hangcheck.watch.other_nodes.meeting_choice import why_there
 from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
 from lightning_hangcheck.watch.ranks.run_ledger import RunLedger

@@ -19,7 +19,7 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.exchange import SILENT_AFTER_S
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.watch.among_nodes import AmongNodes
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

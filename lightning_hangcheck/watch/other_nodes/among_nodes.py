@@ -6,31 +6,19 @@ all nodes. A node that does not hear the first one judges its own ranks, as it w
 
 from __future__ import annotations
 
-import hashlib
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from lightning_hangcheck import log
-from lightning_hangcheck.gather.case_building import ELSEWHERE
-from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
-from lightning_hangcheck.model.case import Case, RunFacts
-from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.nodes.digest import TAKEN_NS, digest_of
-from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.reading.wording import name_ranks
-from lightning_hangcheck.text.moments import NANOSECONDS, read_utc, utc
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
+from lightning_hangcheck.watch.other_nodes.meeting_choice import meeting_of
+from lightning_hangcheck.watch.other_nodes.silent_nodes import absent_nodes, silent_node, silent_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import MeetingPlace
@@ -117,30 +105,23 @@ class AmongNodes:
 
     def _joined(self, own: Case) -> Case:
         heard, now_ns = self._exchange.heard, own.taken_ns
-        silent = {node: one for node, one in heard.items() if _silent_s(one, now_ns)}
-        there = [one for node, one in heard.items() if node not in silent]
-        started = own.run.local_world_size is not None
-        cases = [_case_of(one, own) for one in there if started and _belongs(one, own)]
-        joined = merge_cases([NodeCase("node 0", own), *cases], own.run.run_id) if cases else own
+        silent = {node: one for node, one in heard.items() if silent_s(one, now_ns)}
+        joined = join_heard(own, [one for node, one in heard.items() if node not in silent])
         absent = tuple(node for node in range(1, self._place.nnodes) if node not in heard)
-        gaps = [_silent_node(one, now_ns) for one in silent.values()]
+        gaps = [silent_node(one, now_ns) for one in silent.values()]
         waited_s = (now_ns - self._began_ns) / NANOSECONDS
         if absent and waited_s >= SILENT_AFTER_S:
-            gaps.append(self._absent_nodes(absent, waited_s))
+            gaps.append(absent_nodes(absent, waited_s, self._meeting.where))
         else:
             absent = ()
-        return replace(
-            joined,
-            gaps=(*(gap for gap in joined.gaps if not gaps or gap.why != ELSEWHERE), *gaps),
-            run=_run_facts(own.run, joined.run, absent, self._place.nnodes),
-        )
+        return with_unheard(own, joined, absent, gaps, self._place.nnodes)
 
     def elsewhere(self, now_ns: int) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
         return {
             view.rank: one.heard_ns - int(view.silent_for_s * NANOSECONDS)
             for one in self._exchange.heard.values()
-            if not _silent_s(one, now_ns)
+            if not silent_s(one, now_ns)
             for view in one.views
         }
 
@@ -149,8 +130,8 @@ class AmongNodes:
         if self._place.number != FIRST:
             return
         for node, one in self._exchange.heard.items():
-            if _silent_s(one, now_ns):
-                gap = _silent_node(one, now_ns)
+            if silent_s(one, now_ns):
+                gap = silent_node(one, now_ns)
                 log.once(f"node {node} {one.state.stamp}", f"{gap.what} {gap.why}")
 
     def close(self) -> None:
@@ -159,112 +140,14 @@ class AmongNodes:
         if isinstance(self._meeting, CourierPlace):
             self._meeting.close()
 
-    def _absent_nodes(self, absent: Iterable[int], waited_s: float) -> Gap:
-        numbers = format_ranks(absent)
-        return Gap(
-            f"node{'s' if ',' in numbers or '-' in numbers else ''} {numbers}",
-            None,
-            f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck run "
-            f"watches there, or it does not reach {self._meeting.where}",
-            "other_nodes",
-        )
-
 
 def among_nodes(session: Session, settings: Settings, now_ns: int) -> AmongNodes | None:
     """Join the other nodes of the job; None where there are none, or no place to meet."""
     place = session.facts.node
-    meeting = _meeting(place, settings) if place is not None else None
+    meeting = meeting_of(place, settings) if place is not None else None
     if place is None or meeting is None:
         return None
     return AmongNodes(place, meeting, now_ns)
-
-
-def why_there(session: Session, settings: Settings) -> str:
-    """Say for run.json where this job's nodes meet, and why; empty for a job of one node."""
-    place = session.facts.node
-    if place is None:
-        return ""
-    which = f"this is node {place.number} of {place.nnodes}"
-    meeting = _meeting(place, settings)
-    if meeting is None:
-        return f"nowhere: torchrun serves no store that its command names, no --nodes-dir; {which}"
-    why = "--nodes-dir names it" if settings.nodes_dir else "the command names it, no --nodes-dir"
-    return f"{meeting.where}: {why}; {which}"
-
-
-def _meeting(place: NodePlace, settings: Settings) -> MeetingPlace | None:
-    if settings.nodes_dir is not None:
-        # two jobs may be given one folder
-        job = hashlib.sha256(f"{place.host}:{place.port}:{place.nnodes}".encode()).hexdigest()[:12]
-        return FolderPlace(Path(settings.nodes_dir).absolute() / f"hangcheck-{job}", MOST_PACKED)
-    return CourierPlace(place.host, place.port) if place.host else None
-
-
-def _belongs(heard: Heard, own: Case) -> bool:
-    """Whether a launcher has numbered its ranks, and they are of the round that we see."""
-    state = heard.state
-    return state.local_world_size is not None and state.round == own.run.round
-
-
-def _case_of(heard: Heard, own: Case) -> NodeCase:
-    """What another node told, as its case would be: on our clocks, of our command."""
-    state = heard.state
-    age_s = max(0.0, (own.taken_ns - heard.heard_ns) / NANOSECONDS)
-    told = Case(
-        run=RunFacts(
-            run_id=own.run.run_id,
-            command=own.run.command,
-            started_at=own.run.started_at,
-            world_size=state.world_size or own.run.world_size,
-            nnodes=own.run.nnodes,
-            local_world_size=state.local_world_size,
-        ),
-        taken_at=utc(read_utc(own.taken_at) - timedelta(seconds=age_s)),
-        taken_ns=TAKEN_NS,
-        ranks=heard.views,
-        gaps=state.gaps,
-        code=state.code,
-        limits=own.limits,
-    )
-    return NodeCase(f"node {state.node}", told)
-
-
-def _run_facts(own: RunFacts, joined: RunFacts, absent: tuple[int, ...], nnodes: int) -> RunFacts:
-    return replace(
-        own,
-        world_size=joined.world_size,
-        local_world_size=joined.local_world_size,
-        nnodes=max(nnodes, joined.nnodes),
-        absent_nodes=absent,
-    )
-
-
-def _silent_s(heard: Heard, now_ns: int) -> float:
-    """Seconds since a node was heard; 0 where they are few, or its job has ended."""
-    silent_s = (now_ns - heard.heard_ns) / NANOSECONDS
-    return silent_s if silent_s >= SILENT_AFTER_S and not heard.state.ended else 0.0
-
-
-def _silent_node(heard: Heard, now_ns: int) -> Gap:
-    ranks = [view.rank for view in heard.views]
-    which = f"node {heard.state.node}" + (f" ({name_ranks(ranks)})" if ranks else "")
-    return Gap(
-        which,
-        None,
-        f"has not been heard for {_silent_s(heard, now_ns):.0f} s: its host is down, the network "
-        f"is cut, or its sidecar is dead{_last_known(heard.views)}",
-        "other_nodes",
-    )
-
-
-def _last_known(views: Iterable[RankView]) -> str:
-    """The furthest that its ranks were known to be."""
-    marks = [view.beat.checkpoint for view in views if view.beat and view.beat.checkpoint]
-    steps = [view.beat.step for view in views if view.beat and view.beat.step is not None]
-    mark = max(marks, key=lambda one: one.number, default=None)
-    known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
-    known += [f"step {max(steps)}"] if steps else []
-    return f"; last known there: {', '.join(known)}" if known else ""
 
 
 def _newest_sample_ns(heard: Heard) -> int:

@@ -1,0 +1,90 @@
+"""What other nodes tell becomes part of the case of this one. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.gather.case_building import ELSEWHERE
+from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.model.case import Case, RunFacts
+from lightning_hangcheck.nodes.digest import TAKEN_NS
+from lightning_hangcheck.text.moments import NANOSECONDS, read_utc, utc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.model.evidence import Gap
+    from lightning_hangcheck.nodes.exchange import Heard
+
+
+def join_heard(own: Case, heard: Iterable[Heard]) -> Case:
+    """Return the case of this node with the ranks of others.
+
+    Args:
+        own: Case of the ranks of this node.
+        heard: What those told that are not silent; what is of another round is left out.
+    """
+    started = own.run.local_world_size is not None
+    cases = [_case_of(one, own) for one in heard if started and _belongs(one, own)]
+    return merge_cases([NodeCase("node 0", own), *cases], own.run.run_id) if cases else own
+
+
+def with_unheard(
+    own: Case, joined: Case, absent: tuple[int, ...], gaps: Sequence[Gap], nnodes: int
+) -> Case:
+    """Return the joined case with what is not heard of other nodes.
+
+    Args:
+        own: Case of the ranks of this node.
+        joined: The same with the ranks of others.
+        absent: Nodes of which nobody has heard anything for too long.
+        gaps: What is to be said of them, and of those that fell silent.
+        nnodes: Nodes of the job.
+    """
+    return replace(
+        joined,
+        gaps=(*(gap for gap in joined.gaps if not gaps or gap.why != ELSEWHERE), *gaps),
+        run=_run_facts(own.run, joined.run, absent, nnodes),
+    )
+
+
+def _belongs(heard: Heard, own: Case) -> bool:
+    """Whether a launcher has numbered its ranks, and they are of the round that we see."""
+    state = heard.state
+    return state.local_world_size is not None and state.round == own.run.round
+
+
+def _case_of(heard: Heard, own: Case) -> NodeCase:
+    """What another node told, as its case would be: on our clocks, of our command."""
+    state = heard.state
+    age_s = max(0.0, (own.taken_ns - heard.heard_ns) / NANOSECONDS)
+    told = Case(
+        run=RunFacts(
+            run_id=own.run.run_id,
+            command=own.run.command,
+            started_at=own.run.started_at,
+            world_size=state.world_size or own.run.world_size,
+            nnodes=own.run.nnodes,
+            local_world_size=state.local_world_size,
+        ),
+        taken_at=utc(read_utc(own.taken_at) - timedelta(seconds=age_s)),
+        taken_ns=TAKEN_NS,
+        ranks=heard.views,
+        gaps=state.gaps,
+        code=state.code,
+        limits=own.limits,
+    )
+    return NodeCase(f"node {state.node}", told)
+
+
+def _run_facts(own: RunFacts, joined: RunFacts, absent: tuple[int, ...], nnodes: int) -> RunFacts:
+    return replace(
+        own,
+        world_size=joined.world_size,
+        local_world_size=joined.local_world_size,
+        nnodes=max(nnodes, joined.nnodes),
+        absent_nodes=absent,
+    )
