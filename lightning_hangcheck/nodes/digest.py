@@ -75,7 +75,7 @@ class NodeDigest(Struct, frozen=True, kw_only=True):
     """
 
     version: int = 1
-    nodes: tuple[NodeState, ...] = ()
+    nodes: tuple[NodeState, ...]
     tree: StackTree = StackTree()
 
 

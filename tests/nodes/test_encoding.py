@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -39,6 +39,7 @@ def with_first_rank(**fields: Any) -> bytes:
 
 
 @given(st.binary(max_size=400))
+@example(b"\x80")  # an empty map of msgpack
 def test_bytes_of_any_kind_are_refused(data: bytes) -> None:
     for one in (data, MARK + data, MARK + zlib.compress(data)):
         assert refusal(one)
@@ -85,12 +86,12 @@ def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.Mo
 def test_stacks_that_would_fill_the_memory_are_refused_before_they_are_built() -> None:
     frames = DIGEST.tree.frames[:1]
     chain = StackTree(frames, tuple(range(5_000)), (0,) * 5_000)
-    assert "frames" in refusal(pack(NodeDigest(tree=chain)))
+    assert "frames" in refusal(pack(NodeDigest(nodes=(), tree=chain)))
 
 
 @pytest.mark.parametrize("tree", [StackTree((), (5,), (0,)), StackTree((), (0,), (0,))])
 def test_a_tree_that_names_what_is_not_there_is_refused(tree: StackTree) -> None:
-    assert "not there" in refusal(pack(NodeDigest(tree=tree)))
+    assert "not there" in refusal(pack(NodeDigest(nodes=(), tree=tree)))
 
 
 @pytest.mark.parametrize(
