@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis.job_processes import JobProcesses, job_processes, process_of
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
@@ -30,6 +31,8 @@ from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_ow
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from lightning_hangcheck.diagnosis.job_processes import Process
+    from lightning_hangcheck.model.evidence import Holder
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.reading.activity.rank_activity import Activity
     from lightning_hangcheck.reading.knowledge.loading import WaitKind
@@ -180,12 +183,14 @@ class JobReading(Struct, frozen=True, kw_only=True):
     Attributes:
         ranks: By global rank, ascending; ranks without a process included.
         elsewhere: Ranks of the job of which nothing is known: they may run on other nodes.
+        processes: Who is who among their processes.
     """
 
     case: Case
     ranks: dict[int, RankReading]
     elsewhere: tuple[int, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    processes: JobProcesses
 
     @property
     def alive(self) -> tuple[RankReading, ...]:
@@ -203,9 +208,10 @@ class JobReading(Struct, frozen=True, kw_only=True):
         local = self.case.run.local_world_size
         return local is not None and local >= self.case.run.world_size
 
-    def rank_of(self, pid: int) -> RankReading | None:
-        """Return the rank whose process this is, or None."""
-        return next((one for one in self.ranks.values() if one.view.pid == pid), None)
+    def rank_of(self, waiter: RankReading, holder: Holder) -> RankReading | None:
+        """Return the rank whose process could end a rank's wait; None where that is no rank's."""
+        rank = self.processes.ranks.get(process_of(waiter.view.host, holder))
+        return self.ranks.get(rank) if rank is not None else None
 
     def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
         """Return the ranks that stand in a wait of these kinds."""
@@ -226,17 +232,19 @@ def read_job(case: Case) -> JobReading:
         else:
             views[view.rank] = view
     absent = (rank for rank in range(case.run.world_size) if rank not in views)
-    known = {look.pid for view in views.values() for look in view.processes}
+    processes = job_processes(views.values())
+    known = processes.looks.keys()
     ranks = {rank: _in_operation(_read_rank(views[rank], known), case) for rank in sorted(views)}
     return JobReading(
         case=case,
         ranks={rank: _beside(_circling_with(one, ranks), case) for rank, one in ranks.items()},
         elsewhere=tuple(islice(absent, MOST_LISTED)),
         gaps=tuple(gaps),
+        processes=processes,
     )
 
 
-def _read_rank(view: RankView, known: Collection[int]) -> RankReading:
+def _read_rank(view: RankView, known: Collection[Process]) -> RankReading:
     """Read a rank. One that is idle while a process outside the job works for it, works.
 
     Args:
@@ -309,9 +317,11 @@ def _targets_of_rank(view: RankView) -> tuple[WaitTarget, ...]:
     return steady_targets(own) if own is not None else ()
 
 
-def _works_outside(view: RankView, targets: Iterable[WaitTarget], known: Collection[int]) -> bool:
-    own = view.own_process
-    outside = (one for target in targets for one in target.holders if one.pid not in known)
+def _works_outside(
+    view: RankView, targets: Iterable[WaitTarget], known: Collection[Process]
+) -> bool:
+    own, holders = view.own_process, (one for target in targets for one in target.holders)
+    outside = (one for one in holders if process_of(view.host, one) not in known)
     return own is not None and any(works(own, holder) for holder in outside)
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import build_case
-from lightning_hangcheck.gather.node_view import pids_of, rebased, without_pids
+from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
 
@@ -39,7 +39,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
     ordered = sorted(nodes, key=lambda node: node.case.taken_at, reverse=True)
     newest = ordered[0].case
     views, gaps = _join_ranks(
-        [NodeCase(node.source, _on_clock_of(newest, node.case)) for node in _told_apart(ordered)]
+        [NodeCase(node.source, _on_clock_of(newest, node.case)) for node in ordered]
     )
     cases = [node.case for node in ordered]
     told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
@@ -54,15 +54,6 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         ended=all(case.ended for case in cases),
         exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
     )
-
-
-def _told_apart(nodes: Sequence[NodeCase]) -> Iterable[NodeCase]:
-    """Forget process ids that another host uses too; cases of one host share them."""
-    hosts = [frozenset(view.host for view in node.case.ranks if view.host) for node in nodes]
-    pids = [pids_of(node.case) for node in nodes]
-    for node, here in zip(nodes, hosts, strict=True):
-        others = [ids for ids, host in zip(pids, hosts, strict=True) if host.isdisjoint(here)]
-        yield NodeCase(node.source, without_pids(node.case, set().union(*others)))
 
 
 def _on_clock_of(newest: Case, case: Case) -> Case:

@@ -1,7 +1,14 @@
 """What the machine allows a process and tells of it.
 
 Room for threads of ours and the one way to start them, control groups, the line of /proc/PID/stat,
-whether what is printed is seen at once.
+whether what is printed is seen at once, which storage is of a network.
 """
 
-__all__ = ["control_groups", "own_thread", "printed_output", "process_stat", "room"]
+__all__ = [
+    "control_groups",
+    "network_storage",
+    "own_thread",
+    "printed_output",
+    "process_stat",
+    "room",
+]

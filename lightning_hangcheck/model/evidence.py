@@ -133,12 +133,14 @@ class Holder(Struct, frozen=True, kw_only=True):
         program: Its name, as /proc/PID/comm has it.
         cpu_s: User plus system time so far, seconds: tells whether a process outside the job works.
         moved_bytes: Read and written so far, likewise; 0 where not permitted.
+        host: On which it runs, where that is another than the waiter's.
     """
 
     pid: int
     program: str = ""
     cpu_s: float = 0.0
     moved_bytes: int = 0
+    host: str = ""
 
 
 class WaitTarget(Struct, frozen=True, kw_only=True):
@@ -162,6 +164,8 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
         connection: Inode of a socket: of two at the same remote end it tells which.
         carried_bytes: What a TCP connection received and had acknowledged so far; None where the
             kernel does not tell, and for all else.
+        shared_storage: Of a file or the lock on one: the file system answers over a network, so
+            that the same path may be the same file on other hosts.
     """
 
     call: str
@@ -171,6 +175,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
     abandoned: bool = False
     connection: int | None = None
     carried_bytes: int | None = None
+    shared_storage: bool = False
 
 
 class ThreadState(Struct, frozen=True, kw_only=True):

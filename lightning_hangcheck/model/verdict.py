@@ -38,6 +38,8 @@ class Edge(Struct, frozen=True):
     """One arrow of the wait-for graph.
 
     Nodes: ``rank:3``, ``worker:3/0``, ``pid:123``, ``file:PATH``, ``host:ADDR:PORT``, ``key:NAME``.
+    Where ranks of several hosts are in the job, ``pid:123@HOST``, and ``file:PATH@HOST`` of a file
+    that is not on shared storage.
     """
 
     source: str = field(name="from")

@@ -24,8 +24,9 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def process_name(process: Holder) -> str:
-    """Write ``pid 4711 (python)``."""
-    return f"pid {process.pid} ({process.program})" if process.program else f"pid {process.pid}"
+    """Write ``pid 4711 (python)``, or ``pid 4711 (python) on node1`` of one on another host."""
+    program = f" ({process.program})" if process.program else ""
+    return f"pid {process.pid}{program}{f' on {process.host}' if process.host else ''}"
 
 
 def verb(ranks: Iterable[int], singular: str, plural: str) -> str:

@@ -12,6 +12,7 @@ from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
 from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
+from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
@@ -91,22 +92,30 @@ def test_every_monotonic_time_is_moved_and_an_absent_one_stays_absent() -> None:
     assert (moved.last_beat_ns, moved.pulse_ns, moved.sections[0].since_ns) == (107, 0, 105)
 
 
-def test_a_holder_is_not_taken_for_a_process_of_another_node_with_its_number() -> None:
-    """Containers number their processes alike."""
-    lock = WaitTarget(
-        call="flock", kind="lock", name="/data/a.lock", holders=(Holder(pid=102), Holder(pid=7))
-    )
+def test_processes_with_one_number_on_two_nodes_are_told_apart() -> None:
+    """Containers number their processes alike: what holds node0's lock is none of node1's ranks."""
+    lock = WaitTarget(call="flock", kind="lock", name="/home/a.lock", holders=(Holder(pid=102),))
     waiting = node("node0", rank(0, IN_LOAD, waits_for=(lock,)), rank(1, IN_BARRIER))
-    case = merged(waiting, node("node1", rank(2, IN_BARRIER), rank(3, IN_BARRIER)))
-    alone = merged(waiting)
-    assert [holder.pid for holder in _holders(case)] == [7]
-    assert [holder.pid for holder in _holders(alone)] == [102, 7]
+    there = node("node1", rank(2, IN_BARRIER), rank(3, IN_LOAD, waits_for=(lock,)))
+    edges = judge(merged(waiting, there)).wait_for
+    assert Edge("file:/home/a.lock@node0", "pid:102@node0", "held by") in edges
+    assert Edge("file:/home/a.lock@node1", "rank:2", "held by") in edges
 
 
-def _holders(case: Case) -> tuple[Holder, ...]:
-    kernel = case.ranks[0].processes[0].samples[0].kernel
-    assert kernel is not None
-    return kernel.threads[0].waits_for[0].holders
+def test_a_file_on_shared_storage_is_one_file_for_all_nodes() -> None:
+    lock = WaitTarget(call="flock", kind="lock", name="/nfs/a.lock", shared_storage=True)
+    held = replace(lock, holders=(Holder(pid=7, program="rsync"),))
+    waiting = node("node0", rank(0, IN_LOAD, waits_for=(lock,)), rank(1, IN_BARRIER))
+    there = node("node1", rank(2, IN_BARRIER), rank(3, IN_LOAD, waits_for=(held,)))
+    edges = judge(merged(waiting, there)).wait_for
+    assert {edge.target for edge in edges if edge.source == "file:/nfs/a.lock"} == {"pid:7@node1"}
+    assert Edge("rank:0", "file:/nfs/a.lock", "for the lock") in edges
+
+
+def test_a_process_of_the_only_host_is_named_by_its_number_alone() -> None:
+    lock = WaitTarget(call="flock", kind="lock", name="/home/a.lock", holders=(Holder(pid=7),))
+    alone = merged(node("node0", rank(0, IN_LOAD, waits_for=(lock,)), rank(1, IN_BARRIER)))
+    assert Edge("file:/home/a.lock", "pid:7", "held by") in judge(alone).wait_for
 
 
 def test_one_node_merges_to_itself() -> None:

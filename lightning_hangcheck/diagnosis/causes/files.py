@@ -75,7 +75,7 @@ def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget)
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
     together = cycle or [one for one in situation.suspects_that_are("idle") if _lock_of(one)]
-    same = [one.rank for one in together if _same_lock(_lock_of(one), lock)]
+    same = [one.rank for one in together if _same_lock(situation, one, waiter)]
     who = [waiter.rank] if cycle else same
     others = [one.rank for one in together if one.rank not in same]
     sentence = join(
@@ -108,9 +108,16 @@ def _lock_of(reading: RankReading) -> WaitTarget | None:
     return next((one for one in reading.targets if one.kind == "lock"), None)
 
 
-def _same_lock(one: WaitTarget | None, other: WaitTarget) -> bool:
+def _same_lock(situation: Situation, one: RankReading, other: RankReading) -> bool:
     """A lock without a name is one rank's alone."""
-    return one is other or (one is not None and bool(one.name) and one.name == other.name)
+    file = _locked_file(situation, one)
+    return one is other or (bool(file) and file == _locked_file(situation, other))
+
+
+def _locked_file(situation: Situation, reading: RankReading) -> str:
+    lock, processes = _lock_of(reading), situation.job.processes
+    named = lock is not None and bool(lock.name)
+    return processes.file_node(reading.view.host, lock) if named and lock is not None else ""
 
 
 def _silence(situation: Situation, waiter: RankReading, proven: Sequence[RankReading]) -> float:
@@ -124,7 +131,7 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
     if not lock.holders:
         return ABANDONED if lock.abandoned else NOBODY
     holder = lock.holders[0]
-    reading = situation.job.rank_of(holder.pid)
+    reading = situation.job.rank_of(waiter, holder)
     if reading is None:
         return f"which {process_name(holder)}, a process outside the job, holds"
     if reading is waiter:

@@ -25,7 +25,7 @@ def network_wait(situation: Situation) -> Finding | None:
         for reading in situation.suspects_that_are("idle")
         for target in reading.targets
         if target.kind == "socket" and target.name and not target.call.startswith("accept")
-        if not any(situation.job.rank_of(one.pid) for one in target.holders)
+        if not any(situation.job.rank_of(reading, one) for one in target.holders)
         if not reading.keeps_store(target)
     ]
     if not waiting:

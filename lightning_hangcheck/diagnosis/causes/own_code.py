@@ -17,7 +17,7 @@ from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.waits.kernel_targets import in_words
+from lightning_hangcheck.reading.waits.kernel_targets import in_words, pids_here
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.wording import (
     duration,
@@ -182,7 +182,7 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
 
 def _forked_child(reading: RankReading) -> ProcessLook | None:
     """Return the child that it waits for, and that was forked while another thread held a lock."""
-    awaited = {holder.pid for target in reading.own_targets for holder in target.holders}
+    awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
     children = [one for one in reading.view.processes if one.role != "rank" and one.pid in awaited]
     return next((one for one in children if waits_in_vain(one)), None)
 

@@ -15,17 +15,17 @@ from msgspec import Struct
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
-from lightning_hangcheck.reading.waits.kernel_targets import steady_targets
+from lightning_hangcheck.reading.waits.kernel_targets import pids_here, steady_targets
 from lightning_hangcheck.reading.waits.thread_locks import read_locks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading, WorkerReading
+    from lightning_hangcheck.diagnosis.job_processes import JobProcesses
     from lightning_hangcheck.model.evidence import TargetKind
 
-    Nodes = Mapping[int, str]
-    Draw = Callable[[str, WaitTarget, Nodes], Iterator[Edge]]
+    Draw = Callable[["_Blocked", WaitTarget, JobProcesses], Iterator[Edge]]
     EdgeTable = Sequence[tuple[Collection[TargetKind], Draw]]
 
 THROUGH_FILE: dict[TargetKind, str] = {
@@ -51,43 +51,41 @@ def open_kernel_edges(job: JobReading) -> Iterator[Edge]:
 
 
 def _edges(job: JobReading, table: EdgeTable) -> Iterator[Edge]:
-    nodes = _process_nodes(job)
-    waits = [(one.node, target) for one in _blocked(job) for target in one.targets]
+    waits = [(one, target) for one in _blocked(job) for target in one.targets]
     for kinds, draw in table:
         for waiter, target in waits:
             if target.kind in kinds:
-                yield from draw(waiter, target, nodes)
+                yield from draw(waiter, target, job.processes)
 
 
-def _to_file(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
+def _to_file(waiter: _Blocked, target: WaitTarget, processes: JobProcesses) -> Iterator[Edge]:
     """A process that waits for a file, or for the lock on one, waits for whoever holds it."""
-    file = f"file:{target.name}"
-    yield Edge(waiter, file, THROUGH_FILE[target.kind])
-    for holder in target.holders:
-        yield Edge(file, _node(nodes, holder.pid), "held by")
+    file = processes.file_node(waiter.host, target)
+    yield Edge(waiter.node, file, THROUGH_FILE[target.kind])
+    for node in _holders(waiter, target, processes):
+        yield Edge(file, node, "held by")
 
 
-def _to_child(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
-    yield Edge(waiter, _node(nodes, int(target.name)), "for its end")
+def _to_child(waiter: _Blocked, target: WaitTarget, processes: JobProcesses) -> Iterator[Edge]:
+    yield Edge(waiter.node, processes.node(waiter.host, int(target.name)), "for its end")
 
 
-def _to_other_end(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
+def _to_other_end(waiter: _Blocked, target: WaitTarget, processes: JobProcesses) -> Iterator[Edge]:
     """A process that reads an empty pipe, or writes a full one, waits for the other end."""
-    for holder in target.holders:
-        yield Edge(waiter, _node(nodes, holder.pid), f"in {target.call} on {target.name}")
+    for node in _holders(waiter, target, processes):
+        yield Edge(waiter.node, node, f"in {target.call} on {target.name}")
 
 
-def _to_remote_end(waiter: str, target: WaitTarget, nodes: Nodes) -> Iterator[Edge]:
+def _to_remote_end(waiter: _Blocked, target: WaitTarget, processes: JobProcesses) -> Iterator[Edge]:
     """One that accepts connections waits for anybody."""
     if target.call.startswith("accept"):
         return
-    remote = [_node(nodes, holder.pid) for holder in target.holders] or [f"host:{target.name}"]
-    for node in remote:
-        yield Edge(waiter, node, f"in {target.call}")
+    for node in _holders(waiter, target, processes) or [f"host:{target.name}"]:
+        yield Edge(waiter.node, node, f"in {target.call}")
 
 
-def _node(nodes: Nodes, pid: int) -> str:
-    return nodes.get(pid, f"pid:{pid}")
+def _holders(waiter: _Blocked, target: WaitTarget, processes: JobProcesses) -> list[str]:
+    return [processes.holder_node(waiter.host, holder) for holder in target.holders]
 
 
 FIRM: EdgeTable = ((THROUGH_FILE.keys(), _to_file), ({"process"}, _to_child))
@@ -96,9 +94,10 @@ OPEN: EdgeTable = (({"pipe"}, _to_other_end), ({"socket"}, _to_remote_end))
 
 
 class _Blocked(Struct, frozen=True):
-    """A process by its node in the wait-for graph, and what it waits for."""
+    """A process by its node in the wait-for graph and its host, and what it waits for."""
 
     node: str
+    host: str
     targets: tuple[WaitTarget, ...]
 
 
@@ -111,39 +110,34 @@ def _blocked(job: JobReading) -> Iterator[_Blocked]:
     for reading in job.ranks.values():
         found = list(_own(reading))
         yield from found
-        awaited = {holder.pid for one in found for t in one.targets for holder in t.holders}
-        yield from _children(reading, awaited)
-
-
-def _process_nodes(job: JobReading) -> dict[int, str]:
-    """Return the node of each rank's and worker's process; any other process is ``pid:N``."""
-    found = {one.view.pid: one.node for one in job.ranks.values() if one.view.pid is not None}
-    for reading in job.ranks.values():
-        for worker in reading.workers:
-            found[worker.look.pid] = f"worker:{reading.rank}/{worker.look.index}"
-    return found
+        awaited = {pid for one in found for target in one.targets for pid in pids_here(target)}
+        yield from _children(reading, awaited, job.processes)
 
 
 def _own(reading: RankReading) -> Iterator[_Blocked]:
     if _known(reading.own_targets) and reading.wait_kind != "dataloader" and not reading.at_store:
-        yield _Blocked(reading.node, reading.own_targets)
+        yield _Blocked(reading.node, reading.view.host, reading.own_targets)
     for worker in reading.workers:
         if _known(worker.targets) and not worker.wants_work:
-            yield _Blocked(f"worker:{reading.rank}/{worker.look.index}", worker.targets)
+            node = f"worker:{reading.rank}/{worker.look.index}"
+            yield _Blocked(node, reading.view.host, worker.targets)
 
 
-def _children(reading: RankReading, awaited: set[int]) -> Iterator[_Blocked]:
+def _children(
+    reading: RankReading, awaited: set[int], processes: JobProcesses
+) -> Iterator[_Blocked]:
     """A child that nobody waits for may wait for its rank as long as it likes: a service does."""
     idle = {
         look.pid: steady_targets(look)
         for look in reading.view.processes
         if awaited and look.role == "child" and read_process_activity(look).activity == "idle"
     }
+    host = reading.view.host
     pending = [pid for pid in idle if pid in awaited]
     for pid in pending:
         if _known(idle[pid]):
-            yield _Blocked(f"pid:{pid}", idle[pid])
-        following = {holder.pid for target in idle[pid] for holder in target.holders}
+            yield _Blocked(processes.node(host, pid), host, idle[pid])
+        following = {one for target in idle[pid] for one in pids_here(target)}
         pending += [one for one in idle if one in following and one not in pending]
 
 

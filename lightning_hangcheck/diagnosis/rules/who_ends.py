@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
+from lightning_hangcheck.diagnosis.job_processes import process_of
 from lightning_hangcheck.reading.activity.process_activity import gpu_works
 from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
 from lightning_hangcheck.reading.waits.kernel_targets import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job_processes import Process
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Situation
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
 
@@ -88,9 +90,11 @@ def _of_rank(job: JobReading, reading: RankReading) -> EndedBy:
     walk = _Walk(job, reading)
     if reading.wait_kind == "dataloader":
         owing = owing_workers(reading)
-        return _most_patient(walk.of_process(one.look) for one in owing) if owing else "nobody"
+        host = reading.view.host
+        workers = (walk.of_process((host, one.look.pid)) for one in owing)
+        return _most_patient(workers) if owing else "nobody"
     own = reading.view.own_process
-    return walk.of_wait(own, reading.targets) if own is not None else "outside"
+    return walk.of_wait(reading.view.host, own, reading.targets) if own is not None else "outside"
 
 
 class _Walk:
@@ -98,24 +102,26 @@ class _Walk:
 
     def __init__(self, job: JobReading, reading: RankReading) -> None:
         self._reading = reading
-        self._looks = {look.pid: look for one in job.ranks.values() for look in one.view.processes}
-        self._seen = {reading.view.pid}
+        self._looks = job.processes.looks
+        self._seen: set[tuple[str, int | None]] = {(reading.view.host, reading.view.pid)}
 
-    def of_process(self, look: ProcessLook) -> EndedBy:
+    def of_process(self, process: Process) -> EndedBy:
         """Say who could end what a worker or child of the rank waits for."""
+        look = self._looks[process]
         activity = read_process_activity(look).activity
-        self._seen.add(look.pid)
+        self._seen.add(process)
         if activity in ("busy", "moving"):
             return computation(self._reading)
         if activity != "idle":
             return BY_ACTIVITY[activity]
-        return self.of_wait(look, steady_targets(look))
+        return self.of_wait(process[0], look, steady_targets(look))
 
-    def of_wait(self, look: ProcessLook, targets: Sequence[WaitTarget]) -> EndedBy:
+    def of_wait(self, host: str, look: ProcessLook, targets: Sequence[WaitTarget]) -> EndedBy:
         """Say who could end a process's wait; where nothing tells, anything may.
 
         Args:
-            look: At the process.
+            host: Of the process.
+            look: At it.
             targets: What it waits for, none for a word of its own memory.
         """
         if waits_in_vain(look):
@@ -123,22 +129,22 @@ class _Walk:
         if not targets:
             return "inside" if in_own_memory(look) else "outside"
         timed = limited(look)
-        return _most_patient(self._of_target(one, timed=timed) for one in targets)
+        return _most_patient(self._of_target(host, one, timed=timed) for one in targets)
 
-    def _of_target(self, target: WaitTarget, *, timed: bool) -> EndedBy:
+    def _of_target(self, host: str, target: WaitTarget, *, timed: bool) -> EndedBy:
         if target.kind == "terminal":
             return "person"
         if target.kind == "other":
             return "outside" if timed else "inside"
-        pids = {one.pid for one in target.holders}
-        pids |= {int(target.name)} if target.kind == "process" else set()
-        if not pids:
+        could = {process_of(host, one) for one in target.holders}
+        could |= {(host, int(target.name))} if target.kind == "process" else set()
+        if not could:
             alone = target.kind == "shared" and bool(target.name)
             return "nobody" if target.abandoned else "inside" if alone else "outside"
-        following = [self._looks[pid] for pid in pids - self._seen if pid in self._looks]
+        following = [one for one in could - self._seen if one in self._looks]
         if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
-            following = [look for look in following if look.role != "child"]
-        return _most_patient(self.of_process(look) for look in following)
+            following = [one for one in following if self._looks[one].role != "child"]
+        return _most_patient(map(self.of_process, following))
 
 
 def _most_patient(ends: Iterable[EndedBy]) -> EndedBy:

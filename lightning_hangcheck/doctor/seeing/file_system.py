@@ -13,13 +13,12 @@ from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.doctor.places import nearest
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, name_beside
+from lightning_hangcheck.machine.network_storage import OF_NETWORK
 
 KIND = "run folder's disk"
 CLOCK = "clock"
 TIME_LIMIT_S = 2.0
 ELSEWHERE = "name a folder on a local disk: --run-dir or HANGCHECK_RUN_DIR"
-OF_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.")
-"""Beginnings of file system types whose answers come over a network (mount(8))."""
 OF_MEMORY = ("tmpfs", "ramfs")
 MOST_SKEW_S = 2.0
 """More than a file system's own grain, 2 s on FAT; an hour of NTP's drift stays far below."""

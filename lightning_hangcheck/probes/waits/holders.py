@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.machine.network_storage import is_of_network, mounts_of_network
 from lightning_hangcheck.model.evidence import Holder
 from lightning_hangcheck.probes.proc.files import read_proc
 from lightning_hangcheck.probes.proc.vitals import io_bytes, vitals
@@ -65,6 +66,7 @@ class _Seen:
         self.carried = carried
         self.locks = file_locks()
         self.memory = SharedMemory(pids)
+        self._mounts: dict[int, dict[str, bool]] = {}
         self._sockets: dict[int, Socket] | None = None
         self._connected: dict[tuple[str, str], int] = {}
         self._listening: dict[str, int] = {}
@@ -75,6 +77,12 @@ class _Seen:
         if path not in self._lock_holders:
             self._lock_holders[path] = _holders_by_path(path, pid, self.locks)
         return self._lock_holders[path]
+
+    def on_network(self, path: str, pid: int) -> bool:
+        """Whether a process has a path on storage that other hosts may have, too."""
+        if pid not in self._mounts:
+            self._mounts[pid] = _mounts(pid)
+        return is_of_network(path, self._mounts[pid])
 
     def socket(self, inode: int, pid: int) -> Socket | None:
         """Both ends of a socket; all processes of a job share one network namespace."""
@@ -117,6 +125,8 @@ def _with_polled_file(thread: ThreadState, pid: int, seen: _Seen) -> ThreadState
 
 
 def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget | None:
+    if target.kind in ("file", "lock") and target.name:
+        target = replace(target, shared_storage=seen.on_network(target.name, pid))
     if target.kind == "lock":
         return replace(target, holders=_holders(_lock_holders(target, pid, seen)) or target.holders)
     if target.kind in ("pipe", "fifo"):
@@ -129,6 +139,14 @@ def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget | Non
     if target.kind == "socket":
         return _with_remote_end(target, pid, seen)
     return target
+
+
+def _mounts(pid: int) -> dict[str, bool]:
+    try:
+        data = within(STAT_LIMIT_S, lambda: read_proc(f"/proc/{pid}/mountinfo"))
+    except (NoAnswer, OSError):
+        return {}
+    return mounts_of_network(data.decode(errors="replace"))
 
 
 def _with_who_shares(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget | None:

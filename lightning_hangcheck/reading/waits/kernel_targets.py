@@ -177,7 +177,7 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     """
     own = view.own_process
     targets = steady_targets(own) if own is not None else ()
-    holders = {holder.pid for target in targets for holder in target.holders}
+    holders = {pid for target in targets for pid in pids_here(target)}
     known = bool(targets) and all(one.kind != "other" and tells_who(one) for one in targets)
     if not known or view.pid in holders:
         return None
@@ -187,6 +187,11 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
         if look.samples and (kernel := look.samples[-1].kernel) is not None
     }
     return frozenset(pid for pid in parents if holders.intersection(_line(pid, parents))) | holders
+
+
+def pids_here(target: WaitTarget) -> list[int]:
+    """Return the processes of the waiter's own host that could end its wait."""
+    return [holder.pid for holder in target.holders if not holder.host]
 
 
 def tells_who(target: WaitTarget) -> bool:
@@ -218,10 +223,10 @@ def through_children(
         ends in no child, leads back, or to one that serves anybody.
     """
     children = {look.pid: look for look in view.processes if look.role != "rank"}
-    pending = [holder.pid for target in targets for holder in target.holders]
+    pending = [pid for target in targets for pid in pids_here(target)]
     for pid in pending:
         inner = steady_targets(children[pid]) if pid in children else ()
-        holders = [holder.pid for target in inner for holder in target.holders]
+        holders = [one for target in inner for one in pids_here(target)]
         serves = any(one.call.startswith("accept") or not one.name for one in inner)
         if inner and not serves and view.pid not in holders:
             pending += [one for one in holders if one in children and one not in pending]

@@ -1,0 +1,81 @@
+"""Which process of the job is meant: process ids and paths of several hosts, told apart. Pure.
+
+Containers number their processes alike, so process 17 may be a rank on each of many nodes. What is
+said of a process in a view is said of its host, unless it names another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.evidence import Holder, ProcessLook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import WaitTarget
+
+    Process = tuple[str, int]
+
+
+class JobProcesses(Struct, frozen=True):
+    """The processes of all ranks, by host and number.
+
+    Attributes:
+        ranks: Whose own process each is.
+        nodes: Of ranks and workers, their node in the wait-for graph.
+        looks: What was seen of each.
+        several_hosts: Whether a number or a path may mean another thing on another host.
+    """
+
+    ranks: dict[Process, int]
+    nodes: dict[Process, str]
+    looks: dict[Process, ProcessLook]
+    several_hosts: bool
+
+    def node(self, host: str, pid: int) -> str:
+        """Return the node of a process in the wait-for graph: ``rank:3``, ``pid:17@node1``."""
+        return self.nodes.get((host, pid), f"pid:{pid}{self._at(host)}")
+
+    def holder_node(self, host: str, holder: Holder) -> str:
+        """Return the node of a process that could end a wait.
+
+        Args:
+            host: Of whoever waits.
+            holder: The process.
+        """
+        return self.node(*process_of(host, holder))
+
+    def file_node(self, host: str, target: WaitTarget) -> str:
+        """Return the node of a file: of the same path on two hosts' own disks there are two."""
+        return f"file:{target.name}{'' if target.shared_storage else self._at(host)}"
+
+    def _at(self, host: str) -> str:
+        return f"@{host}" if self.several_hosts and host else ""
+
+
+def process_of(host: str, holder: Holder) -> Process:
+    """Return the process that could end a wait, by its host and number.
+
+    Args:
+        host: Of whoever waits.
+        holder: The process.
+    """
+    return holder.host or host, holder.pid
+
+
+def job_processes(views: Iterable[RankView]) -> JobProcesses:
+    """Find out who is who in a job."""
+    every = list(views)
+    ranks = {(one.host, one.pid): one.rank for one in every if one.pid is not None}
+    nodes = {process: f"rank:{rank}" for process, rank in ranks.items()}
+    looks = {(view.host, look.pid): look for view in every for look in view.processes}
+    for view in every:
+        for look in view.processes:
+            if look.role == "worker":
+                nodes[view.host, look.pid] = f"worker:{view.rank}/{look.index}"
+    hosts = {view.host for view in every if view.host}
+    return JobProcesses(ranks, nodes, looks, len(hosts) > 1)
