@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.gather.remote_ends import with_remote_ends
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
 
@@ -45,7 +46,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
     told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
     return build_case(
         run=_run_facts(cases, run_id),
-        ranks=views,
+        ranks=with_remote_ends(views),
         gaps=(*dict.fromkeys(told), *gaps, *_differences(ordered)),
         code=tuple(dict.fromkeys(note for case in cases for note in case.code)),
         limits=_most_patient([case.limits for case in cases]),

@@ -162,6 +162,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
             other end of the pipe or socket, maps the memory, or is the child.
         abandoned: Of a lock: whoever made it is known to be gone, and the waiter asks for ever.
         connection: Inode of a socket: of two at the same remote end it tells which.
+        own_end: Of a connection that leads to ``name``: this end of it, ``ADDR:PORT``.
         carried_bytes: What a TCP connection received and had acknowledged so far; None where the
             kernel does not tell, and for all else.
         shared_storage: Of a file or the lock on one: the file system answers over a network, so
@@ -174,6 +175,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
     holders: tuple[Holder, ...] = ()
     abandoned: bool = False
     connection: int | None = None
+    own_end: str = ""
     carried_bytes: int | None = None
     shared_storage: bool = False
 
@@ -220,6 +222,13 @@ class MemoryUse(Struct, frozen=True):
     scope: str
 
 
+class Connection(Struct, frozen=True, array_like=True):
+    """Both ends of a TCP connection, ``ADDR:PORT``, as the process that has one of them sees it."""
+
+    own: str
+    remote: str
+
+
 class ProcessState(Struct, frozen=True, kw_only=True):
     """The kernel's view of one process.
 
@@ -229,6 +238,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         written_bytes: Likewise for writing (wchar).
         network_bytes: Bytes that its TCP connections received and had acknowledged so far; None
             where the kernel does not tell. Downloads do not show in ``read_bytes``.
+        connections: Its TCP connections to other addresses than its own; at most 64.
         rss_bytes: Resident memory.
         major_faults: Pages so far that had to be read from disk.
         exit_code: Of one that failed and whose parent has not asked for it yet, as subprocess gives
@@ -249,6 +259,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     read_bytes: int | None = None
     written_bytes: int | None = None
     network_bytes: int | None = None
+    connections: tuple[Connection, ...] = ()
     threads: tuple[ThreadState, ...] = ()
     threads_left_out: int = 0
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.machine.network_storage import is_of_network, mounts_of_network
-from lightning_hangcheck.model.evidence import Holder
+from lightning_hangcheck.model.evidence import Connection, Holder
 from lightning_hangcheck.probes.proc.files import read_proc
 from lightning_hangcheck.probes.proc.vitals import io_bytes, vitals
 from lightning_hangcheck.probes.waits.descriptors import SOCKET, Descriptors
@@ -19,7 +20,8 @@ from lightning_hangcheck.probes.waits.file_locks import (
     holders_that_block,
 )
 from lightning_hangcheck.probes.waits.shared_memory import SharedMemory
-from lightning_hangcheck.probes.waits.sockets import Socket, bytes_by_inode, sockets_seen_by
+from lightning_hangcheck.probes.waits.sockets import Socket, sockets_seen_by
+from lightning_hangcheck.probes.waits.tcp_connections import TcpConnection, tcp_connections
 from lightning_hangcheck.probes.waits.tried_locks import polled_file
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessState, ThreadState, WaitTarget
 
 STAT_LIMIT_S = 0.2
+MOST_CONNECTIONS = 64
+"""Of one process to other machines: a ring or tree of ranks needs a few, all to all has as many as
+there are ranks."""
 
 
 def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
@@ -44,26 +49,29 @@ def with_holders(states: Sequence[ProcessState]) -> list[ProcessState]:
     Returns:
         The states in their order.
     """
-    carried = bytes_by_inode()
-    seen = _Seen([state.pid for state in states], carried or {})
-    return [
-        replace(
-            state,
-            network_bytes=None
-            if carried is None
-            else sum(carried.get(inode, 0) for inode in seen.descriptors.sockets(state.pid)),
-            threads=tuple(_completed(thread, state.pid, seen) for thread in state.threads),
+    found = tcp_connections()
+    seen = _Seen([state.pid for state in states], found or {})
+    complete = []
+    for state in states:
+        own = seen.connections(state.pid)
+        out = (Connection(one.own, one.remote) for one in own if one.leads_out)
+        complete.append(
+            replace(
+                state,
+                network_bytes=None if found is None else sum(one.carried_bytes for one in own),
+                connections=tuple(islice(out, MOST_CONNECTIONS)),
+                threads=tuple(_completed(thread, state.pid, seen) for thread in state.threads),
+            )
         )
-        for state in states
-    ]
+    return complete
 
 
 class _Seen:
     """Tables that are read at most once a look."""
 
-    def __init__(self, pids: Sequence[int], carried: Mapping[int, int]) -> None:
+    def __init__(self, pids: Sequence[int], tcp: Mapping[int, TcpConnection]) -> None:
         self.descriptors = Descriptors(pids)
-        self.carried = carried
+        self.tcp = tcp
         self.locks = file_locks()
         self.memory = SharedMemory(pids)
         self._mounts: dict[int, dict[str, bool]] = {}
@@ -77,6 +85,10 @@ class _Seen:
         if path not in self._lock_holders:
             self._lock_holders[path] = _holders_by_path(path, pid, self.locks)
         return self._lock_holders[path]
+
+    def connections(self, pid: int) -> list[TcpConnection]:
+        """TCP connections of a process."""
+        return [self.tcp[one] for one in self.descriptors.sockets(pid) if one in self.tcp]
 
     def on_network(self, path: str, pid: int) -> bool:
         """Whether a process has a path on storage that other hosts may have, too."""
@@ -187,9 +199,10 @@ def _with_remote_end(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
     return replace(
         target,
         name=ends.remote,
+        own_end=ends.local,
         holders=_holders(owners),
         connection=inode,
-        carried_bytes=seen.carried.get(inode),
+        carried_bytes=seen.tcp[inode].carried_bytes if inode in seen.tcp else None,
     )
 
 

@@ -1,0 +1,47 @@
+"""What the kernel tells of TCP connections, asked about real ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import closing
+
+import pytest
+
+from lightning_hangcheck.model.evidence import Connection
+from lightning_hangcheck.probes.kernel import kernel_state
+from lightning_hangcheck.probes.waits.holders import with_holders
+from lightning_hangcheck.probes.waits.tcp_connections import tcp_connections
+
+
+@pytest.mark.parametrize(
+    ("family", "server", "client"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.2"),
+        (socket.AF_INET6, "::1", "::1"),
+    ],
+)
+def test_both_ends_of_a_connection_and_its_bytes_are_told(
+    family: socket.AddressFamily, server: str, client: str
+) -> None:
+    with closing(socket.socket(family)) as listens, closing(socket.socket(family)) as asks:
+        listens.bind((server, 0))
+        listens.listen()
+        asks.bind((client, 0))
+        asks.connect(listens.getsockname())
+        accepted, _ = listens.accept()
+        with closing(accepted):
+            asks.sendall(b"x" * 1_000)
+            assert len(accepted.recv(1_000, socket.MSG_WAITALL)) == 1_000
+            found = tcp_connections()
+            state, _ = kernel_state(os.getpid(), 0, 10.0)
+            assert found is not None
+            assert state is not None
+            there = found[os.fstat(accepted.fileno()).st_ino]
+            shown = f"[{server}]" if family is socket.AF_INET6 else server
+            assert there.own == f"{shown}:{listens.getsockname()[1]}"
+            assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
+            assert there.carried_bytes >= 1_000
+            (state,) = with_holders([state])
+            told = Connection(there.own, there.remote) in state.connections
+            assert told == (server != client), "only what leads to another address"
