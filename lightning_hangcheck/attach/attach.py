@@ -1,4 +1,4 @@
-"""What `hangcheck attach` does: look, judge, save."""
+"""What `hangcheck attach` does: look, judge, save; or only look, where another host judges."""
 
 from __future__ import annotations
 
@@ -12,10 +12,42 @@ from lightning_hangcheck.observe.saving import save_run
 if TYPE_CHECKING:
     from lightning_hangcheck.attach.job_grouping import FoundJob
     from lightning_hangcheck.model.case import Case, Limits
+    from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
 
 NOTHING = RecordedSession()
+
+
+def look(
+    job: FoundJob,
+    limits: Limits,
+    run_id: str,
+    recorded: RecordedSession = NOTHING,
+    *,
+    local_values: bool = False,
+) -> tuple[Case, tuple[RankRecord, ...]]:
+    """Take the evidence of a job that runs already and knows nothing of us, in under three seconds.
+
+    Nothing is started in the job, and it never waits for us: the only thing that it may notice is a
+    pause of some milliseconds while the stacks of a process that runs are read.
+
+    Args:
+        job: Which; see `job_search`.
+        limits: Patience in force.
+        run_id: For the case.
+        recorded: The session in which the job records, if it does; see `find_session`.
+        local_values: Whether to read the ranks' local variables too.
+
+    Returns:
+        The case, and who its ranks are.
+
+    Raises:
+        NoJobFound: Nothing of the job could be seen.
+    """
+    observer = Observer(job, limits, recorded, local_values=local_values)
+    case = observer.take_evidence(run_id)
+    return case, tuple(rank_record(found, observer.host) for found in job.ranks)
 
 
 def attach(
@@ -26,29 +58,24 @@ def attach(
     *,
     local_values: bool = False,
 ) -> tuple[Case, Verdict]:
-    """Diagnose a job that runs already and knows nothing of us. Takes under three seconds.
-
-    Nothing is started in the job, and it never waits for us: the only thing that it may notice is a
-    pause of some milliseconds while the stacks of a process that runs are read.
+    """Diagnose a job that runs already: `look`, and judge.
 
     Args:
-        job: Which; see `job_search`.
-        limits: Patience in force.
+        job: As for `look`.
+        limits: As for `look`.
         folder: Where to keep the verdict and its evidence. One that cannot be written costs no
             verdict: that is said on stderr.
-        recorded: The session in which the job records, if it does; see `find_session`.
-        local_values: Whether to read the ranks' local variables too.
+        recorded: As for `look`.
+        local_values: As for `look`.
 
     Raises:
         NoJobFound: Nothing of the job could be seen.
         UsedRunFolder: The folder holds another run.
     """
-    observer = Observer(job, limits, recorded, local_values=local_values)
-    case = observer.take_evidence(folder.run_id)
+    case, ranks = look(job, limits, folder.run_id, recorded, local_values=local_values)
     # imported here because the observer imports it while it waits between two looks
     from lightning_hangcheck.diagnosis import judge
 
     verdict = judge(case)
-    ranks = tuple(rank_record(found, observer.host) for found in job.ranks)
     save_run(case, verdict, ranks, folder)
     return case, verdict

@@ -33,6 +33,8 @@ MOST_FRAMES = 2_000_000
 """Of all stacks, each node of their tree counted with its callers."""
 MOST_RANKS = 1 << 20
 """Of a job."""
+LARGEST_INTEGER = 1 << 63
+"""msgpack has 64 bits, one more where there is no sign; JSON has as many as are written."""
 LEVEL = 6
 
 
@@ -138,7 +140,9 @@ def _refuse_impossible(digest: NodeDigest) -> None:
     if any(not 0 <= size <= MOST_RANKS for size in sizes):
         raise BadDigest("it has a world size that cannot be")
     ages = [state.age_s for state in digest.nodes]
-    if not _is_finite(digest.nodes) or any(one < 0 for one in (*ages, *_durations(views))):
+    if not can_be_reckoned_with(digest.nodes) or any(
+        one < 0 for one in (*ages, *_durations(views))
+    ):
         raise BadDigest("it has a duration that cannot be")
 
 
@@ -147,10 +151,14 @@ def _durations(views: list[RankView]) -> Iterator[float]:
         yield from (view.silent_for_s, view.idle_for_s, view.nothing_new_for_s)
 
 
-def _is_finite(fact: object) -> bool:
-    """Whether every number in a fact can be reckoned with; whole ones have 64 bits at most."""
+def can_be_reckoned_with(fact: object) -> bool:
+    """Whether every number in a fact is finite, and every whole one has 64 bits at most."""
     if isinstance(fact, float):
         return math.isfinite(fact)
+    if isinstance(fact, int):
+        return -LARGEST_INTEGER <= fact < LARGEST_INTEGER
     if isinstance(fact, msgspec.Struct):
-        return all(_is_finite(getattr(fact, name)) for name in fact.__struct_fields__)
-    return all(map(_is_finite, fact)) if isinstance(fact, tuple) else True
+        return all(can_be_reckoned_with(getattr(fact, name)) for name in fact.__struct_fields__)
+    if isinstance(fact, dict):
+        return all(map(can_be_reckoned_with, fact.values()))
+    return all(map(can_be_reckoned_with, fact)) if isinstance(fact, tuple) else True

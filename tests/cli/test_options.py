@@ -138,7 +138,8 @@ def test_options_of_plan_are_frozen() -> None:
 
 
 def test_options_of_attach_and_merge_are_frozen() -> None:
-    assert _options("attach") == ["--pid", "--run-dir", FLAG]
+    hosts = ["--hostfile", "--remote-command", "--ssh", "--host-timeout", "--at-once"]
+    assert _options("attach") == ["--pid", "--run-dir", FLAG, *hosts, "--json-case"]
     assert _options("merge") == ["--run-dir"]
     assert _options("explain") == ["--agent"]
     options = ["--ledger", "--price", "--json", "--csv", "--markdown", "--chart"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.cli.host_options import host_options, hosts_from
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import terminal
@@ -14,10 +15,15 @@ from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lightning_hangcheck.attach.job_grouping import FoundJob
-    from lightning_hangcheck.attach.recorded_session import Watch
+    from lightning_hangcheck.attach.recorded_session import RecordedSession, Watch
+    from lightning_hangcheck.cli.host_options import Hosts
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.settings import Settings
 
 LONGEST_COMMAND = 240
 EPILOG = """\b
@@ -25,6 +31,7 @@ Examples:
   hangcheck attach
   hangcheck attach --pid 4711
   hangcheck attach --pid 4711 --run-dir stuck-job
+  hangcheck attach --hostfile hosts --remote-command /shared/env/bin/hangcheck
 """
 
 
@@ -49,9 +56,20 @@ Examples:
     is_flag=True,
     help="Read local variables of the ranks too; secrets are hidden. (HANGCHECK_LOCALS=1)",
 )
+@host_options
+@click.option(
+    "--json-case",
+    is_flag=True,
+    help="Print the evidence as a line of JSON; judge nothing, keep nothing.",
+)
 @click.argument("more", nargs=-1, type=click.IntRange(min=1), metavar="[PID...]")
 def attach(
-    pids: tuple[int, ...], run_dir: str | None, local_values: bool, more: tuple[int, ...]
+    pids: tuple[int, ...],
+    run_dir: str | None,
+    local_values: bool,
+    json_case: bool,
+    more: tuple[int, ...],
+    **options: object,
 ) -> int:
     """Say which rank of a running job hangs, where, why, and what to do.
 
@@ -60,41 +78,122 @@ def attach(
     half a minute), 3 if it hangs, 4 if there is no job or it may not be read.
     """
     settings = from_environment(os.environ)
+    asked = local_values or settings.locals
+    hosts = hosts_from(options, local_values=asked)
+    if json_case:
+        _refuse_together("--json-case", {"--hostfile": hosts, "--run-dir": run_dir})
+        return _print_case((*pids, *more), settings, local_values=asked)
     folder = name_run_folder(run_dir or settings.run_dir)
     refuse_used(folder)
+    if hosts is not None:
+        _refuse_together("--hostfile", {"--pid": pids or more})
+        return _attach_everywhere(hosts, folder, run_dir)
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.attach.attach import attach as attach_job
-    from lightning_hangcheck.attach.job_search import find_jobs, look_around
-    from lightning_hangcheck.attach.kept_output import kept_output
-    from lightning_hangcheck.attach.recorded_session import find_session, watch_over
-    from lightning_hangcheck.attach.watched_history import hang_stands
+    from lightning_hangcheck.attach.recorded_session import find_session
     from lightning_hangcheck.observe.patience import patience_of
 
-    jobs = find_jobs(look_around(), (*pids, *more))
+    job = _the_job((*pids, *more))
+    recorded = find_session(job.pids)
+    case, verdict = attach_job(job, patience_of(settings), folder, recorded, local_values=asked)
+    show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    watch = _watch(recorded)
+    for sentence in _beside_it(case, verdict, watch):
+        say(sentence)
+    return HANG if _hang_stands(watch, case) else exit_code_of(verdict)
+
+
+def _print_case(pids: Sequence[int], settings: Settings, *, local_values: bool) -> int:
+    """What another host asks for: evidence alone, as that host judges it with the others'."""
+    from lightning_hangcheck.attach.attach import look
+    from lightning_hangcheck.attach.hosts.message import HostMessage, encode_message
+    from lightning_hangcheck.attach.recorded_session import find_session
+    from lightning_hangcheck.diagnosis import judge
+    from lightning_hangcheck.observe.patience import patience_of
+
+    job = _the_job(pids)
+    recorded = find_session(job.pids)
+    limits = patience_of(settings)
+    case, ranks = look(job, limits, "", recorded, local_values=local_values)
+    watch = _watch(recorded)
+    message = HostMessage(
+        case=case,
+        ranks=ranks,
+        said=tuple(_beside_it(case, judge(case), watch)),
+        hang_stands=_hang_stands(watch, case),
+    )
+    click.echo(encode_message(message))
+    return 0
+
+
+def _attach_everywhere(hosts: Hosts, folder: RunFolder, run_dir: str | None) -> int:
+    from lightning_hangcheck.attach.hosts.everywhere import attach_everywhere
+
+    joined = attach_everywhere(hosts.names, hosts.way, folder, hosts.at_once)
+    show(terminal.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
+    for silent in joined.silent:
+        say(f"{silent.what}: {silent.reason}")
+    for host, sentence in joined.said:
+        say(f"host {host}: {sentence}")
+    return HANG if joined.hang_stands else exit_code_of(joined.verdict)
+
+
+def _refuse_together(option: str, others: Mapping[str, object]) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        BadUsage: One of the others was given, too.
+    """
+    for other, given in others.items():
+        if given:
+            raise BadUsage(f"{option} and {other} cannot be given together", f"leave out {other}")
+
+
+def _the_job(pids: Sequence[int]) -> FoundJob:
+    """Find the job to which these processes belong, or the only one that is here.
+
+    Raises:
+        NoJobFound: There is none, or it may not be read.
+        BadUsage: There are several; they are listed.
+    """
+    from lightning_hangcheck.attach.job_search import find_jobs, look_around
+
+    jobs = find_jobs(look_around(), pids)
     if len(jobs) > 1:
         _ask_which(jobs)
-    recorded = find_session(jobs[0].pids)
-    asked = local_values or settings.locals
-    case, verdict = attach_job(jobs[0], patience_of(settings), folder, recorded, local_values=asked)
-    show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    return jobs[0]
+
+
+def _watch(recorded: RecordedSession) -> Watch | None:
+    from lightning_hangcheck.attach.recorded_session import watch_over
+
+    return watch_over(recorded.session) if recorded.session is not None else None
+
+
+def _hang_stands(watch: Watch | None, case: Case) -> bool:
+    from lightning_hangcheck.attach.watched_history import hang_stands
+
+    return watch is not None and watch.notes is not None and hang_stands(watch.notes, case)
+
+
+def _beside_it(case: Case, verdict: Verdict, watch: Watch | None) -> Iterator[str]:
+    """Say what is kept back of the job's output, and who watches it."""
+    from lightning_hangcheck.attach.kept_output import kept_output
+
     if (kept := kept_output(case, verdict)) is not None:
-        say(kept)
-    watch = watch_over(recorded.session) if recorded.session is not None else None
+        yield kept
     if watch is not None:
-        _say_who_watches(watch)
-        if watch.notes is not None and hang_stands(watch.notes, case):
-            return HANG
-    return exit_code_of(verdict)
+        yield _who_watches(watch)
 
 
-def _say_who_watches(watch: Watch) -> None:
+def _who_watches(watch: Watch) -> str:
     """Say in one line who watches the job, what it found and when."""
     newest = watch.notes.newest if watch.notes is not None else None
     said = "no verdict yet" if watch.notes is not None else watch.gaps[0].reason
     if newest is not None:
         said = f"{terminal.render_line(newest)}; told at {newest.detected_at}"
     state = "is watched" if watch.alive else "was watched, but its watcher is gone"
-    say(f"this job {state}, see {watch.run_folder}: {said}")
+    return f"this job {state}, see {watch.run_folder}: {said}"
 
 
 def _ask_which(jobs: Sequence[FoundJob]) -> None:

@@ -1,0 +1,180 @@
+"""`hangcheck attach --hostfile` on hosts that a program in place of ssh stands for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from cases import IN_BARRIER, IN_LOAD, job, rank
+
+from lightning_hangcheck.attach.hosts.message import HostMessage, encode_message
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.model.run import RankRecord
+from lightning_hangcheck.model.verdict import Verdict
+
+STAND_IN = """\
+#!/bin/sh
+# called as ssh is: options, two dashes, the host, the command for its shell
+while [ "$1" != "--" ]; do shift; done
+echo "$3" > "$2.asked"
+. "./$2.sh"
+"""
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in place of ssh, which does on each host what a file of its name says."""
+    monkeypatch.chdir(tmp_path)
+    Path("ssh").write_text(STAND_IN)
+    Path("ssh").chmod(0o700)
+    monkeypatch.setenv("HANGCHECK_SSH", "./ssh")
+    monkeypatch.delenv("HANGCHECK_RUN_DIR", raising=False)
+
+
+def hosts(**does: str) -> None:
+    """Write the hostfile, and what each host does when it is asked."""
+    Path("hosts").write_text("".join(f"{name} slots=2\n" for name in does))
+    for name, script in does.items():
+        Path(f"{name}.sh").write_text(script)
+
+
+def sends(number: int, **more: object) -> str:
+    """What a host does that looks at its two ranks of four: rank 3 holds the others up."""
+    views = [rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_BARRIER), rank(3, IN_LOAD)]
+    here = [
+        msgspec.structs.replace(view, host=f"node{number}")
+        for view in views[2 * number : 2 * number + 2]
+    ]
+    case = job(*here, world_size=4, local_world_size=2, nnodes=2)
+    records = tuple(RankRecord(rank=view.rank, host=view.host, pid=view.pid or 0) for view in here)
+    message = HostMessage(case=case, ranks=records, **more)
+    Path(f"node{number}.json").write_bytes(encode_message(message) + b"\n")
+    return f"cat node{number}.json"
+
+
+def verdict() -> Verdict:
+    return msgspec.json.decode(Path("run/verdict.json").read_bytes(), type=Verdict)
+
+
+def attach(*arguments: str) -> int:
+    return invoke(["attach", "--hostfile", "hosts", "--run-dir", "run", *arguments])
+
+
+def test_two_hosts_give_one_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts(node0=f"echo Welcome; {sends(0)}", node1=sends(1, said=("it is watched",)))
+    assert attach() == 3
+    said = capsys.readouterr()
+    assert said.out.startswith("HANG  rank 3 ")
+    assert said.err == "hangcheck: host node1: it is watched\n"
+    assert (verdict().culprits, verdict().victims, verdict().gaps) == ((3,), (0, 1, 2), ())
+    record = json.loads(Path("run/run.json").read_text())
+    assert [one["rank"] for one in record["ranks"]] == [0, 1, 2, 3]
+    assert record["nodes"] == ["node0", "node1"]
+    assert Path("node0.asked").read_text() == "hangcheck attach --json-case\n"
+
+
+def test_what_the_remote_side_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts(node0=sends(0), node1=sends(1))
+    assert attach("--remote-command", ". /env/bin/activate; hangcheck", "--locals") == 3
+    asked = ". /env/bin/activate; hangcheck attach --json-case --locals\n"
+    assert Path("node1.asked").read_text() == asked
+
+
+@pytest.mark.parametrize(
+    ("does", "sentence"),
+    [
+        (
+            "echo 'Permission denied (publickey).' >&2; exit 255",
+            "ssh does not get there (Permission denied (publickey).); make this work: "
+            "./ssh -o BatchMode=yes node1 true",
+        ),
+        (
+            "echo 'sh: 1: hangcheck: not found' >&2; exit 127",
+            "hangcheck cannot be started there (sh: 1: hangcheck: not found); install "
+            "lightning-hangcheck there, or say where it is: "
+            "--remote-command /path/to/env/bin/hangcheck",
+        ),
+        (
+            "echo 'hangcheck: no job runs here; name one of its processes' >&2; exit 4",
+            "no job runs here; name one of its processes",
+        ),
+        (
+            "echo 'hangcheck: no such option: --json-case; see: hangcheck --help' >&2; exit 2",
+            "no such option: --json-case; see: hangcheck --help",
+        ),
+        ("kill -9 $$", "hangcheck ended there with -9 (it said nothing)"),
+        ("exec yes", "it sent more than 32 MiB, so it was left; try it by hand, or give it "),
+        ("exec sleep 1000", "no answer within 2 s, so it was left; try it by hand, or give it "),
+        ("echo '[1]'", "what it sent cannot be read: Expected `object`, got `array`; install "),
+    ],
+)
+def test_a_host_that_tells_nothing_is_a_gap_with_its_reason(
+    does: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict on the others stands: none of them is called gone."""
+    hosts(node0=sends(0), node1=does)
+    assert attach("--host-timeout", "2") == 0
+    said = capsys.readouterr()
+    assert f"hangcheck: host node1: {sentence}" in said.err
+    assert said.err.count("\n") == 1
+    assert "ranks 2-3" in {gap.what for gap in verdict().gaps}
+    assert "host node1" in {gap.what for gap in verdict().gaps}
+    assert verdict().verdict not in ("hang", "dead", "crashed")
+
+
+def test_no_host_with_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts(**{f"node{number}": "exit 255" for number in range(5)})
+    assert attach() == 4
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "none of 5 hosts told of a job (host node0: ssh does not get there " in said.err
+    assert "and 2 more" in said.err
+    assert not Path("run").exists()
+
+
+def test_a_hang_that_a_sidecar_there_has_told_counts() -> None:
+    hosts(node0=sends(0, hang_stands=True))
+    assert attach() == 3
+
+
+def test_hosts_are_asked_at_once() -> None:
+    """Each waits for the other: one after the other they would both be left."""
+    meets = "touch {0}.here; until [ -e {1}.here ]; do sleep 0.01; done; "
+    hosts(
+        node0=meets.format("node0", "node1") + sends(0),
+        node1=meets.format("node1", "node0") + sends(1),
+    )
+    assert attach("--host-timeout", "20") == 3
+    assert verdict().gaps == ()
+
+
+def test_hosts_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts(node0=sends(0), node1=sends(1))
+    with Path("hosts").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert invoke(["attach", "--hostfile", "-", "--run-dir", "run"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--hostfile", "nowhere"], "--hostfile nowhere cannot be read (No such file or dir"),
+        (["--hostfile", "hosts", "--pid", "1"], "--hostfile and --pid cannot be given together"),
+        (["--hostfile", "hosts", "--json-case"], "--json-case and --hostfile cannot be given"),
+        (["--json-case", "--run-dir", "run"], "--json-case and --run-dir cannot be given"),
+        (["--hostfile", "hosts", "--ssh", "'"], "is no command; write for example --ssh"),
+        (["--hostfile", "hosts", "--ssh", "/no/ssh"], "/no/ssh cannot be started (No such file"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_one_line(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts(node0="exit 255")
+    assert invoke(["attach", *arguments]) in (2, 4)
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
