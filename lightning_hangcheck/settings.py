@@ -108,8 +108,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings))
 """Of all options. Other variables with our prefix are what our processes tell each other."""
 
-ONLY_OF_RUN = frozenset(PREFIX + name for name in ("JUNIT", "NOTIFY", "ON_HANG_EXEC", "OTEL"))
-"""Of options that `hangcheck run` keeps to itself, as they may hold secrets."""
+ONLY_OF_RUN = frozenset(
+    PREFIX + name for name in ("JUNIT", "LIVE", "NOTIFY", "ON_HANG_EXEC", "OTEL")
+)
+"""Of options that `hangcheck run` keeps to itself: they may hold secrets, or are for it alone."""
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:

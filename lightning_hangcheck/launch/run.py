@@ -21,8 +21,9 @@ from lightning_hangcheck.launch.job import (
     shell_code,
 )
 from lightning_hangcheck.launch.junit import write_junit
+from lightning_hangcheck.launch.live_region import LiveRegion, why_not
 from lightning_hangcheck.launch.sidecar_link import SidecarLink
-from lightning_hangcheck.launch.signals import PASSED_ON, hold, next_signal, restore
+from lightning_hangcheck.launch.signals import HELD, HELD_WITH_REGION, hold, next_signal, restore
 from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
@@ -66,6 +67,8 @@ def run_command(
     alerts: AlertsAskedFor = NO_ALERTS,
     junit: str | None = None,
     node: NodePlace | None = None,
+    *,
+    live: bool = False,
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
@@ -76,6 +79,7 @@ def run_command(
         alerts: Whom to tell of a hang.
         junit: File in which to say at the end how it went; None for none.
         node: Which of the job's nodes this one is, where there are several.
+        live: Show the ranks below the command's output, where the terminal can.
 
     Returns:
         The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
@@ -97,9 +101,11 @@ def run_command(
     if session is not None and not settings.quiet:
         facts = session.facts
         log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
-    mask, began = hold([*PASSED_ON, signal.SIGCHLD]), time.monotonic()
+    live = live and session is not None and _can_show(session)
+    mask, began = hold(HELD_WITH_REGION if live else HELD), time.monotonic()
     try:
-        code = _Run(command, settings, session, extra_environment, mask, alerts).until_ended()
+        run = _Run(command, settings, session, extra_environment, mask, alerts)
+        code = run.until_ended(live=live)
         if junit is not None:
             folder = None if session is None else session.run_folder
             write_junit(junit, show_command(command), folder, code, time.monotonic() - began)
@@ -127,21 +133,34 @@ class _Run:
         self._settings = settings
         self._job = Job(command, environment, mask)
         self._sidecar_link = None if session is None else SidecarLink(session, settings, alerts)
+        self._session = session
+        self._live: LiveRegion | None = None
         self._abort: Abort | None = None
 
-    def until_ended(self) -> int:
+    def until_ended(self, *, live: bool) -> int:
+        if live and self._session is not None:
+            self._live = LiveRegion(self._session)
+        try:
+            self._watch()
+        finally:
+            if self._live is not None:
+                self._live.end()
+        exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
+        if self._sidecar_link is not None:
+            self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
+        return ABORTED if self._abort is not None else shell_code(exit_code)
+
+    def _watch(self) -> None:
         while self._goes_on():
             self._take_signal()
             self._job.reap(self._ours)
+            if self._live is not None:
+                self._live.keep()
             if self._sidecar_link is not None:
                 self._sidecar_link.keep_alive()
                 self._act_on(self._sidecar_link.hang_proven(), self._sidecar_link)
             if self._abort is not None:
                 self._abort.kill_after_grace([process.pid for process in self._ours])
-        exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
-        if self._sidecar_link is not None:
-            self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
-        return ABORTED if self._abort is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
         """A job that we end is over with its last process, or when not even SIGKILL ends it."""
@@ -157,7 +176,8 @@ class _Run:
 
     @property
     def _ours(self) -> list[subprocess.Popen[bytes]]:
-        return self._sidecar_link.processes if self._sidecar_link is not None else []
+        sidecar = self._sidecar_link.processes if self._sidecar_link is not None else []
+        return [*sidecar, *(self._live.processes if self._live is not None else [])]
 
     def _act_on(self, hang: HangProven | None, sidecar_link: SidecarLink) -> None:
         """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
@@ -188,8 +208,13 @@ class _Run:
         self._abort = Abort(self._job, grace_s)
 
     def _take_signal(self) -> None:
-        taken = next_signal(POLL_S)
+        taken = next_signal(HELD if self._live is None else HELD_WITH_REGION, POLL_S)
         if taken is None or taken.number == signal.SIGCHLD:
+            return
+        if taken.number == signal.SIGTSTP and self._live is not None:
+            if not taken.from_kernel:
+                self._job.pass_on(taken.number)
+            self._live.stop_with_job()
             return
         if taken.asks_for_end and self._sidecar_link is not None:
             self._sidecar_link.end_asked(taken.by)
@@ -197,6 +222,17 @@ class _Run:
             self._job.hang_up([process.pid for process in self._ours])
         elif not taken.from_kernel:
             self._job.pass_on(taken.number)
+
+
+def _can_show(session: Session) -> bool:
+    why = why_not()
+    if why:
+        log.once(
+            "live",
+            f"--live: {why}, so the run shows its plain output; in another terminal: "
+            f"hangcheck watch {session.facts.run_dir}",
+        )
+    return not why
 
 
 def _why_no_restart(hang: HangProven) -> str:

@@ -20,6 +20,9 @@ PASSED_ON = (
     signal.SIGUSR2,
     signal.SIGCONT,
 )
+HELD = (*PASSED_ON, signal.SIGCHLD)
+HELD_WITH_REGION = (*HELD, signal.SIGTSTP)
+"""Where something of ours is drawn on the terminal, it is taken away before we stop."""
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -64,13 +67,17 @@ def hold(signals: Iterable[signal.Signals]) -> set[signal.Signals | int]:
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
 
 
-def next_signal(time_limit_s: float) -> Taken | None:
+def next_signal(held: Iterable[signal.Signals], time_limit_s: float) -> Taken | None:
     """Wait for a signal that others, or a child's end, sent to this process.
+
+    Args:
+        held: Which ones; what is not blocked would be taken from whoever else handles it.
+        time_limit_s: Seconds.
 
     Returns:
         None when the time is up, and for what we sent ourselves together with our group.
     """
-    taken = signal.sigtimedwait([*PASSED_ON, signal.SIGCHLD], time_limit_s)
+    taken = signal.sigtimedwait(held, time_limit_s)
     if taken is None or taken.si_pid == os.getpid():
         return None
     return Taken(signal.Signals(taken.si_signo), from_kernel=taken.si_code > 0)

@@ -113,7 +113,11 @@ def _readings(first: RunNow, read: Callable[[], RunNow]) -> Iterator[RunNow]:
         yield now
         if now.over:
             return
-        spent_s = time.process_time() - cost_s
-        time.sleep(min(LONGEST_WAIT_S, max(EVERY_S, spent_s / SHARE)))
+        time.sleep(wait_after(time.process_time() - cost_s))
         cost_s = time.process_time()
         now = read()
+
+
+def wait_after(spent_s: float) -> float:
+    """Return the seconds to wait after a reading that took so much processor time."""
+    return min(LONGEST_WAIT_S, max(EVERY_S, spent_s / SHARE))

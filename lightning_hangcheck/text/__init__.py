@@ -2,7 +2,7 @@
 
 The lowest floor: nothing here knows of ranks, files or processes. What leaves a process goes
 through `redaction`, and which variables may is said in `published`; what a terminal shows goes
-through `plain_text`.
+through `plain_text`, and `status_region` keeps lines of a terminal apart.
 """
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "rank_ranges",
     "redaction",
     "shown_command",
+    "status_region",
 ]

@@ -21,6 +21,7 @@ EPILOG = """\b
 Examples:
   hangcheck run -- torchrun --nproc_per_node=2 train.py
   hangcheck run --on-hang abort --run-dir my-run -- python train.py
+  hangcheck run --live -- torchrun --nproc_per_node=8 train.py
   hangcheck run --quiet -- accelerate launch train.py
   HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
   hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- srun python train.py
@@ -33,13 +34,19 @@ Examples:
 @settings_options
 @alert_options
 @click.option(
+    "--live",
+    is_flag=True,
+    envvar="HANGCHECK_LIVE",
+    help="Show the ranks below the command's output, in a terminal. (HANGCHECK_LIVE=1)",
+)
+@click.option(
     "--junit",
     metavar="FILE",
     envvar="HANGCHECK_JUNIT",
     help="Write how the run ended as JUnit XML. (HANGCHECK_JUNIT)",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
-def run(command: tuple[str, ...], junit: str | None, **options: object) -> int:
+def run(command: tuple[str, ...], junit: str | None, *, live: bool, **options: object) -> int:
     """Run any launcher unchanged and say which rank hangs, where, why, and what to do.
 
     The command's output and exit code pass through; 75 if the job was ended because of a hang.
@@ -62,9 +69,9 @@ def run(command: tuple[str, ...], junit: str | None, **options: object) -> int:
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
-    python_path = injected(os.environ.get("PYTHONPATH"))
+    given = {"PYTHONPATH": injected(os.environ.get("PYTHONPATH"))}
     place = node_place(command, os.environ)
-    return run_command(command, settings, {"PYTHONPATH": python_path}, alerts, junit, place)
+    return run_command(command, settings, given, alerts, junit, place, live=live)
 
 
 def _warn(settings: Settings) -> None:
