@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +26,28 @@ PASSED_ON = (
 HELD = (*PASSED_ON, signal.SIGCHLD)
 HELD_WITH_REGION = (*HELD, signal.SIGTSTP)
 """Where something of ours is drawn on the terminal, it is taken away before we stop."""
+_LIBC = ctypes.CDLL(None)
+"""`signal.sigtimedwait` returns what happens to lie in memory where a stop, as by Ctrl-Z, lasts
+longer than its time limit (seen with CPython 3.11), so libc's own is asked."""
+SET_BYTES = 128
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _SignalInfo(ctypes.Structure):
+    """siginfo_t, include/uapi/asm-generic/siginfo.h: 128 bytes, its union aligned to a pointer."""
+
+    _fields_ = (
+        ("number", ctypes.c_int),
+        ("error", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("_gap", ctypes.c_int * (ctypes.sizeof(ctypes.c_void_p) // 4 - 1)),
+        ("pid", ctypes.c_int),
+        ("_rest", ctypes.c_char * 112),
+    )
 
 
 class Taken(Struct, frozen=True):
@@ -77,10 +101,20 @@ def next_signal(held: Iterable[signal.Signals], time_limit_s: float) -> Taken | 
     Returns:
         None when the time is up, and for what we sent ourselves together with our group.
     """
-    taken = signal.sigtimedwait(held, time_limit_s)
-    if taken is None or taken.si_pid == os.getpid():
+    taken, whole_s = _SignalInfo(), int(time_limit_s)
+    limit = _TimeSpec(whole_s, round((time_limit_s - whole_s) * NANOSECONDS))
+    number = _LIBC.sigtimedwait(_set_of(held), ctypes.byref(taken), ctypes.byref(limit))
+    if number <= 0 or taken.pid == os.getpid():  # EINTR: this process was stopped, and goes on
         return None
-    return Taken(signal.Signals(taken.si_signo), from_kernel=taken.si_code > 0)
+    return Taken(signal.Signals(number), from_kernel=taken.code > 0)
+
+
+def _set_of(signals: Iterable[signal.Signals]) -> ctypes.Array[ctypes.c_char]:
+    chosen = ctypes.create_string_buffer(SET_BYTES)
+    _LIBC.sigemptyset(chosen)
+    for number in signals:
+        _LIBC.sigaddset(chosen, int(number))
+    return chosen
 
 
 def restore(mask: set[signal.Signals | int]) -> None:

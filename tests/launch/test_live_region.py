@@ -89,6 +89,22 @@ def test_the_region_leaves_the_terminal_as_it_was(screen: Screen, tmp_path: Path
 
 
 @needs_tmux
+def test_without_it_too_a_run_that_was_stopped_goes_on_to_its_own_end(
+    screen: Screen, tmp_path: Path
+) -> None:
+    screen.type(RUN.replace("--live ", ""))
+    screen.until(lambda now: any(line.startswith("line ") for line in now), "the job")
+    screen.press("C-z")
+    screen.until(lambda now: any("Stopped" in line for line in now), "the stop")
+    screen.type("clear; sleep 1; fg")  # longer than one wait of the launcher's
+    screen.until(lambda now: any(line.startswith("line ") for line in now), "the job again")
+    (tmp_path / "end").touch()
+    screen.type("code=$?; clear; echo code=$code")
+    screen.until(lambda now: "code=7" in now, "the job's own exit code")
+    assert len(list((tmp_path / "run" / "verdicts").iterdir())) == 1
+
+
+@needs_tmux
 @pytest.mark.parametrize("victim", ["launcher", "view"])
 def test_whoever_is_killed_leaves_the_terminal_in_order(
     victim: str, screen: Screen, tmp_path: Path
