@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 LONGEST_SILENCE_S = 10 * 365 * 86_400.0
 MOST_LISTED = 4_096
 """Unknown ranks that are listed: more say nothing new."""
+COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
+"""What torch (TCPStore.cpp, 2.13) counts while the store's keeper waits for WORLD_SIZE clients."""
 
 
 class WorkerReading(Struct, frozen=True, kw_only=True):
@@ -235,6 +237,8 @@ def read_job(case: Case) -> JobReading:
     processes = job_processes(views.values())
     known = processes.looks.keys()
     ranks = {rank: _in_operation(_read_rank(views[rank], known), case) for rank in sorted(views)}
+    if 0 in ranks:
+        ranks[0] = _as_store_keeper(ranks[0], ranks)
     return JobReading(
         case=case,
         ranks={rank: _beside(_circling_with(one, ranks), case) for rank, one in ranks.items()},
@@ -277,6 +281,22 @@ def _beside(reading: RankReading, case: Case) -> RankReading:
     if not life_beside(reading.view, reading.life, case.ranks):
         return reading
     return replace(reading, life=PhaseOfLife("training_step", "life"))
+
+
+def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
+    """Read rank 0 that counts in the store it keeps who has come: it does so in the same call.
+
+    Torch's own counter tells; without counters, a rank that has found the store.
+    """
+    wait = reading.wait
+    if wait is None or wait.kind != "rendezvous_connect":
+        return reading
+    counted = reading.view.flight.waits if reading.view.flight is not None else {}
+    found = any(one.wait_kind == "rendezvous_peers" for one in ranks.values())
+    if COUNTS_ARRIVALS not in counted if counted else not found:
+        return reading
+    peers = replace(reading.rank_activity, wait=Wait("rendezvous_peers", wait.name, wait.frame))
+    return replace(reading, rank_activity=peers)
 
 
 def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:

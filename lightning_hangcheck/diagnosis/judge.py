@@ -103,6 +103,8 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
     if finding is None:
         return (*before, *_saves(conclusion))
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
+    if not blamed:  # none of them was ever seen: what is known of it, those that wait for it show
+        blamed = [job.ranks[rank] for rank in finding.left_standing]
     after = job.case.aftermath
     later = [EvidenceItem("ending", None, aftermath_sentence(after))] if after is not None else []
     found = (*finding.evidence, *facts_about(blamed), *waits(job, conclusion.graph))

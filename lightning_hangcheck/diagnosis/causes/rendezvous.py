@@ -23,6 +23,7 @@ NOBODY_ELSEWHERE = (
     "all known ranks are there, so one that they expect was never started, or they cannot reach "
     "each other"
 )
+NEVER_SEEN = "never came, or started where nobody looked"
 
 
 def rendezvous(situation: Situation) -> Finding | None:
@@ -120,7 +121,10 @@ def _of_one_number(job: JobReading) -> str:
 
 
 def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
+    """Ranks that find no store; rank 0 is to keep it where no launcher or other node does."""
+    job = situation.job
     who = [reading.rank for reading in lost]
+    keeper = 0 in job.elsewhere and job.case.run.nnodes <= 1
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
@@ -128,39 +132,47 @@ def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
         within(lost[0].place),
         f"for {_silence(lost)}",
     )
+    if keeper:
+        sentence += f": rank 0, which is to keep it, {NEVER_SEEN}"
     finding = blame(
         lost,
         cause="rendezvous",
-        ended_by=_still_to_come(situation.job),
+        ended_by=_still_to_come(job),
         confidence=0.7,
         sentence=sentence,
         waited_for=True,
     )
-    return _as_rendezvous(finding, lost, "store")
+    if keeper:
+        finding = replace(finding, culprits=(0,), left_standing=tuple(who))
+    return _as_rendezvous(finding, lost, "peers" if keeper else "store")
 
 
 def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
-    unknown = situation.job.elsewhere
+    job = situation.job
     who = [reading.rank for reading in waiting]
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
         f"waited {_silence(waiting)} for the process group to form",
         f"{within(waiting[0].place)}:",
-        f"nothing was seen of {name_ranks(unknown)}" if unknown else NOBODY_ELSEWHERE,
+        _unseen(job) if job.elsewhere else NOBODY_ELSEWHERE,
     )
     finding = blame(
         waiting,
         cause="rendezvous",
-        ended_by=_still_to_come(situation.job),
+        ended_by=_still_to_come(job),
         confidence=0.5,
         sentence=sentence,
         waited_for=True,
     )
-    if unknown:
-        finding = replace(finding, culprits=unknown)
+    if job.elsewhere:
+        finding = replace(finding, culprits=job.elsewhere, left_standing=tuple(who))
     return _as_rendezvous(finding, waiting, "peers")
+
+
+def _unseen(job: JobReading) -> str:
+    return f"WORLD_SIZE is {job.world_size}, and {name_ranks(job.elsewhere)} {NEVER_SEEN}"
 
 
 def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading], aspect: str) -> Finding:

@@ -18,9 +18,10 @@ from cases import (
 )
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.flight import FlightRecord
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.case import Case, RankView
 
 
 def _told(case: Case) -> tuple[Any, ...]:
@@ -51,7 +52,7 @@ def test_a_rank_without_a_store_is_the_culprit_of_the_rendezvous() -> None:
 
 def test_where_all_wait_in_the_rendezvous_unseen_ranks_are_named_later() -> None:
     case = job(rank(0, IN_INIT), rank(1, IN_INIT), world_size=4, local_world_size=2, nnodes=2)
-    assert _told(case) == ("suspect", (2, 3), (), "rendezvous")
+    assert _told(case) == ("suspect", (2, 3), (0, 1), "rendezvous")
     late = job(
         rank(0, IN_INIT, silent=301.0),
         rank(1, IN_INIT, silent=301.0),
@@ -59,7 +60,8 @@ def test_where_all_wait_in_the_rendezvous_unseen_ranks_are_named_later() -> None
         local_world_size=2,
         nnodes=2,
     )
-    assert _told(late) == ("hang", (2, 3), (), "rendezvous")
+    assert _told(late) == ("hang", (2, 3), (0, 1), "rendezvous")
+    assert "WORLD_SIZE is 4, and ranks 2-3 never came" in judge(late).summary
 
 
 def test_a_rank_that_comes_late_to_the_rendezvous_is_no_alarm() -> None:
@@ -72,6 +74,46 @@ def test_rank_0_that_keeps_the_store_waits_for_the_ranks_that_are_still_on_their
     assert judge(job(rank(0, IN_CONNECT, silent=40.0), imports)).verdict == "healthy"
     stuck = judge(job(rank(0, IN_CONNECT, silent=40.0), rank(1, IN_LOAD, silent=40.0)))
     assert (stuck.verdict, stuck.culprits, stuck.victims) == ("hang", (1,), (0,))
+
+
+def _at_store(number: int, silent: float, **counted: int) -> RankView:
+    """A rank in the call that makes the client of the store, by torch's counters."""
+    flight = FlightRecord(taken_ns=1, waits={"TCPStore__init": 1, **counted})
+    return msgspec.structs.replace(rank(number, IN_CONNECT, silent=silent), flight=flight)
+
+
+BY_HAND = {"world_size": 3, "local_world_size": None}
+
+
+def test_rank_0_that_counts_who_came_to_its_store_is_no_culprit() -> None:
+    keeper = _at_store(0, 301.0, TCPStore__waitForWorkers=1)
+    two = job(keeper, rank(1, IN_INIT, silent=301.0), **BY_HAND)
+    assert _told(two) == ("hang", (2,), (0, 1), "rendezvous")
+    alone = judge(job(keeper, **BY_HAND))
+    assert (alone.verdict, alone.culprits, alone.victims) == ("hang", (1, 2), (0,))
+    assert "WORLD_SIZE is 3, and ranks 1-2 never came" in alone.summary
+    assert [one.rank for one in alone.evidence if one.kind == "stack"] == [0]
+    assert (
+        judge(job(_at_store(0, 20.0, TCPStore__waitForWorkers=1), **BY_HAND)).verdict == "suspect"
+    )
+
+
+def test_without_torchs_counters_a_rank_that_found_the_store_tells_that_rank_0_keeps_it() -> None:
+    two = job(rank(0, IN_CONNECT, silent=301.0), rank(1, IN_INIT, silent=301.0), **BY_HAND)
+    assert _told(two) == ("hang", (2,), (0, 1), "rendezvous")
+
+
+def test_rank_0_that_looks_for_a_store_that_others_found_stays_the_culprit() -> None:
+    lost = job(_at_store(0, 301.0), rank(1, IN_INIT, silent=301.0), **BY_HAND)
+    assert _told(lost)[:2] == ("hang", (0,))
+
+
+def test_a_rank_0_that_never_came_is_named_by_those_that_find_no_store() -> None:
+    lost = (_at_store(1, 301.0), _at_store(2, 301.0))
+    verdict = judge(job(*lost, **BY_HAND))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (0,), (1, 2))
+    assert "rank 0, which is to keep it, never came" in verdict.summary
+    assert judge(job(*lost, nnodes=2, **BY_HAND)).culprits == (1, 2)
 
 
 AGENT = torch("SimpleElasticAgent._rendezvous", "distributed/elastic/agent/server/api.py")
