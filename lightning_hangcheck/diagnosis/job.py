@@ -27,6 +27,7 @@ from lightning_hangcheck.reading.records.started_operations import (
 )
 from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children, works
 from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_own_process
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -236,7 +237,10 @@ def read_job(case: Case) -> JobReading:
     absent = (rank for rank in range(case.run.world_size) if rank not in views)
     processes = job_processes(views.values())
     known = processes.looks.keys()
-    ranks = {rank: _in_operation(_read_rank(views[rank], known), case) for rank in sorted(views)}
+    ranks = {
+        rank: _in_operation(_read_rank(views[rank], known, case.taken_ns), case)
+        for rank in sorted(views)
+    }
     if 0 in ranks:
         ranks[0] = _as_store_keeper(ranks[0], ranks)
     return JobReading(
@@ -248,16 +252,20 @@ def read_job(case: Case) -> JobReading:
     )
 
 
-def _read_rank(view: RankView, known: Collection[Process]) -> RankReading:
+def _read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
     """Read a rank. One that is idle while a process outside the job works for it, works.
+
+    So does one that advanced after it was sampled: where it stood then, it stands no more.
 
     Args:
         view: The rank.
         known: Processes of the job: whether these work, their own samples tell.
+        now_ns: When the case was taken, as `Case` has it.
     """
     found, targets = read_rank_activity(view), _targets_of_rank(view)
     child, at_end = through_children(view, targets)
-    if found.activity == "idle" and _works_outside(view, targets, known):
+    idle = found.activity == "idle"
+    if (idle and _works_outside(view, targets, known)) or _has_left(view, found, now_ns):
         found = replace(found, activity="moving")
     return RankReading(
         view=view,
@@ -335,6 +343,14 @@ def _silence_s(view: RankView, found: RankActivity) -> float:
 def _targets_of_rank(view: RankView) -> tuple[WaitTarget, ...]:
     own = view.own_process
     return steady_targets(own) if own is not None else ()
+
+
+def _has_left(view: RankView, found: RankActivity, now_ns: int) -> bool:
+    """Whether a rank that was seen to wait advanced since then, by what it told itself."""
+    own = view.own_process
+    if own is None or not own.samples or found.activity not in ("idle", "busy", "waiting"):
+        return False
+    return view.silent_for_s * NANOSECONDS < now_ns - own.samples[-1].taken_ns
 
 
 def _works_outside(

@@ -107,6 +107,9 @@ class ThreadStack(Struct, frozen=True, kw_only=True):
         active: The sampler's own guess that the thread was running, not waiting.
         owns_gil: The thread held the interpreter lock when sampled.
         takes_lock: The line of its innermost frame takes a lock: ``with lock:`` or ``.acquire(``.
+        holds_lock: A call further out on the same stack is inside the ``with`` block of the very
+            lock that the innermost one takes.
+        joined: Kernel id of the thread whose end it waits for, None where it is not known.
     """
 
     tid: int | None
@@ -115,6 +118,8 @@ class ThreadStack(Struct, frozen=True, kw_only=True):
     active: bool = False
     owns_gil: bool = False
     takes_lock: bool = False
+    holds_lock: bool = False
+    joined: int | None = None
     frames: tuple[Frame, ...] = ()
 
 

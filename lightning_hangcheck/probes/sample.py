@@ -18,6 +18,7 @@ from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stack
 from lightning_hangcheck.probes.stacks.signalled_stacks import or_by_signal
 from lightning_hangcheck.probes.waits.holders import with_holders
 from lightning_hangcheck.probes.waits.polled_locks import polled_locks
+from lightning_hangcheck.probes.waits.thread_variables import with_variables
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import guarded
 
@@ -72,6 +73,9 @@ def sample(pid: int, rank: int | None, time_limit_s: float) -> Sampled:
         kernel = with_threads_of(kernel, stack)
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
         kernel = _with_polled_locks(kernel, stack, left_s)
+        if stack.source == PY_SPY:
+            left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
+            stack = with_variables(stack, _in_own_memory(kernel), left_s)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps
 
 
@@ -88,6 +92,17 @@ def _with_polled_locks(
         for one in kernel.threads
     )
     return replace(kernel, threads=threads)
+
+
+def _in_own_memory(kernel: ProcessState) -> frozenset[int]:
+    """Threads that wait, without a time limit, for a word of memory.
+
+    That of who joins a thread looks like a shared one until all processes were looked at.
+    """
+    words = ("futex", "shared")
+    return frozenset(
+        thread.tid for thread in kernel.threads if any(t.kind in words for t in thread.waits_for)
+    )
 
 
 def _only_times(targets: Sequence[WaitTarget]) -> bool:

@@ -154,13 +154,13 @@ class Watcher:
             left_running=left_running,
             asked_end=self.shutdown.asked,
         )
-        standing = self.alarm.standing
-        if standing is not None and self.alarm.proven and not ended_well(case):
+        standing, well = self.alarm.standing, self.alarm.standing is not None and ended_well(case)
+        if standing is not None and self.alarm.proven and not well:
             asked_ns = self.shutdown.asked_ns if self.shutdown.asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
             return standing
-        if self.alarm.proven:
-            self._tell_recovery(now_ns)
+        if well:
+            self._tell_recovery(self._recovering_ns or now_ns)
         verdict = judge(case)
         self._publisher.publish(
             case, verdict, "line" if verdict.verdict == "finished" else "report"

@@ -51,26 +51,32 @@ SHAPES = {
 }
 
 
+def _run(tmp_path: Path, shape: str, port: int, lock: Path, **environment: str) -> str:
+    """Run the program, and return what was printed to stderr."""
+    process = start_run(
+        tmp_path,
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"),
+            str(PROGRAMS / "waiting_through.py"),
+            *(shape, str(port), str(lock)),
+        ],
+        *("--on-hang", "abort"),
+        **environment,
+    )
+    try:
+        _, errors = process.communicate(timeout=LIMIT_S)
+    finally:
+        end(process)
+    return errors
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_wait_is_followed_to_where_it_ends(tmp_path: Path, shape: str) -> None:
     lock = tmp_path / "cache.lock"
     os.mkfifo(lock.with_suffix(".fifo"))
     with closing(socket.create_server(("127.0.0.1", 0))) as silent, lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        process = start_run(
-            tmp_path,
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"),
-                str(PROGRAMS / "waiting_through.py"),
-                *(shape, str(silent.getsockname()[1]), str(lock)),
-            ],
-            *("--on-hang", "abort"),
-            **PATIENCE,
-        )
-        try:
-            process.communicate(timeout=LIMIT_S)
-        finally:
-            end(process)
+        _run(tmp_path, shape, silent.getsockname()[1], lock, **PATIENCE)
     verdict = verdict_of(tmp_path / "run")
     right = SHAPES[shape]
     assert (verdict.verdict, verdict.culprits, verdict.cause) == (
@@ -79,3 +85,13 @@ def test_a_wait_is_followed_to_where_it_ends(tmp_path: Path, shape: str) -> None
         right.cause,
     )
     assert f"in {right.function} (" in verdict.summary
+
+
+def test_a_joined_timer_is_a_suspicion_that_ends_with_it(tmp_path: Path) -> None:
+    """The job ends at once after it, so that the recovery is told at the end."""
+    patience = {**PATIENCE, "HANGCHECK_SUSPECT_OUTSIDE_AFTER": "4", "HANGCHECK_STALL_TIMEOUT": "60"}
+    told = _run(tmp_path, "joined_timer", 1, tmp_path / "none", **patience, TIMER_S="12")
+    assert "SUSPECT" in told
+    assert "RECOVERED" in told
+    assert "HANG" not in told
+    assert verdict_of(tmp_path / "run").verdict == "finished"

@@ -107,6 +107,8 @@ def _blame(situation: Situation, found: Sequence[tuple[RankReading, LockedThread
 
 def _in_words(locked: LockedThreads) -> str:
     places = " and ".join(within(place) for place in locked.places[:3])
+    if locked.threads[0].holds_lock:
+        return f"{places} for a lock that it holds itself, by a call further out"
     if len(locked.threads) == 1:
         return f"{places} for a lock that no other running thread of it could release"
     count = len(locked.threads)

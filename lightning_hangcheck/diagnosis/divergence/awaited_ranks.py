@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PAIRED,
+    call_of,
     pending_collective,
     record_of,
+    records,
+    way_in,
 )
 from lightning_hangcheck.reading.records.messages import awaited_peers
 from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
@@ -125,4 +128,26 @@ def _of_unnumbered(
     name = pending.operation.name if pending is not None else ""
     views = [one.view for one in job.ranks.values()]
     peers = awaited_peers(views, reading.view, name) if name in PAIRED else ()
-    return peers or tuple(one.rank for one in outside if one.rank != reading.rank)
+    met = _met(reading) if name not in PAIRED else frozenset()
+    others = (one.rank for one in outside if one.rank != reading.rank)
+    return peers or tuple(one for one in others if not met or one in met)
+
+
+def _met(reading: RankReading) -> frozenset[int]:
+    """Return whom a rank may meet in a collective that is not in its record yet, or no more.
+
+    The members of the groups with which it has called one from this line; where there is none, of
+    all with which it has called any: who belongs to none of these was never waited for.
+
+    Returns:
+        None of them where that is not known: whoever there is.
+    """
+    way = way_in(reading.frames)
+    called = [one for one in records(reading) if one.entries]
+    here = [
+        one
+        for one in called
+        if any(way_in(call_of(reading, entry).frames) == way for entry in one.entries)
+    ]
+    groups = [frozenset(one.ranks) for one in here or called]
+    return frozenset().union(*groups) if all(groups) else frozenset()

@@ -1,8 +1,9 @@
 """What a blocked thread waits for, and who could end that wait.
 
 `system_calls` reads the call's arguments, `polled_locks` and `tried_locks` the locks that Python
-and native code poll for, and `marker_files` who made a file whose existence is a lock; `holders`
-adds who holds a lock or has the other end, which only all processes together show.
+and native code poll for, and `marker_files` who made a file whose existence is a lock;
+`thread_variables` tells which thread another joins; `holders` adds who holds a lock or has the
+other end, which only all processes together show.
 """
 
-__all__ = ["file_locks", "holders", "polled_locks", "system_calls"]
+__all__ = ["file_locks", "holders", "polled_locks", "system_calls", "thread_variables"]

@@ -11,6 +11,7 @@ from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.wait_chain import (
     awaits_executor,
+    in_lock,
     joins,
     may_help,
     wait_chain,
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample, ThreadState
 
-TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
-"""Functions of the interpreter's library in which a thread waits for a lock. All others that take
-one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
 Standing = tuple[int | None, tuple["Frame", ...], tuple[str, ...]]
 
 
@@ -74,7 +72,7 @@ def _locked(sample: Sample) -> tuple[ThreadStack, ...]:
     """Threads in locks; none where the main thread is not one of them and joins none."""
     threads = sample.stack.threads if sample.stack is not None else ()
     endless = _words(sample.kernel.threads if sample.kernel is not None else ())
-    locked = tuple(one for one in threads if one.tid in endless and _in_lock(one))
+    locked = tuple(one for one in threads if one.tid in endless and in_lock(one))
     return locked if locked and (locked[0] is threads[0] or joins(threads[0])) else ()
 
 
@@ -89,9 +87,9 @@ def _circle(sample: Sample) -> set[Standing] | None:
     if chain is None or chain.ends or not all(one.tid in words for one in chain.threads):
         return None
     main, *others = chain.threads
-    if not (_in_lock(main) or (others and _given_away(main))):
+    if not (in_lock(main) or (others and _given_away(main))):
         return None
-    for_news = [one for one in others if not (_in_lock(one) or _given_away(one))]
+    for_news = [one for one in others if not (in_lock(one) or _given_away(one))]
     if for_news and not (all(map(_users_wait, for_news)) and _all_wait(sample, words)):
         return None
     return {(one.tid, one.frames, words[one.tid]) for one in chain.threads if one.tid is not None}
@@ -109,15 +107,6 @@ def _words(states: Sequence[ThreadState]) -> dict[int, tuple[str, ...]]:
         for one in states
     }
     return {tid: names for tid, names in found.items() if names}
-
-
-def _in_lock(thread: ThreadStack) -> bool:
-    """Whether it waits for a lock, and not for news behind one."""
-    if not thread.frames:
-        return False
-    inner = thread.frames[-1]
-    name = inner.function.rpartition(".")[2]
-    return name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock
 
 
 def _given_away(thread: ThreadStack) -> bool:

@@ -34,6 +34,9 @@ FUTEXES = frozenset({202, 98, 449, 455})
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
 """What names nobody: a word of the process's own memory, and a time limit."""
 JOINS = ("join", "_shutdown")
+TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
+"""Functions of the interpreter's library in which a thread waits for a lock. All others that take
+one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
 FAMILIES = (
     (("/concurrent/futures/",), ("/concurrent/futures/", "/asyncio/")),
     (("/asyncio/",), ("/concurrent/futures/", "/asyncio/")),
@@ -107,7 +110,8 @@ def _followed(key: _ById) -> WaitChain | None:
             continue
         if own_targets(thread, state) or (_in_event_loop(thread) and _limited(state)):
             ends.append(thread)
-        new = [one for one in _could_end(thread, others) if id(one) not in met]
+        able = _joined(thread, helpers) or _could_end(thread, others)
+        new = [one for one in able if id(one) not in met]
         met |= {id(one) for one in new}
         followed += new
     if not ends:
@@ -121,6 +125,15 @@ def joins(thread: ThreadStack) -> bool:
         frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] in JOINS
         for frame in thread.frames[-2:]
     )
+
+
+def in_lock(thread: ThreadStack) -> bool:
+    """Whether it waits for a lock, and not for news behind one."""
+    if not thread.frames:
+        return False
+    inner = thread.frames[-1]
+    name = inner.function.rpartition(".")[2]
+    return name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock
 
 
 def awaits_executor(thread: ThreadStack) -> bool:
@@ -198,12 +211,14 @@ class _Helper(NamedTuple):
         owners: Whose code it runs.
         families: In which of `FAMILIES` it does work for others.
         rests: See `_rests`.
+        timer: It is one of Python's timers, which has not run out: it may do anything then.
     """
 
     thread: ThreadStack
     owners: frozenset[object]
     families: frozenset[int]
     rests: bool
+    timer: bool
 
     @classmethod
     def of(cls, thread: ThreadStack, states: dict[int, ThreadState]) -> _Helper:
@@ -214,6 +229,7 @@ class _Helper(NamedTuple):
             owners=frozenset(map(owner_of, files)),
             families=_families(files, part=1),
             rests=_rests(thread, states),
+            timer=_is_pending_timer(thread, states),
         )
 
 
@@ -223,12 +239,16 @@ def _could_end(thread: ThreadStack, others: Sequence[_Helper]) -> Sequence[Threa
     Those of the pool or loop that it gave work to: a helper that is busy with something else ends
     nobody's wait. Else those that run code of the same owner, and all that do anything. A library's
     own thread that rests only waits for news, and is left out unless some thread is joined that can
-    be no other.
+    be no other. A timer may call whatever it was given, so it may end any wait for news, and be the
+    one that is joined; locks are given back by whoever took them. Nobody else ends the wait of a
+    thread for a lock that it holds itself.
 
     Args:
         thread: The waiting one.
         others: The process's threads that may do work for it; it may be among them.
     """
+    if thread.holds_lock:
+        return []
     inner = {frame.file for frame in _innermost_standard(thread.frames)}
     families = _families(inner, part=0)
     workers = [
@@ -241,7 +261,17 @@ def _could_end(thread: ThreadStack, others: Sequence[_Helper]) -> Sequence[Threa
     owner = _owner(thread.frames)
     if joins(thread) and not any(owner in one.owners for one in others):
         return [one.thread for one in others]
-    return [one.thread for one in others if owner in one.owners or not one.rests]
+    news = not in_lock(thread)
+    return [
+        one.thread for one in others if owner in one.owners or not one.rests or (news and one.timer)
+    ]
+
+
+def _joined(thread: ThreadStack, helpers: Sequence[ThreadStack]) -> list[ThreadStack]:
+    """Return the thread that it joins, where that is known: no other can end its wait."""
+    if thread.joined is None or not joins(thread):
+        return []
+    return [one for one in helpers if one.tid == thread.joined]
 
 
 def _families(files: Collection[str], *, part: Literal[0, 1]) -> frozenset[int]:
@@ -273,6 +303,15 @@ def _parked(thread: ThreadStack) -> bool:
         for position, frame in enumerate(thread.frames)
         for rule in meanings(frame.function, frame.file)
     )
+
+
+def _is_pending_timer(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
+    state = states.get(thread.tid) if thread.tid is not None else None
+    runs = any(
+        frame.function == "Timer.run" and frame.file.endswith("/threading.py")
+        for frame in thread.frames
+    )
+    return runs and state is not None and _limited(state)
 
 
 def _rests(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:

@@ -21,11 +21,13 @@ from cases import (
     worker,
 )
 from flights import flying
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import read_job
+from lightning_hangcheck.model.flight import CallSite
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -125,3 +127,33 @@ def test_of_two_ends_the_one_that_most_are_led_to_is_the_culprit() -> None:
     )
     verdict = judge(case)
     assert (verdict.culprits, verdict.cause) == ((3,), "rank_stalled")
+
+
+def test_a_rank_that_advanced_after_it_was_sampled_waits_there_no_more() -> None:
+    """Its look caught it in a collective of a moment: an idle evaluator keeps nobody waiting."""
+    just_now, evaluates = rank(0, IN_ALL_REDUCE, silent=0.0), rank(1, IN_LOAD, silent=60.0)
+    newest = just_now.processes[0].samples[-1]
+    case = job(just_now, evaluates, taken_ns=newest.taken_ns + 500_000_000)
+    read = read_job(case)
+    assert _arrows(build_graph(read, None)) == set()
+    assert read.ranks[0].activity == "moving"
+    assert judge(case).verdict == "healthy"
+
+
+def test_a_rank_waits_only_for_members_of_groups_with_which_it_has_called() -> None:
+    """Its operation is in no record yet; whoever is in none of its groups was never waited for."""
+    other, train = CallSite(frames=IN_BARRIER[:-1]), CallSite(frames=IN_ALL_REDUCE[:-1])
+    both, steps = (
+        flying(rank(0, IN_ALL_REDUCE), *ops, group=group, open_ops=0, ranks=members, called=sites)
+        for group, ops, members, sites in (
+            ("0", ("barrier",), (0, 1, 2), (other,)),
+            ("7", ("all_reduce", "all_reduce"), (0, 1), (other, train)),
+        )
+    )
+    assert both.flight is not None
+    assert steps.flight is not None
+    groups = (*both.flight.groups, *steps.flight.groups)
+    waits = replace(steps, flight=replace(steps.flight, groups=groups))
+    moving = (IN_LOAD, (*IN_LOAD, IN_LOAD[-1]), IN_LOAD)
+    graph = _graph(waits, rank(1, *moving, cpu=1.0), rank(2, IN_LOAD))
+    assert _arrows(graph) == {("rank:0", "rank:1")}

@@ -74,6 +74,27 @@ def test_a_thread_that_could_still_release_takes_the_proof_away() -> None:
     assert told(job(WAITS, late)) == ("hang", (1,), (0,), "thread_deadlock")
 
 
+def test_a_lock_that_the_thread_itself_holds_is_released_by_nobody() -> None:
+    """A signal's handler that locks in the middle of what locks, whatever runs beside it."""
+    beside = with_threads(rank(1, IN_LOAD, silent=5.0), IN_LIBRARY)
+    (own,) = beside.processes
+    samples = []
+    for one in own.samples:
+        assert one.stack is not None
+        main, *others = one.stack.threads
+        threads = (msgspec.structs.replace(main, holds_lock=True), *others)
+        stack = msgspec.structs.replace(one.stack, threads=threads)
+        samples.append(msgspec.structs.replace(one, stack=stack))
+    held = msgspec.structs.replace(
+        beside, processes=(msgspec.structs.replace(own, samples=tuple(samples)),)
+    )
+    waits = rank(0, IN_BARRIER, silent=5.0)
+    verdict = judge(job(waits, held))
+    assert told(job(waits, held)) == ("hang", (1,), (0,), "thread_deadlock")
+    assert "in load (demo/train.py:41) for a lock that it holds itself" in verdict.summary
+    assert told(job(waits, beside))[3] == "rank_stalled"
+
+
 def test_one_locked_thread_is_a_deadlock_only_where_no_other_could_release() -> None:
     assert told(job(WAITS, with_threads(rank(1, IN_LOAD), PARKED)))[3] == "thread_deadlock"
     assert told(job(WAITS, with_threads(rank(1, IN_LOAD), IN_LIBRARY)))[3] == "rank_stalled"

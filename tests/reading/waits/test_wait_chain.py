@@ -425,3 +425,56 @@ def test_hundreds_of_threads_cost_milliseconds() -> None:
     assert time.process_time() - began_s < 0.5
     assert chain is not None
     assert len(chain.threads) == 301
+
+
+TIMER = (
+    Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002),
+    Frame("Timer.run", f"{STDLIB}/threading.py", 1399),
+    Frame("Event.wait", f"{STDLIB}/threading.py", 629),
+    LIBRARY_WAIT,
+)
+UNTIL_TIME = (WaitTarget(call="futex", kind="time"),)
+IN_LOCK = (MAIN, user("save", 32), Frame("Condition.__enter__", f"{STDLIB}/threading.py", 271))
+
+
+def timer() -> Thread:
+    return Thread(TIMER, UNTIL_TIME, syscall=FUTEX)
+
+
+@pytest.mark.parametrize("main", [IN_QUEUE, IN_JOIN])
+@pytest.mark.parametrize("others", [(), (parked((*IN_PRODUCE, LIBRARY_WAIT)),)])
+def test_a_timer_that_has_not_run_out_may_end_a_wait_for_news_or_be_joined(
+    main: tuple[Frame, ...], others: tuple[Thread, ...]
+) -> None:
+    """Whatever it was given to call, it will: that wait has an end."""
+    seen = process(parked(main), *others, timer())
+    assert limited(seen)
+    assert not in_own_memory(seen)
+    assert not waits_in_vain(seen)
+
+
+def test_a_timer_gives_no_lock_back() -> None:
+    locked = parked((user("push", 7), IN_LOCK[-1]))
+    seen = process(parked(IN_LOCK), locked, timer())
+    assert not limited(seen)
+    assert waits_in_vain(seen)
+
+
+def joining(seen: ProcessLook, tid: int) -> ProcessLook:
+    """The process, its main thread known to join a thread."""
+    samples = []
+    for one in seen.samples:
+        assert one.stack is not None
+        main, *others = one.stack.threads
+        threads = (msgspec.structs.replace(main, joined=tid), *others)
+        stack = msgspec.structs.replace(one.stack, threads=threads)
+        samples.append(msgspec.structs.replace(one, stack=stack))
+    return msgspec.structs.replace(seen, samples=tuple(samples))
+
+
+def test_of_several_threads_the_one_that_is_joined_counts() -> None:
+    locked = parked((user("push", 7), IN_LOCK[-1]))
+    seen = process(parked(IN_JOIN), locked, timer())
+    assert waits_in_vain(joining(seen, 201))
+    assert not waits_in_vain(joining(seen, 202))
+    assert limited(joining(seen, 202))

@@ -1,0 +1,52 @@
+"""Which thread is joined, and whether a lock is the thread's own, told by its variables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import until
+
+from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.reading.waits.wait_chain import FUTEXES
+
+if TYPE_CHECKING:
+    from processes import StartProgram
+
+    from lightning_hangcheck.model.evidence import ThreadStack
+
+pytestmark = pytest.mark.real
+
+
+def main_thread(pid: int, function: str) -> ThreadStack:
+    """The main thread, once it waits in a function."""
+
+    def look() -> ThreadStack | None:
+        (sample, _), *_ = sample_all([Subject(pid=pid)], 10.0)
+        assert sample.stack is not None
+        assert sample.kernel is not None
+        main, state = sample.stack.threads[0], sample.kernel.threads[0]
+        waits = any(one.kind == "futex" for one in state.waits_for) or state.syscall in FUTEXES
+        there = any(one.function.endswith(function) for one in main.frames)
+        return main if waits and there else None
+
+    return until(look, f"the main thread to stand in {function}")
+
+
+def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram) -> None:
+    running = program("waiting_in_itself.py", "join")
+    main = main_thread(running.pid, "join")
+    (sample, _), *_ = sample_all([Subject(pid=running.pid)], 10.0)
+    assert sample.stack is not None
+    joined = [one.name for one in sample.stack.threads if one.tid == main.joined]
+    assert joined == ["the joined one"]
+
+
+@pytest.mark.parametrize(("kind", "own"), [("handler", True), ("others", False)])
+def test_a_lock_is_known_to_be_the_threads_own(
+    program: StartProgram, kind: str, *, own: bool
+) -> None:
+    """Of two objects of one class each has its own lock."""
+    running = program("waiting_in_itself.py", kind)
+    main = main_thread(running.pid, "Counts.report")
+    assert (main.takes_lock, main.holds_lock) == (True, own)
