@@ -8,6 +8,7 @@ but no RANK, and only inside ``fit`` (lightning 2.6, strategies/launchers/subpro
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -20,6 +21,9 @@ ROUND_COUNTS: dict[Launcher, str] = {
     "torchrun": "TORCHELASTIC_RESTART_COUNT",
     "slurm": "SLURM_RESTART_COUNT",
 }
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MOST_NODES = 65_536
+"""Of a SLURM job: MAX_NODE_COUNT of its own limits is smaller."""
 SLURM_SHELLS = ("bash", "interactive")
 """Names of jobs for which Lightning does not believe SLURM's variables (fabric's slurm.py)."""
 
@@ -35,7 +39,8 @@ class Identity(Struct, frozen=True, kw_only=True):
         round: How often the launcher had started the job's ranks before, None where it does not
             say: TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.
         most_restarts: How often it will at most, None where it does not say.
-        store_port: Where the ranks keep the store that they share: MASTER_PORT.
+        store_host: Where the ranks keep the store that they share: MASTER_ADDR.
+        store_port: The same: MASTER_PORT.
         problems: One sentence for each variable that could not be used.
     """
 
@@ -47,6 +52,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     launcher: Launcher = "none"
     round: int | None = None
     most_restarts: int | None = None
+    store_host: str | None = None
     store_port: int | None = None
     problems: tuple[str, ...] = ()
 
@@ -60,6 +66,11 @@ class Identity(Struct, frozen=True, kw_only=True):
     def ranks_here(self) -> int:
         """Ranks of this machine, as far as known: at least this one."""
         return self.local_world_size or 1
+
+    @property
+    def all_here(self) -> bool:
+        """Whether ranks that Lightning started meet on this very machine: then all are here."""
+        return not self.node_rank and self.store_host in (None, *LOOPBACK)
 
     @property
     def peers_exist(self) -> bool:
@@ -81,6 +92,7 @@ def identify(environment: Mapping[str, str]) -> Identity:
         launcher = "slurm"
         rank, world_size = read("SLURM_PROCID"), read("SLURM_NTASKS")
         local_rank, node_rank = read("SLURM_LOCALID"), read("SLURM_NODEID")
+        local_world_size = _tasks_on(node_rank, environment)
     elif local_rank is not None:
         launcher = "lightning"
         rank = _lightning_rank(local_rank, node_rank)
@@ -93,6 +105,7 @@ def identify(environment: Mapping[str, str]) -> Identity:
         launcher=launcher,
         round=read(ROUND_COUNTS[launcher]) if launcher in ROUND_COUNTS else None,
         most_restarts=read("TORCHELASTIC_MAX_RESTARTS") if launcher == "torchrun" else None,
+        store_host=environment.get("MASTER_ADDR"),
         store_port=read("MASTER_PORT"),
         problems=tuple(read.problems),
     )
@@ -122,6 +135,14 @@ def _is_slurm_step(environment: Mapping[str, str]) -> bool:
     """An srun step sets SLURM_STEP_ID; a shell is none."""
     shell = environment.get("SLURM_JOB_NAME") in SLURM_SHELLS
     return "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment and not shell
+
+
+def _tasks_on(node: int | None, environment: Mapping[str, str]) -> int | None:
+    """Read how many tasks of the step run on a node: ``2(x3),1`` is 2 on each of three, then 1."""
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE", environment.get("SLURM_TASKS_PER_NODE", ""))
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text, re.ASCII)
+    nodes = [int(tasks) for tasks, times in found for _ in range(min(int(times or 1), MOST_NODES))]
+    return nodes[node] if node is not None and node < len(nodes) else None
 
 
 def _lightning_rank(local_rank: int, node_rank: int | None) -> int | None:

@@ -49,6 +49,12 @@ def test_a_slurm_step() -> None:
     )
 
 
+@pytest.mark.parametrize(("node", "tasks"), [("0", 2), ("2", 2), ("3", 1), ("4", None)])
+def test_slurm_says_how_many_tasks_each_node_has(node: str, tasks: int | None) -> None:
+    step = SLURM_STEP | {"SLURM_NODEID": node, "SLURM_TASKS_PER_NODE": "2(x3),1"}
+    assert identify(step).local_world_size == tasks
+
+
 @pytest.mark.parametrize("name", ["bash", "interactive"])
 def test_a_slurm_shell_is_no_rank(name: str) -> None:
     identity = identify(SLURM_STEP | {"SLURM_JOB_NAME": name})

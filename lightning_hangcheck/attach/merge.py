@@ -13,7 +13,7 @@ from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.saving import save_run
-from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder
+from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder, folders_of_nodes
 from lightning_hangcheck.rundir.saved_evidence import newest_case
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> tuple[Case, Verdict]:
     """Join what `attach` or `run` wrote on several nodes into one verdict, and keep it.
 
     Args:
-        named: Run folders, each node's once.
+        named: Run folders, each node's once; one that all nodes were given holds the others.
         merged: Where to keep it.
 
     Raises:
@@ -39,8 +39,11 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> tuple[Case, Verdict]:
     from lightning_hangcheck.diagnosis import judge
 
     _refuse_twice(named)
-    folders = [find_run_folder(name) for name in named]
-    case = merge_cases([_node(folder) for folder in folders], merged.run_id)
+    roots = [find_run_folder(name) for name in named]
+    below = [one for root in roots for one in folders_of_nodes(root)]
+    folders = list(dict.fromkeys([*roots, *below]))
+    nodes = [_node(folder) for folder in folders if folder not in below or _saw_ranks(folder)]
+    case = merge_cases(nodes, merged.run_id)
     verdict = judge(case)
     save_run(case, verdict, tuple(rank for folder in folders for rank in _ranks(folder)), merged)
     return case, verdict
@@ -53,6 +56,11 @@ def _refuse_twice(named: Sequence[str]) -> None:
         if path in seen:
             raise BadUsage(f"{name} is named twice", "name the run folder of each node once")
         seen.add(path)
+
+
+def _saw_ranks(folder: RunFolder) -> bool:
+    """Whether a folder that nobody named holds evidence: a healthy node may have left none."""
+    return newest_case(folder)[0] is not None
 
 
 def _node(folder: RunFolder) -> NodeCase:

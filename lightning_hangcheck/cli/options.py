@@ -64,7 +64,7 @@ WORDS: dict[str, _Words] = {
     "prometheus": _Words("FILE", "Keep metrics for node-exporter there, such as /.../job.prom."),
     "if_done": _Words(None, "The answer where a phase asks whether to run again."),
     "price": _Words("PRICE", "Of a rank for an hour, for those questions: 0.89/h."),
-    "nodes_dir": _Words("DIR", "Where nodes meet [default: torchrun's own store]."),
+    "nodes_dir": _Words("DIR", "Where nodes meet [default: torchrun's store, or below --run-dir]."),
 }
 
 

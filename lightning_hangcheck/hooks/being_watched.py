@@ -13,8 +13,11 @@ from lightning_hangcheck import log
 from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.recorder.process_facts import is_multiprocessing_child
 from lightning_hangcheck.recorder.stack_offer import offer_stacks
+from lightning_hangcheck.session.job_key import job_key
+from lightning_hangcheck.session.node_place import place_of, tell_place
 from lightning_hangcheck.session.session import read_sidecar
 
 if TYPE_CHECKING:
@@ -83,6 +86,29 @@ def keep_sidecar(recorder: Recorder) -> None:
     sidecar = read_sidecar(session.sidecar_file)
     if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
         keeper.start()
+
+
+def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
+    """Tell this node's sidecar which of how many it is, where no launcher's variable does.
+
+    Args:
+        recorder: Of this process.
+        nnodes: Nodes of the job, as its Trainer was told.
+        number: Of this one, 0 for the first.
+    """
+    session, who = recorder.session, recorder.identity
+    if session is None or nnodes < 2 or who.local_rank or place_of(session) is not None:
+        return
+    place = NodePlace(
+        number=number,
+        nnodes=nnodes,
+        ranks=(who.world_size or 0) // nnodes,
+        job=job_key(os.environ, identify(os.environ)),
+    )
+    try:
+        tell_place(session, place)
+    except OSError as error:
+        log.once("place", f"this node's sidecar is not told which node it is on: {error}")
 
 
 def _falls_to_us() -> bool:

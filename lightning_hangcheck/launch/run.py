@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
-from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.launch.folder import take_run_folder
 from lightning_hangcheck.launch.job import (
     Abort,
     Job,
@@ -25,15 +25,7 @@ from lightning_hangcheck.launch.live_region import LiveRegion, why_not
 from lightning_hangcheck.launch.sidecar_link import SidecarLink
 from lightning_hangcheck.launch.signals import HELD, HELD_WITH_REGION, hold, next_signal, restore
 from lightning_hangcheck.machine.room import NoRoom, require_room
-from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir.layout import (
-    RunFolder,
-    claim_run_folder,
-    name_run_folder,
-    prepare_run_folder,
-)
-from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -56,8 +48,6 @@ if TYPE_CHECKING:
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
 POLL_S = 0.2
-DISK_LIMIT_S = 1.0
-"""The command waits for this; a second is what a user does not notice beside the start of torch."""
 
 
 def run_command(
@@ -67,6 +57,7 @@ def run_command(
     alerts: AlertsAskedFor = NO_ALERTS,
     junit: str | None = None,
     node: NodePlace | None = None,
+    job: str = "",
     *,
     live: bool = False,
 ) -> int:
@@ -78,7 +69,8 @@ def run_command(
         extra_environment: What the command's environment gets besides, unless all is disabled.
         alerts: Whom to tell of a hang.
         junit: File in which to say at the end how it went; None for none.
-        node: Which of the job's nodes this one is, where there are several.
+        node: Which of the job's nodes this one is, where there are several and the command says it.
+        job: Names a job of several nodes on all of them; empty where the command does not.
         live: Show the ranks below the command's output, where the terminal can.
 
     Returns:
@@ -97,7 +89,7 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    session = _open_session(command, settings, node)
+    session = _open_session(command, settings, node, job)
     if session is not None and not settings.quiet:
         facts = session.facts
         log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
@@ -244,17 +236,19 @@ def _why_no_restart(hang: HangProven) -> str:
 
 
 def _open_session(
-    command: Sequence[str], settings: Settings, node: NodePlace | None
+    command: Sequence[str], settings: Settings, node: NodePlace | None, job: str
 ) -> Session | None:
     """A run that cannot be watched still runs: what is missing is said once."""
     shown, started_at = show_command(command), utc_now()
-    folder = _run_folder(settings.run_dir, shown, started_at)
+    record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
+    folder = take_run_folder(settings.run_dir, record, node)
     facts = SessionFacts(
         run_dir=str(folder.path),
         command=shown,
         started_at=started_at,
         root_pid=os.getpid(),
         launched=True,
+        job=job,
         node=node,
     )
     try:
@@ -264,22 +258,3 @@ def _open_session(
             "session", f"shared memory cannot be used ({error}); the command runs, but unwatched"
         )
         return None
-
-
-def _run_folder(wanted: str | None, command: str, started_at: str) -> RunFolder:
-    """Training goes on without its run folder: an unusable one is replaced by a temporary one."""
-    folder = name_run_folder(wanted)
-    try:
-        apart(DISK_LIMIT_S, lambda: _take(folder, command, started_at))
-    except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
-        other = temporary_run_folder()
-        log.once("run folder", kept_instead(folder, error, other))
-        _take(other, command, started_at)
-        return other
-    return folder
-
-
-def _take(folder: RunFolder, command: str, started_at: str) -> None:
-    prepare_run_folder(folder)
-    record = RunRecord(run_id=folder.run_id, command=command, started_at=started_at)
-    claim_run_folder(folder, encode_pretty(record))

@@ -65,12 +65,19 @@ class NodePlace(Struct, frozen=True, kw_only=True):
         nnodes: How many there are; 0 where nothing says so.
         host: Of the store that the launcher of the first node serves; empty where it serves none.
         port: Of that store.
+        ranks: How many ranks run there; 0 where nothing says so.
+        job: Names the job for all its nodes; empty where the store alone does.
+        machines: How many these nodes are on, where each of several tasks of a machine counts as a
+            node of its own; 0 where each has its own.
     """
 
     number: int
     nnodes: int
     host: str = ""
     port: int = 0
+    ranks: int = 0
+    job: str = ""
+    machines: int = 0
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):

@@ -212,7 +212,7 @@ def _rank_by_environment(
         started_ticks=process.started_ticks,
         local_rank=identity.local_rank,
         world_size=identity.world_size,
-        local_world_size=_local_world_size(identity),
+        local_world_size=_local_world_size(identity, identity.world_size),
         start=_start_of(identity),
         store_port=identity.store_port,
     )
@@ -223,11 +223,17 @@ def _start_of(identity: Identity) -> RoundStart:
     return RoundStart(launcher=told, number=identity.round, most=identity.most_restarts)
 
 
-def _local_world_size(identity: Identity) -> int | None:
-    """Lightning's own launcher on the first node of a job that shows no other node."""
+def _local_world_size(identity: Identity, world_size: int | None) -> int | None:
+    """Ranks of this node; Lightning's own launcher says it on the only node of a job.
+
+    A SLURM task that is a rank is one of so many here, one that starts ranks itself is not.
+    """
+    if identity.launcher == "slurm" and identity.world_size != world_size:
+        return None
     if identity.local_world_size is not None:
         return identity.local_world_size
-    return identity.world_size if identity.launcher == "lightning" else None
+    alone = identity.launcher == "lightning" and identity.all_here
+    return identity.world_size if alone else None
 
 
 def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
@@ -237,7 +243,7 @@ def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
         started_ticks=process.started_ticks,
         local_rank=beat.local_rank,
         world_size=beat.world_size,
-        local_world_size=_local_world_size(process.identity),
+        local_world_size=_local_world_size(process.identity, beat.world_size),
         start=_start_of(process.identity),
         store_port=process.identity.store_port if beat.store_port is None else beat.store_port,
     )

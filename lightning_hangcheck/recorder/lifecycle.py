@@ -26,6 +26,7 @@ from lightning_hangcheck.recorder.process_facts import (
 )
 from lightning_hangcheck.recorder.process_hooks import ProcessHooks
 from lightning_hangcheck.session.joining import join_session
+from lightning_hangcheck.session.node_place import PlaceTeller
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session
 from lightning_hangcheck.settings import Settings
@@ -72,6 +73,7 @@ class Recorder(Announcer):
         self._environment = environment
         self._pulse: Pulse | None = None
         self._announced_page: PageWriter | None = None
+        self._place_teller: PlaceTeller | None = None
         self._begun = self._started = self._records = self._given_up = False
         self._life_lock = threading.RLock()
         self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
@@ -207,6 +209,8 @@ class Recorder(Announcer):
         self.note("start", **start_facts(self._environment, self.identity))
         self._hooks.install()
         if self.session is not None:
+            self._place_teller = PlaceTeller(self.session, self._environment)
+            self._tell_place()
             watch = SidecarWatch(
                 self.session.sidecar_file, self._say_sidecar_lost, self._patience_with_sidecar_s
             )
@@ -224,7 +228,15 @@ class Recorder(Announcer):
         page.show_phase("startup")
         return page
 
+    def _tell_place(self) -> None:
+        try:
+            if self._place_teller is not None:
+                self._place_teller.look(self.identity)
+        except OSError as error:
+            log.once("place", f"this node's sidecar is not told which node it is on: {error}")
+
     def _run_errand(self) -> None:
+        self._tell_place()
         if self.on_pulse is not None:
             self.on_pulse()
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 RUNS_FOLDER = "hangcheck_runs"
 STAT_LIMIT_S = 1.0
 FOLDERS = ("ranks", "verdicts", "evidence")
-PARTS = ("run.json", "verdict.json", "report.html", *FOLDERS)
+NODES_FOLDER = "nodes"
+"""In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
+NODE_PREFIX = "node-"
+"""Begins the names of the other nodes' run folders in that of the first."""
+PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
 
 
 class RunFolder(Struct, frozen=True):
@@ -101,6 +105,44 @@ def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolde
     moment = now or datetime.now(timezone.utc)
     name = f"{moment:%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
     return RunFolder(Path(wanted or f"{RUNS_FOLDER}/{name}").absolute())
+
+
+def folder_of_node(shared: str | None, node: str) -> RunFolder:
+    """Choose the run folder of one of a job's nodes, which were all given the same.
+
+    Args:
+        shared: As for `name_run_folder`; the first node takes it as a whole.
+        node: Names this node: its number, or its host's name.
+    """
+    if shared is None:
+        return name_run_folder(None)
+    return RunFolder(Path(shared).absolute() / f"{NODE_PREFIX}{node}")
+
+
+def prepare_shared_folder(folder: RunFolder) -> None:
+    """Make the folder that is the run's of the first node, for that of another below it.
+
+    Args:
+        folder: Of `folder_of_node`.
+
+    Raises:
+        OSError: It cannot be made, or is not ours alone.
+    """
+    make_private_folder(folder.path.parent, PARTS)
+
+
+def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
+    """Find the run folders of the other nodes of a job, which were all given the same.
+
+    Args:
+        folder: Of the first node.
+    """
+    try:
+        below = [one for one in folder.path.iterdir() if one.name.startswith(NODE_PREFIX)]
+    except OSError:
+        return []
+    found = [RunFolder(one) for one in below if (one / folder.run_file.name).exists()]
+    return sorted(found, key=lambda one: (len(one.run_id), one.run_id))
 
 
 def prepare_run_folder(folder: RunFolder) -> RunFolder:

@@ -4,7 +4,7 @@
 `stack_offers` are how a rank hands lines and stacks to the sidecar, `collective_notes` what it
 notes of its process groups, `call_sites` from where it calls collectives; `job_key` tells jobs and
 their rounds apart; `run_folders` settles where the run is kept, `housekeeping` frees what dead jobs
-left.
+left. `node_place` says which of the job's nodes this is, and how a rank tells its sidecar.
 """
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "job_key",
     "joining",
     "journal_handover",
+    "node_place",
     "run_folders",
     "session",
     "stack_offers",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.rundir.layout import name_run_folder
+from lightning_hangcheck.rundir.layout import RunFolder, folder_of_node, name_run_folder
 from lightning_hangcheck.session.job_key import agent_pid, job_key, node_key
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
@@ -51,7 +51,7 @@ def join_session(
     alone = identity.launcher in ("none", "lightning")
     key = new_key() if alone else node_key(environment, identity)
     facts = SessionFacts(
-        run_dir=str(name_run_folder(run_dir).path),
+        run_dir=str(_run_folder(run_dir, identity).path),
         command=show_command(sys.orig_argv),
         started_at=utc_now("microseconds"),
         job=job_key(environment, identity),
@@ -62,6 +62,13 @@ def join_session(
     if alone:
         environment[SESSION_VARIABLE] = str(session.path)
     return session
+
+
+def _run_folder(run_dir: str | None, identity: Identity) -> RunFolder:
+    """All nodes of a job are given the same; each but the first takes a folder below that."""
+    if identity.node_rank and run_dir is not None:
+        return folder_of_node(run_dir, str(identity.node_rank))
+    return name_run_folder(run_dir)
 
 
 def _root_pid(environment: Mapping[str, str], identity: Identity) -> int:

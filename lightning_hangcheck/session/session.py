@@ -4,6 +4,7 @@
         session.json     where the run folder is, and more; created once, by whoever comes first
         pages/<pid>.page one page a process that records
         sidecar.json     the process id of this node's sidecar
+        place.json       which of the job's nodes this is; see `node_place`
         run-folder       where the run is really kept; see `run_folders`
         watch.json       what that sidecar knows of the ranks now
         sidecar.lock     kept locked by it, so that there is only one
@@ -57,7 +58,8 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
         job: Of which job the run is, as its ranks on all nodes say it; empty where `hangcheck run`
             started it, which has made the run folder its own already.
         restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
-        node: Which of several nodes this one is; None where there is one, or nothing says so.
+        node: Which of several nodes this one is, as the launcher's command says it; None where
+            there is one, or its ranks must say it: `node_place.place_of` asks both.
     """
 
     schema_version: int = 1
@@ -107,6 +109,11 @@ class Session(Struct, frozen=True):
     def sidecar_file(self) -> Path:
         """sidecar.json."""
         return self.path / "sidecar.json"
+
+    @property
+    def place_file(self) -> Path:
+        """place.json; see `node_place`."""
+        return self.path / "place.json"
 
     @property
     def watch_file(self) -> Path:

@@ -55,7 +55,6 @@ class Watcher:
         publisher: Takes what is worth telling.
         hang_proven: Called once for each hang that is proven, after it was published.
         earlier: Rounds that another sidecar of this run saw to their end; ours are added.
-        nodes: The job's other nodes, where there are any.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Watcher:
         publisher: Publisher,
         hang_proven: Callable[[], None],
         earlier: tuple[Round, ...] = (),
-        nodes: AmongNodes | None = None,
     ) -> None:
         self._session = session
         self._settings = settings
@@ -74,7 +72,7 @@ class Watcher:
         now_ns = time.monotonic_ns()
         self._lapses = Lapses(now_ns)
         self.earlier = earlier
-        self._nodes = nodes
+        self._nodes: AmongNodes | None = None
         self.roster = Roster(session, now_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
         self.shutdown = Shutdown()
@@ -94,6 +92,16 @@ class Watcher:
     def follows(self) -> bool:
         """Whether the first one of several nodes judges for this one, too."""
         return self._nodes is not None and self._nodes.follows
+
+    def meet(self, nodes: AmongNodes | None) -> None:
+        """Be one of the job's nodes from now on.
+
+        Args:
+            nodes: This one among the others; None where they do not meet.
+        """
+        if self._nodes is not None:
+            self._nodes.close()
+        self._nodes = nodes
 
     def tick(self) -> None:
         """Read everything once, act on it, and wait for the next reading."""

@@ -34,6 +34,7 @@ from lightning_hangcheck.watch.messages import (
 from lightning_hangcheck.watch.metrics_keeper import MetricsKeeper
 from lightning_hangcheck.watch.note_keeper import NoteKeeper
 from lightning_hangcheck.watch.other_nodes.among_nodes import among_nodes
+from lightning_hangcheck.watch.other_nodes.late_place import LatePlace
 from lightning_hangcheck.watch.other_nodes.meeting_choice import why_there
 from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
@@ -70,7 +71,7 @@ class Service:
             folder, session.journals, self._start_states.take, quiet=settings.quiet
         )
         self._reminders = Reminders()
-        self._record = RunRecorder(session, why_there(session, settings))
+        self._record = RunRecorder(session)
         self._ledger = RunLedger(session, settings)
         self._watcher = Watcher(
             session,
@@ -78,8 +79,8 @@ class Service:
             self._publisher,
             self._hang_proven,
             rounds_so_far(session),
-            among_nodes(session, settings, time.monotonic_ns()),
         )
+        self._place = LatePlace(session, settings)
         self._notes = NoteKeeper(session)
         self._metrics = MetricsKeeper(settings.prometheus)
         root = process_ref(session.facts.root_pid)
@@ -99,6 +100,7 @@ class Service:
         ended = None
         self._publisher.save(self._ledger.look_around)
         while ended is None and not self._over():
+            self._find_place(time.monotonic_ns())
             self._watcher.tick()
             self._publisher.watch_storage()
             self._tell_of_hang()
@@ -122,6 +124,13 @@ class Service:
     def told_to_end(self, number: int, _: FrameType | None) -> None:
         """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
         self._signal = signal.Signals(number).name
+
+    def _find_place(self, now_ns: int) -> None:
+        """Join the other nodes once it is known which of them this is."""
+        place = self._place.news(now_ns)
+        if place is not None:
+            self._record.meeting = why_there(place, self._settings)
+            self._watcher.meet(among_nodes(place, self._settings, now_ns))
 
     def _keep_notes(self, now_ns: int) -> None:
         roster, standing = self._watcher.roster, self._watcher.alarm.standing

@@ -56,6 +56,23 @@ def test_lightning_starts_rank_1_below_rank_0() -> None:
     assert {rank.world_size for rank in found} == {2}
 
 
+def test_ranks_that_lightning_started_are_all_only_where_they_meet_on_this_machine() -> None:
+    """MASTER_ADDR names another one where the job has several nodes."""
+    four = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "4"}
+    for address, here in (("127.0.0.1", 4), ("node0", None)):
+        tree = [process(10, 1), process(11, 10, MASTER_ADDR=address, **four)]
+        assert find_ranks(tree, {})[1].local_world_size == here
+
+
+def test_a_slurm_task_that_starts_ranks_itself_is_not_one_of_so_many_here() -> None:
+    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_NODEID": "1", "SLURM_STEP_ID": "0"}
+    tree = [process(10, 1, SLURM_TASKS_PER_NODE="1(x2)", **task)]
+    (own,) = find_ranks(tree, {})
+    assert (own.rank, own.local_world_size) == (1, 1)
+    (spawned,) = find_ranks(tree, {10: Beat(pid=10, rank=4, world_size=8)})
+    assert (spawned.rank, spawned.local_world_size) == (4, None)
+
+
 def test_a_lonely_python_process_is_rank_0() -> None:
     assert pids([process(10, 1, python=False), process(11, 10), process(12, 11)]) == {0: 11}
 

@@ -23,6 +23,7 @@ from lightning_hangcheck.report.running_ranks import render_below
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.traces.stack_dumps import render_dumps
+from lightning_hangcheck.rundir.layout import folders_of_nodes
 from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
         click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
+    nodes = [one.run_id for one in folders_of_nodes(folder)]
+    if nodes:
+        click.echo(f"what other nodes saw is in {', '.join(nodes)}: hangcheck merge {shown_folder}")
 
 
 def _formed(form: Form, folder: RunFolder, saved: SavedRun, shown_folder: str) -> str:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck import log
-from lightning_hangcheck.hooks.being_watched import be_watched
+from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
 from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks, switch_off
 from lightning_hangcheck.hooks.callbacks.lightning_package import lightning_packages
 from lightning_hangcheck.hooks.callbacks.step_clock import StepClock
@@ -78,6 +78,7 @@ class HangCheck:
         self._recorder = recorder = current()
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
         be_watched(recorder)
+        tell_of_nodes(recorder, trainer.num_nodes, trainer.node_rank)
         self._metrics = (
             _metrics_of(recorder) if self._log_metrics and trainer.is_global_zero else None
         )

@@ -20,6 +20,7 @@ from lightning_hangcheck.hooks.rendezvous.places import StorePlace
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, MeetingPlace
 from lightning_hangcheck.session.job_key import start_key, start_key_of_nodes
+from lightning_hangcheck.session.node_place import step_nodes
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
 
 if TYPE_CHECKING:
@@ -203,10 +204,7 @@ def _inherited_session() -> Session | None:
 
 def _nodes(environment: Mapping[str, str], identity: Identity) -> int:
     """How many nodes the ranks are spread over, as far as the launcher tells; at least 1."""
-    if identity.launcher == "slurm":
-        text = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
-        return int(text) if text.isdecimal() else 1
-    return identity.nodes
+    return step_nodes(environment) if identity.launcher == "slurm" else identity.nodes
 
 
 def _local_size(identity: Identity) -> int | None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import MeetingPlace
-    from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
 
 JITTER_NS = NANOSECONDS // 2
@@ -114,7 +113,7 @@ class AmongNodes:
             gaps.append(absent_nodes(absent, waited_s, self._meeting.where))
         else:
             absent = ()
-        return with_unheard(own, joined, absent, gaps, self._place.nnodes)
+        return with_unheard(own, joined, absent, gaps)
 
     def elsewhere(self, now_ns: int) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
@@ -141,13 +140,10 @@ class AmongNodes:
             self._meeting.close()
 
 
-def among_nodes(session: Session, settings: Settings, now_ns: int) -> AmongNodes | None:
-    """Join the other nodes of the job; None where there are none, or no place to meet."""
-    place = session.facts.node
-    meeting = meeting_of(place, settings) if place is not None else None
-    if place is None or meeting is None:
-        return None
-    return AmongNodes(place, meeting, now_ns)
+def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes | None:
+    """Join the other nodes of the job; None where they have no place to meet."""
+    meeting = meeting_of(place, settings)
+    return AmongNodes(place, meeting, now_ns) if meeting is not None else None
 
 
 def _newest_sample_ns(heard: Heard) -> int:

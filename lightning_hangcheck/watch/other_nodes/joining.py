@@ -32,9 +32,7 @@ def join_heard(own: Case, heard: Iterable[Heard]) -> Case:
     return merge_cases([NodeCase("node 0", own), *cases], own.run.run_id) if cases else own
 
 
-def with_unheard(
-    own: Case, joined: Case, absent: tuple[int, ...], gaps: Sequence[Gap], nnodes: int
-) -> Case:
+def with_unheard(own: Case, joined: Case, absent: tuple[int, ...], gaps: Sequence[Gap]) -> Case:
     """Return the joined case with what is not heard of other nodes.
 
     Args:
@@ -42,12 +40,11 @@ def with_unheard(
         joined: The same with the ranks of others.
         absent: Nodes of which nobody has heard anything for too long.
         gaps: What is to be said of them, and of those that fell silent.
-        nnodes: Nodes of the job.
     """
     return replace(
         joined,
         gaps=(*(gap for gap in joined.gaps if not gaps or gap.why != ELSEWHERE), *gaps),
-        run=_run_facts(own.run, joined.run, absent, nnodes),
+        run=_run_facts(own.run, joined.run, absent),
     )
 
 
@@ -80,11 +77,11 @@ def _case_of(heard: Heard, own: Case) -> NodeCase:
     return NodeCase(f"node {state.node}", told)
 
 
-def _run_facts(own: RunFacts, joined: RunFacts, absent: tuple[int, ...], nnodes: int) -> RunFacts:
+def _run_facts(own: RunFacts, joined: RunFacts, absent: tuple[int, ...]) -> RunFacts:
     return replace(
         own,
         world_size=joined.world_size,
         local_world_size=joined.local_world_size,
-        nnodes=max(nnodes, joined.nnodes),
+        nnodes=own.nnodes,
         absent_nodes=absent,
     )

@@ -15,6 +15,7 @@ from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND
 from lightning_hangcheck.model.case import RunFacts
 from lightning_hangcheck.model.run import Round
 from lightning_hangcheck.probes.proc.process_tree import command_line
+from lightning_hangcheck.session.node_place import place_of
 from lightning_hangcheck.text.moments import utc_now
 from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
@@ -163,12 +164,16 @@ def run_facts(
     found = [rank.found for rank in watched.ranks.values()]
     local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
     world_size = max((rank.world_size or 0 for rank in found), default=0)
+    place = place_of(session)
+    if place is not None and place.ranks and found:
+        local = [place.ranks]
+    nnodes = max(1, -(-world_size // max(local))) if local else 1
     return RunFacts(
         run_id=session.run_folder.run_id,
         command=session.facts.command,
         started_at=session.facts.started_at,
         world_size=world_size,
-        nnodes=max(1, -(-world_size // max(local))) if local else 1,
+        nnodes=nnodes if place is None else place.machines or place.nnodes,
         local_world_size=max(local, default=None),
         round=watched.number,
         earlier=earlier,

@@ -28,12 +28,14 @@ class RunRecorder:
 
     Args:
         session: Of the job.
+
+    Attributes:
         meeting: As in `RunRecord`.
     """
 
-    def __init__(self, session: Session, meeting: str = "") -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._meeting = meeting
+        self.meeting = ""
         self._records: dict[int, RankRecord] = {}
         self._round = 0
         self._versions = versions()
@@ -95,7 +97,7 @@ class RunRecorder:
             rounds=rounds,
             ended_at=ended_at,
             exit_code=exit_code,
-            meeting=self._meeting,
+            meeting=self.meeting,
         )
 
 

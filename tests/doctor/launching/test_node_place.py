@@ -9,6 +9,16 @@ import pytest
 from lightning_hangcheck.doctor.launching.node_place import DEFAULT_PORT, node_place
 from lightning_hangcheck.model.run import NodePlace
 
+SLURM_TASK = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_NTASKS": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+}
+
 
 @pytest.mark.parametrize(
     ("options", "environment", "place"),
@@ -49,3 +59,26 @@ def test_the_place_of_a_node_is_read_from_torchruns_options(
 
 def test_a_program_without_torchrun_has_no_place_among_nodes() -> None:
     assert node_place(["python", "train.py", "--nnodes=2", "--node-rank=1"], {}) is None
+
+
+def test_accelerate_starts_torchrun_and_has_names_of_its_own_for_its_options() -> None:
+    options = "--num_machines 2 --machine_rank=1 --main_process_ip n0 --main_process_port 29501"
+    command = ["accelerate", "launch", *shlex.split(options), "train.py"]
+    assert node_place(command, {}) == NodePlace(number=1, nnodes=2, host="n0", port=29501)
+    assert node_place(["accelerate", "launch", "train.py"], {}) is None
+
+
+def test_a_task_of_slurm_that_runs_a_script_has_the_place_that_slurm_gave_it() -> None:
+    task = SLURM_TASK | {"SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
+    place = node_place(["python", "train.py"], task)
+    assert place == NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
+
+
+def test_where_a_node_has_several_tasks_each_is_a_place_of_its_own() -> None:
+    task = SLURM_TASK | {
+        "SLURM_PROCID": "3",
+        "SLURM_NTASKS": "4",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    }
+    place = node_place(["python", "train.py"], task)
+    assert place == NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)

@@ -1,0 +1,135 @@
+"""Which node this is, by the variables of each launcher, and how a rank tells its sidecar."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.session.node_place import PlaceTeller, place_in, place_of, tell_place
+from lightning_hangcheck.session.session import Session, SessionFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TORCHRUN = {
+    "RANK": "2",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "n0",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_RUN_ID": "job7",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+SLURM = {
+    "SLURM_PROCID": "2",
+    "SLURM_NTASKS": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_NNODES": "2",
+    "SLURM_TASKS_PER_NODE": "2,1",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+}
+RAY = {
+    "RANK": "2",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "40001",
+}
+OF_TORCHRUN = NodePlace(number=1, nnodes=2, host="n0", port=29400, ranks=2, job="torchrun-job7")
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        (TORCHRUN, OF_TORCHRUN),
+        (
+            TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"},
+            replace(OF_TORCHRUN, host="", port=0),
+        ),
+        (SLURM, NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")),
+        (
+            SLURM | {"SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"},
+            NodePlace(number=1, nnodes=3, ranks=1, job="slurm-7-0"),
+        ),
+        (RAY, NodePlace(number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001")),
+        (RAY | {"LOCAL_WORLD_SIZE": "4"}, None),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, None),
+        (TORCHRUN | {"GROUP_RANK": "two"}, None),
+        ({"NODE_RANK": "1", "MASTER_ADDR": "n0"}, None),
+        ({}, None),
+    ],
+)
+def test_the_launchers_variables_say_which_node_this_is(
+    environment: dict[str, str], place: NodePlace | None
+) -> None:
+    assert place_in(environment) == place
+
+
+def test_a_job_of_several_nodes_may_go_on_with_one() -> None:
+    place = place_in(TORCHRUN | {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "2"})
+    assert place is not None
+    assert (place.number, place.nnodes) == (0, 1)
+
+
+def test_what_a_rank_learns_late_its_sidecar_reads(tmp_path: Path) -> None:
+    """As in Ray's actors, which set their variables after they have started."""
+    session = _session(tmp_path)
+    environment = {"PATH": "/bin"}
+    teller = PlaceTeller(session, environment)
+    teller.look(identify(environment))
+    assert place_of(session) is None
+    environment |= RAY
+    teller.look(identify(environment))
+    told = place_of(session)
+    assert told is not None
+    assert (told.number, told.nnodes, told.ranks) == (1, 2, 2)
+
+
+def test_a_later_round_may_number_the_nodes_anew(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+    for number in ("1", "0"):
+        later = TORCHRUN | {"GROUP_RANK": number}
+        PlaceTeller(session, later).look(identify(later))
+        assert place_of(session) == replace(OF_TORCHRUN, number=int(number))
+
+
+def test_where_nodes_meet_is_told_by_the_command_and_how_many_came_by_the_ranks(
+    tmp_path: Path,
+) -> None:
+    by_command = NodePlace(number=1, nnodes=4, host="first", port=29500)
+    session = _session(tmp_path, by_command)
+    assert place_of(session) == by_command
+    tell_place(session, OF_TORCHRUN)
+    assert place_of(session) == replace(by_command, nnodes=2, ranks=2)
+
+
+def test_a_task_that_watches_its_own_rank_is_no_whole_node(tmp_path: Path) -> None:
+    task = NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
+    session = _session(tmp_path, task)
+    tell_place(session, NodePlace(number=1, nnodes=2, ranks=2, job="slurm-7-0"))
+    assert place_of(session) == task
+
+
+def test_what_is_no_place_is_as_if_nobody_had_told_it(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+    session.place_file.write_text("{")
+    assert place_of(session) is None
+
+
+def _session(folder: Path, node: NodePlace | None = None) -> Session:
+    facts = SessionFacts(
+        run_dir=str(folder / "run"), command="", started_at="", root_pid=os.getpid(), node=node
+    )
+    return Session(folder, facts)
