@@ -176,8 +176,8 @@ class RankReading(Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """Whether it has a process."""
-        return self.activity not in ("gone", "missing")
+        """Whether it is seen to have a process."""
+        return self.activity not in ("gone", "missing", "unheard")
 
 
 class JobReading(Struct, frozen=True, kw_only=True):
@@ -185,7 +185,8 @@ class JobReading(Struct, frozen=True, kw_only=True):
 
     Attributes:
         ranks: By global rank, ascending; ranks without a process included.
-        elsewhere: Ranks of the job of which nothing is known: they may run on other nodes.
+        elsewhere: Ranks of the job of which nothing is known, or nothing by now: they may run on
+            other nodes.
         processes: Who is who among their processes.
     """
 
@@ -234,7 +235,8 @@ def read_job(case: Case) -> JobReading:
             gaps.append(_doubled(view))
         else:
             views[view.rank] = view
-    absent = (rank for rank in range(case.run.world_size) if rank not in views)
+    unheard = {rank for rank, view in views.items() if view.unheard_for_s}
+    absent = (rank for rank in range(case.run.world_size) if rank not in views or rank in unheard)
     processes = job_processes(views.values())
     known = processes.looks.keys()
     ranks = {

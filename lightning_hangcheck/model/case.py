@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct, field
 
 from lightning_hangcheck.model.beat import Beat
@@ -38,6 +40,30 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     awaits: bool = False
 
 
+Reach = Literal["answers", "goes_on", "unanswered", "unknown"]
+"""What is seen of a node that is not heard: ``answers`` connections to its ranks carry something,
+``goes_on`` none tells, but the other ranks advance without a pause, ``unanswered`` nothing that is
+sent to its ranks is acknowledged."""
+
+
+class SilentNode(Struct, frozen=True, kw_only=True):
+    """A node of which something was heard, and for long nothing more.
+
+    Attributes:
+        ranks: Of it, as ranges.
+        silent_s: Seconds since it was heard.
+        unanswered_s: Seconds for which what was sent to its ranks was not acknowledged.
+        last_known: The furthest that its ranks were known to be, in words.
+    """
+
+    number: int
+    ranks: str = ""
+    silent_s: float
+    reach: Reach = "unknown"
+    unanswered_s: float = 0.0
+    last_known: str = ""
+
+
 class RunFacts(Struct, frozen=True, kw_only=True):
     """What is known of the run as a whole.
 
@@ -48,6 +74,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
         earlier: The rounds before it.
         next_start: What followed this round; None while it goes on, and for the last.
         absent_nodes: Nodes of which nobody has heard anything yet; known on the first node only.
+        silent_nodes: Nodes that are no longer heard; likewise.
     """
 
     run_id: str
@@ -60,6 +87,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     earlier: tuple[Round, ...] = ()
     next_start: RoundStart | None = None
     absent_nodes: tuple[int, ...] = ()
+    silent_nodes: tuple[SilentNode, ...] = ()
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -209,6 +237,8 @@ class RankView(Struct, frozen=True, kw_only=True):
         processes: Its own process first (role ``rank``), then its children.
         process_exit: Set when its process is gone.
         flight: Newest flight record; None where torch gave none.
+        unheard_for_s: Seconds for which nobody has heard of its node, where that is silent: what
+            it does by now, nobody knows. 0 where it is heard.
         steps: The newest as its watcher saw them made, oldest first, each right to one polling
             interval; none where the rank does not show its steps.
         step_sums: The sums of its step times at moments of the run, oldest first; the newest are
@@ -232,6 +262,7 @@ class RankView(Struct, frozen=True, kw_only=True):
     process_exit: ProcessExit | None = field(default=None, name="departure")
     spent: Spent | None = None
     flight: FlightRecord | None = None
+    unheard_for_s: float = 0.0
     steps: tuple[StepMark, ...] = ()
     step_sums: tuple[StepTimes, ...] = ()
 

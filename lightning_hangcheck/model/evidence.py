@@ -234,6 +234,21 @@ class Connection(Struct, frozen=True, array_like=True):
     remote: str
 
 
+class AddressReach(Struct, frozen=True, array_like=True):
+    """What the connections of some processes show of an address that they lead to.
+
+    Attributes:
+        heard_s: Seconds since anything came from there, data or an acknowledgement.
+        unanswered: Connections on which sent data is repeated, as no acknowledgement comes.
+        unanswered_s: Seconds for which that one has none that was without the longest; 0 if none.
+    """
+
+    address: str
+    heard_s: float
+    unanswered: int = 0
+    unanswered_s: float = 0.0
+
+
 class ProcessState(Struct, frozen=True, kw_only=True):
     """The kernel's view of one process.
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.case import CodeNote, RankView
-from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample, ThreadStack
+from lightning_hangcheck.model.evidence import AddressReach, Gap, ProcessLook, Sample, ThreadStack
 from lightning_hangcheck.nodes.stack_tree import Frames, StackTree, StackTreeBuilder
 
 if TYPE_CHECKING:
@@ -41,6 +41,16 @@ class RankDigest(Struct, frozen=True, array_like=True):
     leaves: tuple[int, ...] = ()
 
 
+class Network(Struct, frozen=True):
+    """What a node knows of the network, as in `NodeState`."""
+
+    addresses: tuple[str, ...] = ()
+    reach: tuple[AddressReach, ...] = ()
+
+
+UNTOLD = Network()
+
+
 class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node.
 
@@ -52,6 +62,8 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         round: Number of the round that the ranks belong to.
         world_size: Ranks of the job as the node knows it, 0 while unknown.
         local_world_size: Ranks that should run there, None where no launcher says so.
+        addresses: By which other nodes may know this one.
+        reach: What connections show of the addresses that the first node asked about.
         code: What the source says around the lines on which ranks stand.
     """
 
@@ -64,6 +76,8 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_world_size: int | None = None
     ranks: tuple[RankDigest, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    addresses: tuple[str, ...] = ()
+    reach: tuple[AddressReach, ...] = ()
     code: tuple[CodeNote, ...] = ()
 
 
@@ -86,7 +100,9 @@ class NodeViews(Struct, frozen=True):
     views: tuple[RankView, ...]
 
 
-def digest_of(case: Case, node: int, stamp: int, *, ended: bool = False) -> NodeDigest:
+def digest_of(
+    case: Case, node: int, stamp: int, *, ended: bool = False, network: Network = UNTOLD
+) -> NodeDigest:
     """Fold the case of one node.
 
     Args:
@@ -94,6 +110,7 @@ def digest_of(case: Case, node: int, stamp: int, *, ended: bool = False) -> Node
         node: Its number.
         stamp: Another one each time.
         ended: As in `NodeState`.
+        network: What the node knows of the network.
     """
     builder = StackTreeBuilder()
     views = [_brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
@@ -107,6 +124,8 @@ def digest_of(case: Case, node: int, stamp: int, *, ended: bool = False) -> Node
         local_world_size=case.run.local_world_size,
         ranks=tuple(_fold(rebased(one, TAKEN_NS - case.taken_ns), builder) for one in views),
         gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
+        addresses=network.addresses,
+        reach=network.reach,
         code=case.code if told else (),
     )
     return NodeDigest(nodes=(state,), tree=builder.tree())

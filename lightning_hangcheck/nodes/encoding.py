@@ -49,11 +49,13 @@ class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
         version: Of this form; another one is not read.
         stamp: Another one each time.
         verdict: The newest that it told; None while there is none.
+        asks: Addresses of nodes that it no longer hears: what shows of them?
     """
 
     version: int = 1
     stamp: int
     verdict: Verdict | None = None
+    asks: tuple[str, ...] = ()
 
 
 Told = TypeVar("Told", NodeDigest, FirstWord)

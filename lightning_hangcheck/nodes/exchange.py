@@ -88,6 +88,7 @@ class Exchange:
         self._word_stamp: int | None = None
         self._digest: NodeDigest | None = None
         self._verdict: Verdict | None = None
+        self._asks: tuple[str, ...] = ()
         self._trouble_since_ns = 0
         self._wake = threading.Event()
         self._told = threading.Event()
@@ -112,14 +113,21 @@ class Exchange:
         word = self._word
         return word.verdict if word is not None and self.follows else None
 
-    def tell(self, digest: NodeDigest, verdict: Verdict | None) -> None:
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Addresses of which the first node wants to know what connections to them show."""
+        word = self._word
+        return word.asks if word is not None and self.follows else ()
+
+    def tell(self, digest: NodeDigest, verdict: Verdict | None, asks: tuple[str, ...] = ()) -> None:
         """Have this told next.
 
         Args:
             digest: Of this node alone.
-            verdict: The newest; only the first node's is told.
+            verdict: The newest; only the first node's is told, and so is what it asks.
+            asks: Addresses of nodes that are no longer heard.
         """
-        self._digest, self._verdict = digest, verdict
+        self._digest, self._verdict, self._asks = digest, verdict, asks
         self._told.clear()
         self._wake.set()
 
@@ -214,7 +222,7 @@ class Exchange:
             data = pack(without_evidence(joined))
         self._meeting.post(_key(self._own), data)
         if self._own == FIRST:
-            word = FirstWord(stamp=now_ns, verdict=self._verdict)
+            word = FirstWord(stamp=now_ns, verdict=self._verdict, asks=self._asks)
             self._meeting.post(FIRST_KEY, pack(word))
         if digest is self._digest:
             self._told.set()

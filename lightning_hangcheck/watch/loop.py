@@ -252,9 +252,10 @@ class Watcher:
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
         """Tell the other nodes how things are here, and take what the first one says of all."""
         if looked or nodes.is_due(now_ns):
-            nodes.tell(self._own_case(self.roster.round, now_ns), self._publisher.newest)
-        if self.shutdown.asked is None:
-            nodes.notice_silence(now_ns)
+            own = self._own_case(self.roster.round, now_ns)
+            nodes.tell(own, self._publisher.newest)
+            if self.shutdown.asked is None:
+                nodes.notice_silence(own)
         verdict = nodes.news()
         if verdict is None:
             return

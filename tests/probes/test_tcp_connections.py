@@ -11,6 +11,7 @@ import pytest
 from lightning_hangcheck.model.evidence import Connection
 from lightning_hangcheck.probes.kernel import kernel_state
 from lightning_hangcheck.probes.waits.holders import with_holders
+from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
 from lightning_hangcheck.probes.waits.tcp_connections import tcp_connections
 
 
@@ -45,3 +46,18 @@ def test_both_ends_of_a_connection_and_its_bytes_are_told(
             (state,) = with_holders([state])
             told = Connection(there.own, there.remote) in state.connections
             assert told == (server != client), "only what leads to another address"
+
+
+def test_a_machine_that_answers_is_told_by_what_came_from_it() -> None:
+    with closing(socket.socket()) as listens, closing(socket.socket()) as asks:
+        listens.bind(("127.0.0.3", 0))
+        listens.listen()
+        asks.connect(listens.getsockname())
+        asks.sendall(b"x")
+        (reach,) = reach_of(["127.0.0.3", "127.0.0.4"], [os.getpid()])
+        assert (reach.address, reach.unanswered) == ("127.0.0.3", 0)
+        assert reach.heard_s < 5.0
+
+
+def test_other_machines_know_this_one_by_no_address_of_its_own_loopback() -> None:
+    assert not any(one.startswith("127.") or one == "[::1]" for one in own_addresses())

@@ -34,6 +34,8 @@ ASPECTS = {
     "rank_stalled": {None, "child", "forked", "input"},
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
+    "network_wait": {"node", "remote"},
+    "unknown": {None, "node"},
     "process_dead": {
         *("killed", "raised", "gpu_memory", "silent", "left", "outside"),
         *("child_killed", "child_raised"),

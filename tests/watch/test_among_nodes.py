@@ -85,7 +85,8 @@ def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
     tell_until(nodes, lambda: hears(nodes))
     case = nodes[0].join(now(HERE, SILENT_AFTER_S + 25.0))
     (gap,) = case.gaps
-    assert [view.rank for view in case.ranks] == [0, 1]
+    assert [view.unheard_for_s > 0 for view in case.ranks] == [False, False, True, True]
+    assert [node.ranks for node in case.run.silent_nodes] == ["2-3"]
     assert gap.what == "node 1 (ranks 2-3)"
     assert gap.why.startswith("has not been heard for ")
     assert gap.why.endswith("last known there: checkpoint 5 (Model created), step 120")

@@ -15,5 +15,6 @@ __all__ = [
     "own_code",
     "processes",
     "rendezvous",
+    "silent_node",
     "threads",
 ]

@@ -45,6 +45,7 @@ def network_wait(situation: Situation) -> Finding | None:
         confidence=0.85 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
+        aspect="remote",
         evidence=[_evidence(*pair) for pair in waiting[:4]],
     )
 

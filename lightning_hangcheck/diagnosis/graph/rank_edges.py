@@ -84,11 +84,15 @@ def store_edges(job: JobReading) -> Iterator[Edge]:
     """
     waiting = [reading for reading in job.ranks.values() if reading.at_store]
     others = [reading for reading in job.ranks.values() if not reading.at_store]
-    free = [one for one in others if one.alive and one.activity != "waiting"]
+    free = [one for one in others if one.activity == "unheard" or _is_free(one)]
     gone = [one for one in others if one.activity == "gone"]
     for waiter in waiting:
         for target in free or gone:
             yield Edge(waiter.node, target.node, AT_STORE)
+
+
+def _is_free(reading: RankReading) -> bool:
+    return reading.alive and reading.activity != "waiting"
 
 
 def guard_edges(job: JobReading) -> Iterator[Edge]:

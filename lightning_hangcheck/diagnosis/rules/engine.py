@@ -18,6 +18,7 @@ from lightning_hangcheck.diagnosis.causes import (
     own_code,
     processes,
     rendezvous,
+    silent_node,
     threads,
 )
 from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
@@ -49,6 +50,8 @@ RULES = (
     threads.GIL_HELD,
     lost_child.LOST_CHILD,
     own_code.LOGGER_INIT,
+    silent_node.UNREACHABLE_NODE,
+    silent_node.UNWATCHED_NODE,
     network.NETWORK_WAIT,
     processes.MEMORY_PRESSURE,
     files.CHECKPOINT_IO,

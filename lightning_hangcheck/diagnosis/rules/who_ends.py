@@ -37,6 +37,7 @@ BY_ACTIVITY: dict[str, EndedBy] = {
     "missing": "announced",
     "waiting": "inside",
     "unseen": "unknown_pace",
+    "unheard": "unknown_pace",
 }
 
 

@@ -31,6 +31,7 @@ STATES: dict[Activity, State] = {
     "gone": "gone",
     "missing": "missing",
     "unseen": "unseen",
+    "unheard": "unseen",
 }
 MOST_GROUPS = 64
 

@@ -29,25 +29,41 @@ MESSAGE = struct.Struct("=B3x4s16s16s28xI")  # struct inet_diag_msg: family, por
 PORTS = struct.Struct("!HH")
 ADDRESS_BYTES: dict[int, int] = {socket.AF_INET: 4, socket.AF_INET6: 16}
 CARRIED_AT, CARRIED = 120, struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
+REPEATED_AT, UNACKNOWLEDGED_AT = 2, 24  # tcpi_retransmits, tcpi_unacked
+HEARD_AT, HEARD = 52, struct.Struct("=II")  # tcpi_last_data_recv, tcpi_last_ack_recv, milliseconds
+MILLISECONDS = 1_000
 
 
 class TcpConnection(NamedTuple):
     """One end of a connection.
 
     Attributes:
-        own: ``ADDR:PORT`` of this end.
-        remote: Of the other one.
+        ends: Addresses of this end and of the other one, then their ports, as the kernel has them:
+            of thousands of connections few are ever written.
         carried_bytes: Received, and of those sent all whose receipt the other end acknowledged.
+        heard_s: Seconds since data or an acknowledgement came.
+        repeats: Sent data is being repeated, as no acknowledgement comes.
     """
 
-    own: str
-    remote: str
+    ends: tuple[bytes, bytes, bytes]
     carried_bytes: int
+    heard_s: float
+    repeats: bool
+
+    @property
+    def own(self) -> str:
+        """``ADDR:PORT`` of this end."""
+        return shown_end(self.ends[0], PORTS.unpack(self.ends[2])[0])
+
+    @property
+    def remote(self) -> str:
+        """``ADDR:PORT`` of the other end."""
+        return shown_end(self.ends[1], PORTS.unpack(self.ends[2])[1])
 
     @property
     def leads_out(self) -> bool:
         """Whether its other end has another address: a machine talks with itself by its own."""
-        return self.own.rpartition(":")[0] != self.remote.rpartition(":")[0]
+        return self.ends[0] != self.ends[1]
 
 
 def tcp_connections() -> dict[int, TcpConnection] | None:
@@ -82,9 +98,17 @@ def _ask(kernel: socket.socket, family: int) -> Iterator[tuple[int, TcpConnectio
             if not inode or information is None:
                 continue
             used = ADDRESS_BYTES[family]
-            own_port, remote_port = PORTS.unpack(ports)
-            ends = shown_end(own[:used], own_port), shown_end(remote[:used], remote_port)
-            yield inode, TcpConnection(*ends, sum(CARRIED.unpack_from(information, CARRIED_AT)))
+            yield inode, _connection((own[:used], remote[:used], ports), information)
+
+
+def _connection(ends: tuple[bytes, bytes, bytes], information: bytes) -> TcpConnection:
+    (unacknowledged,) = struct.unpack_from("=I", information, UNACKNOWLEDGED_AT)
+    return TcpConnection(
+        ends,
+        carried_bytes=sum(CARRIED.unpack_from(information, CARRIED_AT)),
+        heard_s=min(HEARD.unpack_from(information, HEARD_AT)) / MILLISECONDS,
+        repeats=bool(information[REPEATED_AT]) and unacknowledged > 0,
+    )
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:

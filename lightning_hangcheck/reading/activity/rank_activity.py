@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, Sample
 
-Activity = Literal["moving", "busy", "idle", "waiting", "stopped", "gone", "missing", "unseen"]
+Activity = Literal[
+    "moving", "busy", "idle", "waiting", "stopped", "gone", "missing", "unseen", "unheard"
+]
 WINDOW = 3
 """Newest samples that count: older ones may be from before the rank got stuck."""
 JUST_NOW_S = 1.0
@@ -108,6 +110,8 @@ def read_rank_activity(view: RankView) -> RankActivity:
     )
     if view.process_exit is not None:
         return replace(found, activity="gone")
+    if view.unheard_for_s:
+        return replace(found, activity="unheard")
     if view.pid is None:
         return replace(found, activity="missing", frames=())
     if process.activity in ("gone", "stopped"):

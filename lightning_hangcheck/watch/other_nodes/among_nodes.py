@@ -6,19 +6,30 @@ all nodes. A node that does not hear the first one judges its own ranks, as it w
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.nodes.digest import TAKEN_NS, digest_of
+from lightning_hangcheck.nodes.digest import TAKEN_NS, Network, digest_of
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
 from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
 from lightning_hangcheck.watch.other_nodes.meeting_choice import meeting_of
-from lightning_hangcheck.watch.other_nodes.silent_nodes import absent_nodes, silent_node, silent_s
+from lightning_hangcheck.watch.other_nodes.silent_nodes import (
+    absent_nodes,
+    addresses_to_ask,
+    silence_gap,
+    silent_node,
+    silent_s,
+)
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.model.case import Case, SilentNode
+    from lightning_hangcheck.model.evidence import AddressReach, Gap
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import MeetingPlace
@@ -26,6 +37,10 @@ if TYPE_CHECKING:
 
 JITTER_NS = NANOSECONDS // 2
 """By which the same look may seem to be of another moment, as its telling took longer."""
+MOST_ASKED = 64
+"""Addresses of silent nodes: where more fell silent, those of a few tell enough."""
+SAID_AFTER_S = SILENT_AFTER_S + 5.0
+"""Silence after which it is said though nothing shows why."""
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
 """Verdicts on the whole job; how it ended each node says of its own ranks."""
 
@@ -48,6 +63,9 @@ class AmongNodes:
         self._relayed: Verdict | None = None
         self._unjoinable = False
         self._looked_ns: dict[int, int] = {}
+        self._addresses = own_addresses()
+        self._reach: tuple[AddressReach, ...] = ()
+        self._said_silent: dict[int, tuple[int, Gap]] = {}
 
     @property
     def follows(self) -> bool:
@@ -67,9 +85,25 @@ class AmongNodes:
             ended: The command has ended here.
         """
         self._told_ns = own.taken_ns
-        digest = digest_of(own, self._place.number, own.taken_ns, ended=ended)
+        asks = self._look_for_silent(own)
+        network = Network(self._addresses, () if self._place.number == FIRST else self._reach)
+        digest = digest_of(own, self._place.number, own.taken_ns, ended=ended, network=network)
         relayed = verdict if verdict is not None and verdict.verdict in RELAYED else None
-        self._exchange.tell(digest, relayed)
+        self._exchange.tell(digest, relayed, asks)
+
+    def _look_for_silent(self, own: Case) -> tuple[str, ...]:
+        """Look at our ranks' connections to nodes that the first one no longer hears.
+
+        Returns:
+            On the first node what it asks of the others.
+        """
+        heard, asks = self._exchange.heard, self._exchange.asked
+        if self._place.number == FIRST:
+            silent = addresses_to_ask(heard, self._addresses, own.taken_ns)
+            asks = tuple(chain.from_iterable(silent.values()))[:MOST_ASKED]
+        pids = [view.pid for view in own.ranks if view.pid is not None]
+        self._reach = reach_of(asks, pids) if asks else ()
+        return asks
 
     def news(self) -> Verdict | None:
         """Return what the first node has told since last asked, where this one follows it."""
@@ -105,15 +139,28 @@ class AmongNodes:
     def _joined(self, own: Case) -> Case:
         heard, now_ns = self._exchange.heard, own.taken_ns
         silent = {node: one for node, one in heard.items() if silent_s(one, now_ns)}
-        joined = join_heard(own, [one for node, one in heard.items() if node not in silent])
+        there = [one for node, one in heard.items() if node not in silent]
+        joined = join_heard(own, there, silent.values())
+        fell_silent = tuple(self._silent_nodes(own))
         absent = tuple(node for node in range(1, self._place.nnodes) if node not in heard)
-        gaps = [silent_node(one, now_ns) for one in silent.values()]
+        gaps = [silence_gap(one) for one in fell_silent]
         waited_s = (now_ns - self._began_ns) / NANOSECONDS
         if absent and waited_s >= SILENT_AFTER_S:
             gaps.append(absent_nodes(absent, waited_s, self._meeting.where))
         else:
             absent = ()
-        return with_unheard(own, joined, absent, gaps)
+        return with_unheard(own, joined, absent, fell_silent, gaps)
+
+    def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
+        heard, now_ns = self._exchange.heard, own.taken_ns
+        there = [one for one in heard.values() if not silent_s(one, now_ns)]
+        others = [*own.ranks, *chain.from_iterable(one.views for one in there)]
+        reaches = [*self._reach, *chain.from_iterable(one.state.reach for one in there)]
+        addresses = addresses_to_ask(heard, self._addresses, now_ns)
+        for node, one in heard.items():
+            if silent_s(one, now_ns):
+                known = [reach for reach in reaches if reach.address in addresses[node]]
+                yield silent_node(one, now_ns, known, others)
 
     def elsewhere(self, now_ns: int) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
@@ -124,14 +171,24 @@ class AmongNodes:
             for view in one.views
         }
 
-    def notice_silence(self, now_ns: int) -> None:
-        """Say once of each node on the first one that it has fallen silent."""
+    def notice_silence(self, own: Case) -> None:
+        """Say once on the first node of each other one that it fell silent, or is heard again.
+
+        Args:
+            own: Case of the ranks of this node.
+        """
         if self._place.number != FIRST:
             return
-        for node, one in self._exchange.heard.items():
-            if silent_s(one, now_ns):
-                gap = silent_node(one, now_ns)
-                log.once(f"node {node} {one.state.stamp}", f"{gap.what} {gap.why}")
+        heard, silent = self._exchange.heard, {one.number: one for one in self._silent_nodes(own)}
+        for node in self._said_silent.keys() - silent.keys():
+            before, gap = self._said_silent.pop(node)
+            if not heard[node].state.ended:
+                log.once(f"node {node} {before} again", f"{gap.what} is heard again")
+        for node, one in silent.items():
+            stamp, gap = heard[node].state.stamp, silence_gap(one)
+            if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
+                self._said_silent[node] = stamp, gap
+                log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}")
 
     def close(self) -> None:
         """Tell what was asked for last, and end what talks with the store."""

@@ -16,35 +16,45 @@ from lightning_hangcheck.text.moments import NANOSECONDS, read_utc, utc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lightning_hangcheck.model.case import SilentNode
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.nodes.exchange import Heard
 
 
-def join_heard(own: Case, heard: Iterable[Heard]) -> Case:
+def join_heard(own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = ()) -> Case:
     """Return the case of this node with the ranks of others.
 
     Args:
         own: Case of the ranks of this node.
         heard: What those told that are not silent; what is of another round is left out.
+        silent: What those told last that are.
     """
     started = own.run.local_world_size is not None
     cases = [_case_of(one, own) for one in heard if started and _belongs(one, own)]
+    cases += [_unheard(_case_of(one, own), one, own) for one in silent if _belongs(one, own)]
     return merge_cases([NodeCase("node 0", own), *cases], own.run.run_id) if cases else own
 
 
-def with_unheard(own: Case, joined: Case, absent: tuple[int, ...], gaps: Sequence[Gap]) -> Case:
+def with_unheard(
+    own: Case,
+    joined: Case,
+    absent: tuple[int, ...],
+    silent: tuple[SilentNode, ...],
+    gaps: Sequence[Gap],
+) -> Case:
     """Return the joined case with what is not heard of other nodes.
 
     Args:
         own: Case of the ranks of this node.
         joined: The same with the ranks of others.
         absent: Nodes of which nobody has heard anything for too long.
-        gaps: What is to be said of them, and of those that fell silent.
+        silent: Nodes that are no longer heard.
+        gaps: What is to be said of both.
     """
     return replace(
         joined,
         gaps=(*(gap for gap in joined.gaps if not gaps or gap.why != ELSEWHERE), *gaps),
-        run=_run_facts(own.run, joined.run, absent),
+        run=replace(_run_facts(own.run, joined.run), absent_nodes=absent, silent_nodes=silent),
     )
 
 
@@ -77,11 +87,26 @@ def _case_of(heard: Heard, own: Case) -> NodeCase:
     return NodeCase(f"node {state.node}", told)
 
 
-def _run_facts(own: RunFacts, joined: RunFacts, absent: tuple[int, ...]) -> RunFacts:
+def _unheard(told: NodeCase, heard: Heard, own: Case) -> NodeCase:
+    """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
+    unheard_s = (own.taken_ns - heard.heard_ns) / NANOSECONDS
+    ranks = tuple(
+        replace(
+            view,
+            processes=(),
+            flight=None,
+            unheard_for_s=unheard_s,
+            silent_for_s=view.silent_for_s + unheard_s,
+        )
+        for view in told.case.ranks
+    )
+    return replace(told, case=replace(told.case, ranks=ranks, gaps=(), code=()))
+
+
+def _run_facts(own: RunFacts, joined: RunFacts) -> RunFacts:
     return replace(
         own,
         world_size=joined.world_size,
         local_world_size=joined.local_world_size,
         nnodes=own.nnodes,
-        absent_nodes=absent,
     )

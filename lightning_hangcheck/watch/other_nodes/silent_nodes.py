@@ -2,35 +2,99 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.model.case import SilentNode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.nodes.exchange import SILENT_AFTER_S, Heard
-from lightning_hangcheck.reading.wording import name_ranks
+from lightning_hangcheck.reading.node_silence import which_node, why_silent
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.case import RankView, Reach
+    from lightning_hangcheck.model.evidence import AddressReach
+
+ASKED_AFTER_S = SILENT_AFTER_S / 2
+"""Silence after which connections are looked at, so that something is known once it is told."""
+ANSWERED_LATER_S = 5.0
+"""By so much something must have come later than a node's last word: both travel, and are told."""
+UNANSWERED_S = 3.0
+"""A lost packet is repeated within a second; one of a thousand is, several times, within three."""
+GOES_ON_S = 5.0
 
 
-def silent_s(heard: Heard, now_ns: int) -> float:
+def silent_s(heard: Heard, now_ns: int, after_s: float = SILENT_AFTER_S) -> float:
     """Seconds since a node was heard; 0 where they are few, or its job has ended."""
     seconds = (now_ns - heard.heard_ns) / NANOSECONDS
-    return seconds if seconds >= SILENT_AFTER_S and not heard.state.ended else 0.0
+    return seconds if seconds >= after_s and not heard.state.ended else 0.0
 
 
-def silent_node(heard: Heard, now_ns: int) -> Gap:
-    """Say of a node that it fell silent, and what was known of it last."""
-    ranks = [view.rank for view in heard.views]
-    which = f"node {heard.state.node}" + (f" ({name_ranks(ranks)})" if ranks else "")
+def addresses_to_ask(
+    heard: Mapping[int, Heard], own: Iterable[str], now_ns: int
+) -> dict[int, tuple[str, ...]]:
+    """Return the addresses of nodes that may have fallen silent, by which they alone are known.
+
+    Args:
+        heard: All nodes of which something was heard.
+        own: Addresses of this node.
+        now_ns: Present time.
+    """
+    known = Counter(own)
+    for one in heard.values():
+        known.update(set(one.state.addresses))
+    return {
+        node: tuple(address for address in one.state.addresses if known[address] == 1)
+        for node, one in heard.items()
+        if silent_s(one, now_ns, ASKED_AFTER_S)
+    }
+
+
+def silent_node(
+    heard: Heard, now_ns: int, reaches: Iterable[AddressReach], others: Iterable[RankView]
+) -> SilentNode:
+    """Say of a node that it fell silent, and what was known of it last.
+
+    Args:
+        heard: What it told last.
+        now_ns: Present time.
+        reaches: What connections of other nodes' ranks to its addresses show.
+        others: Ranks of the nodes that are heard.
+    """
+    seconds = silent_s(heard, now_ns)
+    there = list(reaches)
+    unanswered_s = max((one.unanswered_s for one in there if one.unanswered), default=0.0)
+    return SilentNode(
+        number=heard.state.node,
+        ranks=format_ranks(view.rank for view in heard.views),
+        silent_s=seconds,
+        reach=_reach(seconds, there, unanswered_s, list(others)),
+        unanswered_s=unanswered_s,
+        last_known=_last_known(heard.views),
+    )
+
+
+def _reach(
+    seconds: float, reaches: list[AddressReach], unanswered_s: float, others: list[RankView]
+) -> Reach:
+    if any(one.heard_s < seconds - ANSWERED_LATER_S for one in reaches):
+        return "answers"
+    if unanswered_s >= UNANSWERED_S:
+        return "unanswered"
+    goes_on = bool(others) and all(view.silent_for_s < GOES_ON_S for view in others)
+    return "goes_on" if goes_on else "unknown"
+
+
+def silence_gap(node: SilentNode) -> Gap:
+    """Write that a node fell silent as what could not be seen."""
+    known = f"; last known there: {node.last_known}" if node.last_known else ""
     return Gap(
-        which,
+        which_node(node),
         None,
-        f"has not been heard for {silent_s(heard, now_ns):.0f} s: its host is down, the network "
-        f"is cut, or its sidecar is dead{_last_known(heard.views)}",
+        f"has not been heard for {node.silent_s:.0f} s: {why_silent(node)}{known}",
         "other_nodes",
     )
 
@@ -60,4 +124,4 @@ def _last_known(views: Iterable[RankView]) -> str:
     mark = max(marks, key=lambda one: one.number, default=None)
     known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
     known += [f"step {max(steps)}"] if steps else []
-    return f"; last known there: {', '.join(known)}" if known else ""
+    return ", ".join(known)
