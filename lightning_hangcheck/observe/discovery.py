@@ -8,6 +8,7 @@ launcher is rank 0; a lonely Python process is rank 0 of 1.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lightning_hangcheck.model.beat import Beat
+
+_LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"torchrun": ("slurm", "environment"), "environment": ("slurm",)}
+)
+"""By what gave a process its rank: what the variables of its launcher may look like."""
 
 
 class SeenProcess(Struct, frozen=True, kw_only=True):
@@ -154,18 +160,20 @@ def _told_by_environment(
 
 
 def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
-    """Find the SLURM tasks that are torchrun or another launcher: those below them are the ranks.
+    """Find the launchers that have a rank's variables: those below them are the ranks.
+
+    Such is a SLURM task that is torchrun or another launcher, and torchrun in a pod to which its
+    operator gave RANK and WORLD_SIZE, which count pods (Kubeflow's PyTorchJob).
 
     Args:
         tree: Processes by their id.
     """
     found = set()
     for process in tree.values():
-        if process.identity.launcher not in ("torchrun", "environment"):
-            continue
+        above = _LAUNCHED_BELOW.get(process.identity.launcher, ())
         parent = tree.get(process.parent_pid)
-        while parent is not None and parent.pid not in found:
-            if parent.identity.launcher == "slurm":
+        while above and parent is not None and parent.pid not in found:
+            if parent.identity.launcher in above:
                 found.add(parent.pid)
             parent = tree.get(parent.parent_pid)
     return frozenset(found)

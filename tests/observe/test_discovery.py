@@ -39,6 +39,14 @@ def test_torchrun_ranks_are_its_children_and_the_agent_is_none() -> None:
     assert pids(tree) == {0: 11, 1: 12}
 
 
+def test_torchrun_in_a_pod_whose_operator_counts_pods_as_ranks_is_none() -> None:
+    """Kubeflow's PyTorchJob gives the pod RANK and WORLD_SIZE; torchrun gives its ranks others."""
+    pod = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+    ranks = [torchrun_rank(11, 10, 0), torchrun_rank(12, 10, 1)]
+    assert pids([process(10, 1, **pod), *ranks]) == {0: 11, 1: 12}
+    assert pids([process(10, 1, **pod), process(13, 10, **pod)]) == {1: 10}
+
+
 def test_dataloader_workers_carry_the_environment_of_their_rank_but_are_no_ranks() -> None:
     tree = [torchrun_rank(11, 10, 0), torchrun_rank(21, 11, 0), torchrun_rank(22, 11, 0)]
     assert pids(tree) == {0: 11}
