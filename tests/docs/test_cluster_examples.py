@@ -1,0 +1,216 @@
+"""The example files for clusters are what they say: scripts, manifests, and commands of ours."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lightning_hangcheck
+from lightning_hangcheck.cli.main import hangcheck
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGES = Path(__file__).parent.parent.parent / "docs" / "clusters"
+FILES = sorted(path for path in (PAGES / "examples").rglob("*") if path.is_file())
+SCRIPTS = [path for path in FILES if path.suffix in (".sh", ".sbatch")]
+MANIFESTS = [path for path in FILES if path.name in ("pytorchjob.yaml", "jobset.yaml")]
+SHELL_ENDS = ("|", "||", "&&", ";", "&", ">")
+SBATCH = {
+    "job-name": r"[\w-]+",
+    "nodes": r"\d+",
+    "ntasks-per-node": r"\d+",
+    "gpus-per-node": r"\d+",
+    "cpus-per-task": r"\d+",
+    "time": r"\d+:\d\d:\d\d",
+    "output": r"[\w%.-]+",
+}
+"""Options of sbatch(1) that the examples use, each with what its value looks like."""
+POD_FIELDS = {"restartPolicy", "securityContext", "containers", "volumes"}
+CONTAINER_FIELDS = {
+    "name", "image", "command", "args", "securityContext", "resources", "volumeMounts",
+}  # fmt: skip
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(PAGES).as_posix()
+
+
+def _load(path: Path) -> Any:
+    return pytest.importorskip("yaml").safe_load(path.read_text())
+
+
+def _pods(manifest: Any) -> Iterator[dict[str, Any]]:
+    """The pod templates that lie anywhere in a manifest."""
+    if isinstance(manifest, dict):
+        if "containers" in manifest:
+            yield manifest
+        for value in manifest.values():
+            yield from _pods(value)
+    elif isinstance(manifest, list):
+        for value in manifest:
+            yield from _pods(value)
+
+
+def _shell_texts() -> Iterator[tuple[str, str]]:
+    """All that a shell would read: scripts, what containers run, and what the pages show."""
+    for path in SCRIPTS:
+        yield _name(path), path.read_text()
+    for path in MANIFESTS:
+        for pod in _pods(_load(path)):
+            for container in pod["containers"]:
+                yield _name(path), container["args"][0]
+    for page in sorted(PAGES.glob("*.md")):
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S):
+            for line in block.splitlines():
+                yield page.name, line.removeprefix("$ ")
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """Arguments of each `hangcheck` that a shell would start, also within ``bash -c '...'``."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        for word in words:
+            if re.search(r"\bhangcheck \w", word):
+                yield from _commands(word)
+        if "hangcheck" in words:
+            rest = words[words.index("hangcheck") + 1 :]
+            ends = [rest.index(end) for end in SHELL_ENDS if end in rest]
+            yield rest[: min(ends, default=len(rest))]
+
+
+COMMANDS = [(name, words) for name, text in _shell_texts() for words in _commands(text)]
+
+
+@pytest.mark.parametrize(("name", "words"), COMMANDS)
+def test_each_command_of_ours_is_one(name: str, words: list[str]) -> None:
+    """Parsed by the real command line, without running anything."""
+    context = hangcheck.commands[words[0]].make_context(words[0], words[1:])
+    if words[0] == "run":
+        assert context.params["command"], name
+
+
+def test_the_commands_of_all_files_were_found() -> None:
+    """Guards the test above against finding nothing to test."""
+    silent = {"lightning.sbatch", "kubectl-as-ssh.sh", "debug-container.yaml", "ray_train.py"}
+    named = {Path(name).name for name, _ in COMMANDS}
+    assert {path.name for path in FILES} - named == silent
+    assert {words[0] for _, words in COMMANDS} == {"run", "attach", "merge"}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=_name)
+def test_scripts_are_read_by_bash(path: Path) -> None:
+    checked = subprocess.run(
+        ["bash", "-n", str(path)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert path.read_text().startswith("#!/bin/bash\n")
+    assert re.search(r"^set -e?uo pipefail$", path.read_text(), re.M)
+
+
+@pytest.mark.parametrize("path", [one for one in SCRIPTS if one.suffix == ".sbatch"], ids=_name)
+def test_sbatch_reads_the_options_at_the_top_of_a_script(path: Path) -> None:
+    """It stops at the first line that is a command (sbatch(1))."""
+    lines = path.read_text().splitlines()[1:]
+    options = [line for line in lines if line.startswith("#SBATCH")]
+    assert lines[: len(options)] == options
+    for option in options:
+        found = re.fullmatch(r"#SBATCH --([a-z-]+)=(\S+)", option)
+        assert found is not None, option
+        assert re.fullmatch(SBATCH[found[1]], found[2]), option
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=_name)
+def test_manifests_are_of_their_kind(path: Path) -> None:
+    manifest = _load(path)
+    assert set(manifest) == {"apiVersion", "kind", "metadata", "spec"}
+    kinds = {"PyTorchJob": "kubeflow.org/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}
+    assert manifest["apiVersion"] == kinds[manifest["kind"]]
+    assert re.fullmatch(r"[a-z0-9-]{1,40}", manifest["metadata"]["name"])
+    pods = list(_pods(manifest))
+    assert len(pods) == (2 if manifest["kind"] == "PyTorchJob" else 1)
+    for pod in pods:
+        assert set(pod) <= POD_FIELDS
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in pod["containers"]:
+            assert set(container) == CONTAINER_FIELDS
+            assert container["command"] == ["bash", "-c"]
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_pytorchjob_has_a_master_whose_container_its_operator_finds() -> None:
+    spec = _load(PAGES / "examples" / "kubernetes" / "pytorchjob.yaml")["spec"]
+    assert set(spec["pytorchReplicaSpecs"]) == {"Master", "Worker"}
+    for replica in spec["pytorchReplicaSpecs"].values():
+        assert set(replica) == {"replicas", "restartPolicy", "template"}
+        (container,) = replica["template"]["spec"]["containers"]
+        assert container["name"] == "pytorch"
+
+
+def test_the_first_pod_of_the_jobset_is_named_as_its_service_names_it() -> None:
+    manifest = _load(PAGES / "examples" / "kubernetes" / "jobset.yaml")
+    (job,) = manifest["spec"]["replicatedJobs"]
+    assert job["template"]["spec"]["completionMode"] == "Indexed"
+    (pod,) = _pods(manifest)
+    name = manifest["metadata"]["name"]
+    host = f"--master-addr={name}-{job['name']}-0-0.{name} "
+    assert host in pod["containers"][0]["args"][0]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=_name)
+def test_pods_are_of_kubernetes_own_schema(path: Path) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    debugging = _load(PAGES / "examples" / "kubernetes" / "debug-container.yaml")
+    for pod in _pods(_load(path)):
+        beside = {"name": "debug", "image": "hangcheck", **debugging}
+        spec = {**pod, "ephemeralContainers": [beside]}
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
+        validator.validate(whole, "1.31", strict=True)
+
+
+def test_kubectl_is_called_for_ssh(tmp_path: Path) -> None:
+    """By a kubectl that tells how it was called."""
+    (tmp_path / "kubectl").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "kubectl").chmod(0o700)
+    script = PAGES / "examples" / "kubernetes" / "kubectl-as-ssh.sh"
+    line = "hangcheck attach --json-case"
+    called = ["bash", str(script), "-T", "-o", "BatchMode=yes", "--", "pod/train-0", line]
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    def words(**environment: str) -> list[str]:
+        answer = subprocess.run(
+            called, env={**path, **environment}, capture_output=True, timeout=30, check=True
+        )
+        return answer.stdout.decode().splitlines()
+
+    assert words() == ["exec", "pod/train-0", "--container=pytorch", "--", "sh", "-c", line]
+    debug = words(DEBUG_IMAGE="tools")
+    assert debug[:3] == ["debug", "pod/train-0", "--image=tools"]
+    assert debug[-4:] == ["--", "sh", "-c", line]
+
+
+def test_what_python_examples_call_of_ours_exists() -> None:
+    source = (PAGES / "examples" / "launchers" / "ray_train.py").read_text()
+    called = {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        if isinstance(node.value, ast.Name)
+        if node.value.id == "hc"
+    }
+    assert called
+    assert called <= set(lightning_hangcheck.__all__)
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_each_file_is_shown_by_a_page_and_can_be_downloaded(path: Path) -> None:
+    pages = "".join(page.read_text() for page in PAGES.glob("*.md"))
+    assert f"```{{literalinclude}} {_name(path)}\n" in pages
+    assert f"[Download]({_name(path)})" in pages
