@@ -22,6 +22,13 @@ def alert_options(command: Command) -> Command:
     """Give a command the options; its function takes them as keyword arguments."""
     for option in (
         click.option(
+            "--wandb-alert",
+            "wandb_alert",
+            is_flag=True,
+            envvar="HANGCHECK_WANDB_ALERT",
+            help="On a hang, alert at the job's own run in W&B. (HANGCHECK_WANDB_ALERT=1)",
+        ),
+        click.option(
             "--otel",
             "otel",
             is_flag=True,
@@ -56,6 +63,7 @@ def alerts_from(options: dict[str, object]) -> AlertsAskedFor:
         notify=cast("tuple[str, ...]", options.pop("notify")),
         on_hang_exec=cast("str | None", options.pop("on_hang_exec")),
         otel=bool(options.pop("otel")),
+        wandb=bool(options.pop("wandb_alert")),
     )
 
 
@@ -82,4 +90,8 @@ def _packages(asked_for: AlertsAskedFor) -> tuple[str, ...]:
 
         folders += [folder_with(name, "--otel", "otel") for name in telemetry.PACKAGES]
         telemetry.refuse_unconfigured(os.environ)
+    if asked_for.wandb:
+        from lightning_hangcheck.alerts import wandb_alert
+
+        wandb_alert.refuse_without_key(os.environ)
     return tuple(dict.fromkeys(folders))

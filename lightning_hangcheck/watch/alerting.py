@@ -15,9 +15,11 @@ from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor, E
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine.room import require_room
 from lightning_hangcheck.report.terminal import render_line
+from lightning_hangcheck.session.experiments import noted_experiment
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.session.session import Session
 
 MESSENGER = "lightning_hangcheck.alerts.messenger"
 TASKS = 8
@@ -28,9 +30,14 @@ LONGEST_TEXT = 2000
 
 
 class Alerting:
-    """What was asked for, and the messengers under way."""
+    """What was asked for, and the messengers under way.
 
-    def __init__(self) -> None:
+    Args:
+        session: Of the job: in it ranks note their runs of wandb.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._asked_for = AlertsAskedFor()
         self._under_way: list[subprocess.Popen[bytes]] = []
 
@@ -50,8 +57,9 @@ class Alerting:
         if not self._asked_for.any:
             return
         news = _news(verdict, run_dir, number)
+        experiment = noted_experiment(self._session) if self._asked_for.wandb else None
         try:
-            self._start(msgspec.json.encode(Errand(self._asked_for, news)))
+            self._start(msgspec.json.encode(Errand(self._asked_for, news, experiment)))
         except (OSError, RuntimeError) as error:  # no process, or no thread
             log.once(
                 "messenger", f"nobody was told of the hang: no process can be started ({error})"

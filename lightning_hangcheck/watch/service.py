@@ -93,7 +93,7 @@ class Service:
         self._saved_as: int | None = None
         self._proven = HangProven()
         self._proven_by: Verdict | None = None
-        self._alerting = Alerting()
+        self._alerting = Alerting(session)
 
     def run(self) -> None:
         """Watch until the job is over, tell its end, and leave nothing behind."""

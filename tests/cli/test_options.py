@@ -48,7 +48,7 @@ RUN_OPTIONS = {
 
 
 FLAG = "--locals"
-ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--otel", "--live", "--junit"]
+ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--otel", "--wandb-alert", "--live", "--junit"]
 """Only of `hangcheck run`, and handed on to nobody."""
 
 

@@ -26,6 +26,7 @@ Examples:
   HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
   hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- srun python train.py
   hangcheck run --prometheus /var/lib/node_exporter/job.prom -- python train.py
+  hangcheck run --wandb-alert -- torchrun --nproc_per_node=2 train.py
   HANGCHECK_NOTIFY=slack://... hangcheck run -- torchrun --nproc_per_node=2 train.py
 """
 

@@ -29,6 +29,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     wrap,
 )
 from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.session.experiments import Experiment, note_experiment
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -148,8 +149,24 @@ def instrument_experiments(module: ModuleType) -> None:
     if hasattr(module, "WandbLogger"):
         made = in_section("WandbLogger constructor", then=lambda _: passed(9))
         wrap(module.WandbLogger, "__init__", made)
-    wrap(module, "init", in_section("wandb.init"))
+    wrap(module, "init", in_section("wandb.init", then=_note_experiment))
     finished = in_section("wandb.finish")
     wrap(module, "finish", finished)
     if hasattr(module, "Run"):
         wrap(module.Run, "finish", finished)
+
+
+def _note_experiment(call: Call) -> None:
+    """Say where an alert of this run would go; one that is disabled is nowhere."""
+    recorder, run = current(), call.result
+    if recorder.session is None or run is None or run.disabled:
+        return
+    made = Experiment(
+        entity=run.entity,
+        project=run.project,
+        run_id=run.id,
+        server=run.settings.base_url,
+        offline=bool(run.offline),
+        rank=recorder.identity.rank,
+    )
+    note_experiment(recorder.session, os.getpid(), made)
