@@ -3,127 +3,34 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
-import psutil
 import pytest
-from processes import PROGRAMS, end, end_by_pid, is_alive, until
-from watch.launched import record_of, run_words, verdict_of
+from launch.nodes_of_a_job import LONGEST_S, Network, end_all, ip, namespaces, start
+from processes import is_alive, until
+from watch.launched import record_of, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
+    import psutil
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-FIRST_ADDRESS, SECOND_ADDRESS = "10.231.77.1", "10.231.77.2"
-PORT = 29_477
-LONGEST_S = 240.0
-"""Six processes import torch at once, each 2 s alone."""
-
-
-class Network(NamedTuple):
-    """Names of network namespaces, one a node; each has one interface, of the same name."""
-
-    nodes: tuple[str, str]
-    interfaces: tuple[str, str]
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=30, capture_output=True)
+ADDRESSES = "10.231.77.1", "10.231.77.2"
 
 
 @pytest.fixture
 def network() -> Iterator[Network]:
     """Two network namespaces, joined by a cable of the kernel's (veth)."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2's ip")
-    mark = f"hc{os.getpid()}"
-    nodes, interfaces = (f"{mark}-0", f"{mark}-1"), (f"{mark}a", f"{mark}b")
-    try:
-        ip("netns", "add", nodes[0])
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"no network namespace can be made here: {error.stderr.decode().strip()}")
-    try:
-        ip("netns", "add", nodes[1])
+    with namespaces(2) as nodes:
+        interfaces = [f"hc{os.getpid()}{side}" for side in "ab"]
         ip("link", "add", interfaces[0], "netns", nodes[0], "type", "veth", "peer", "name",
            interfaces[1], "netns", nodes[1])  # fmt: skip
-        for node, interface, address in zip(
-            nodes, interfaces, (FIRST_ADDRESS, SECOND_ADDRESS), strict=True
-        ):
+        for node, interface, address in zip(nodes, interfaces, ADDRESSES, strict=True):
             ip("-n", node, "addr", "add", f"{address}/24", "dev", interface)
             ip("-n", node, "link", "set", interface, "up")
-            ip("-n", node, "link", "set", "lo", "up")
-        yield Network(nodes, interfaces)
-    finally:
-        for node in nodes:
-            subprocess.run(["ip", "netns", "del", node], check=False, capture_output=True)
-
-
-class Node:
-    """`hangcheck run` on one node; FOLDER/run is its run folder, FOLDER/said what it printed."""
-
-    def __init__(self, network: Network, number: int, folder: Path, words: list[str]) -> None:
-        folder.mkdir()
-        self.folder = folder
-        with (folder / "said").open("wb") as said:
-            self.process = subprocess.Popen(
-                ["ip", "netns", "exec", network.nodes[number], *words],
-                cwd=folder,
-                env={
-                    **os.environ,
-                    "CUDA_VISIBLE_DEVICES": "",
-                    "GLOO_SOCKET_IFNAME": network.interfaces[number],
-                    "OMP_NUM_THREADS": "1",
-                },
-                stdout=said,
-                stderr=said,
-            )
-
-    @property
-    def said(self) -> str:
-        return (self.folder / "said").read_text(errors="replace")
-
-    def verdict(self) -> tuple[str, tuple[int, ...]]:
-        try:
-            newest = verdict_of(self.folder / "run")
-        except (OSError, msgspec.MsgspecError):
-            return "", ()
-        return newest.verdict, newest.culprits
-
-    def kill_watch(self) -> list[psutil.Process]:
-        """Kill `hangcheck run` and its sidecar, and return the job, which is left alone."""
-        launcher = psutil.Process(self.process.pid)
-        below = launcher.children(recursive=True)
-        ours = [one for one in below if "lightning_hangcheck." in " ".join(one.cmdline())]
-        assert any("lightning_hangcheck.watch.sidecar" in one.cmdline() for one in ours)
-        for one in (launcher, *ours):
-            one.kill()
-        self.process.wait(10)
-        return [one for one in below if one not in ours]
-
-
-def start(network: Network, folder: Path, training: list[str], *options: str) -> tuple[Node, Node]:
-    """Start the job on both nodes."""
-    nodes = []
-    for number in range(2):
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2"),
-            *(f"--node-rank={number}", f"--master-addr={FIRST_ADDRESS}", f"--master-port={PORT}"),
-            *("--nproc-per-node=1", str(PROGRAMS / "nodes_training.py"), *training),
-        ]
-        words = run_words(command, *options)
-        nodes.append(Node(network, number, folder / f"node{number}", words))
-    return nodes[0], nodes[1]
-
-
-def end_all(*nodes: Node, others: Sequence[psutil.Process] = ()) -> None:
-    end_by_pid(others)
-    for node in nodes:
-        end(node.process)
+        yield Network(nodes, interfaces, ADDRESSES[0])
 
 
 def test_nodes_that_meet_in_a_folder_and_get_on_are_no_news(

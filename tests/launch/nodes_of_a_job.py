@@ -1,0 +1,128 @@
+"""Nodes of one job on one machine: network namespaces, and `hangcheck run` of torchrun in each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import psutil
+import pytest
+from processes import PROGRAMS, end, end_by_pid
+from watch.launched import run_words, verdict_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+PORT = 29_477
+LONGEST_S = 240.0
+"""Many processes import torch at once, each 2 s alone."""
+
+
+class Network(NamedTuple):
+    """Names of network namespaces, one a node, and of their interfaces."""
+
+    nodes: Sequence[str]
+    interfaces: Sequence[str]
+    first_address: str
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, timeout=30, capture_output=True)
+
+
+@contextmanager
+def namespaces(count: int) -> Iterator[list[str]]:
+    """So many network namespaces with a loopback that is up; skips where there can be none."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2's ip")
+    names = [f"hc{os.getpid()}-{number}" for number in range(count)]
+    try:
+        ip("netns", "add", names[0])
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespace can be made here: {error.stderr.decode().strip()}")
+    try:
+        for name in names[1:]:
+            ip("netns", "add", name)
+        for name in names:
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+class Node:
+    """`hangcheck run` on one node; FOLDER/run is its run folder, FOLDER/said what it printed."""
+
+    def __init__(self, network: Network, number: int, folder: Path, words: list[str]) -> None:
+        folder.mkdir()
+        self.folder = folder
+        with (folder / "said").open("wb") as said:
+            self.process = subprocess.Popen(
+                ["ip", "netns", "exec", network.nodes[number], *words],
+                cwd=folder,
+                env={
+                    **os.environ,
+                    "CUDA_VISIBLE_DEVICES": "",
+                    "GLOO_SOCKET_IFNAME": network.interfaces[number],
+                    "OMP_NUM_THREADS": "1",
+                },
+                stdout=said,
+                stderr=said,
+            )
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "said").read_text(errors="replace")
+
+    def verdict(self) -> tuple[str, tuple[int, ...]]:
+        try:
+            newest = verdict_of(self.folder / "run")
+        except (OSError, msgspec.MsgspecError):
+            return "", ()
+        return newest.verdict, newest.culprits
+
+    def kill_watch(self) -> list[psutil.Process]:
+        """Kill `hangcheck run` and its sidecar, and return the job, which is left alone."""
+        launcher = psutil.Process(self.process.pid)
+        below = launcher.children(recursive=True)
+        ours = [one for one in below if "lightning_hangcheck." in " ".join(one.cmdline())]
+        assert any("lightning_hangcheck.watch.sidecar" in one.cmdline() for one in ours)
+        for one in (launcher, *ours):
+            one.kill()
+        self.process.wait(10)
+        return [one for one in below if one not in ours]
+
+    def kill_all(self) -> None:
+        """Kill everything on this node at once, as a power cut would."""
+        launcher = psutil.Process(self.process.pid)
+        for one in (launcher, *launcher.children(recursive=True)):
+            one.kill()
+        self.process.wait(10)
+
+
+def start(network: Network, folder: Path, training: list[str], *options: str) -> tuple[Node, ...]:
+    """Start the job on all nodes, one rank on each."""
+    nodes = []
+    for number, _ in enumerate(network.nodes):
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(network.nodes)}"),
+            *(f"--node-rank={number}", f"--master-addr={network.first_address}"),
+            *(f"--master-port={PORT}", "--nproc-per-node=1"),
+            *(str(PROGRAMS / "nodes_training.py"), *training),
+        ]
+        words = run_words(command, *options)
+        nodes.append(Node(network, number, folder / f"node{number}", words))
+    return tuple(nodes)
+
+
+def end_all(*nodes: Node, others: Sequence[psutil.Process] = ()) -> None:
+    end_by_pid(others)
+    for node in nodes:
+        end(node.process)

@@ -1,0 +1,97 @@
+"""Four nodes on a network that is slow, loses packets, is cut, and comes back."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, namespaces, start
+from processes import PROGRAMS, end, until
+from watch.launched import verdict_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+
+class Cable:
+    """The network between the nodes, in a process of its own."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "cable.py"), *nodes],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._expect("connected")
+
+    def order(self, words: str) -> None:
+        """Change the network; done when this returns."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{words}\n")
+        self.process.stdin.flush()
+        self._expect("done")
+
+    def _expect(self, word: str) -> None:
+        answers: IO[str] | None = self.process.stdout
+        assert answers is not None
+        assert answers.readline().strip() == word
+
+
+@pytest.fixture
+def cable() -> Iterator[tuple[Network, Cable]]:
+    """Four network namespaces and the cable between them."""
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("this kernel has no TUN devices")
+    with namespaces(4) as nodes:
+        cable = Cable(nodes)
+        try:
+            yield Network(nodes, ["cable"] * len(nodes), "10.231.78.1"), cable
+        finally:
+            end(cable.process)
+
+
+def made(node: Node) -> int:
+    """Steps of the rank there, right to ten."""
+    return max((int(one) for one in re.findall(r"made (\d+) steps", node.said)), default=0)
+
+
+def test_a_node_that_is_cut_off_is_named_and_is_heard_again(
+    cable: tuple[Network, Cable], tmp_path: Path
+) -> None:
+    """Before that, 200 ms of delay and lost packets are no news."""
+    network, between = cable
+    nodes = first, *_ = start(network, tmp_path, ["100000"])
+    try:
+        until(lambda: "made 10 steps" in first.said, "the first steps", seconds=LONGEST_S)
+        between.order("delay 0.2")
+        between.order("loss 0.01")
+        before = made(first)
+        until(lambda: made(first) >= before + 20, "steps over a bad network", seconds=LONGEST_S)
+        assert "suspect" not in "".join(node.said for node in nodes)
+        between.order("delay 0")
+        between.order("loss 0")
+
+        between.order("cut 3")
+        until(
+            lambda: first.verdict() == ("suspect", (3,)),
+            "the first node to name the rank that nobody reaches",
+            seconds=LONGEST_S,
+        )
+        verdict = verdict_of(first.folder / "run")
+        assert verdict.cause == "network_wait"
+        assert "rank 3 cannot be reached: node 3 (rank 3) has not been heard for" in verdict.summary
+        assert "its host is down, or the network is cut" in verdict.summary
+        assert verdict.victims == (0, 1, 2)
+
+        between.order("join 3")
+        until(lambda: first.verdict()[0] == "recovered", "the job to go on", seconds=LONGEST_S)
+        assert "node 3 (rank 3) is heard again" in first.said
+    finally:
+        end_all(*nodes)
