@@ -57,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         logger_finish_timeout: Seconds that finishing that run may take, upload included.
         ledger: File that tells what ran; None for ``hangcheck_runs/ledger.jsonl`` below the working
             folder.
+        slow_after: Seconds for which a rank's steps must take several times as long as ever before
+            it is told as slow; 0 to watch no pace.
         prometheus: File in which the sidecar keeps metrics for node-exporter; None for none.
         if_done: The answer where a phase that is done would ask whether to run again; ``ask``
             leaves it to a person.
@@ -98,12 +100,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logger_init_timeout: float = 60.0
     logger_finish_timeout: float = 30.0
     logger_on_failure: LoggerFailure = "raise"
+    slow_after: float = 180.0
     ledger: str | None = None
     prometheus: str | None = None
     if_done: Literal["ask", "reuse", "rerun"] = "ask"
     price: str | None = None
     nodes_dir: str | None = None
 
+
+MAY_BE_OFF = frozenset({"slow_after"})
+"""Durations of which 0 means never."""
+OFF = ("0", "none", "off")
 
 VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings))
 """Of all options. Other variables with our prefix are what our processes tell each other."""
@@ -135,6 +142,8 @@ def read_option(name: str, text: str) -> object:
         BadUsage: The text is not of the option's kind, or is a number that cannot be a duration.
     """
     option = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
+    if name in MAY_BE_OFF and text.lower() in OFF:
+        return 0.0
     plain = {"1": "true", "0": "false", "yes": "true", "no": "false"}.get(text.lower(), text)
     try:
         value = msgspec.convert(plain if option.type is bool else text, option.type, strict=False)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.settings import PREFIX, Settings, from_environment
+from lightning_hangcheck.settings import MAY_BE_OFF, OFF, PREFIX, Settings, from_environment
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ WORDS: dict[str, _Words] = {
     "logger_init_timeout": _Words("SECONDS", "Time for creating the guarded logger's run."),
     "logger_finish_timeout": _Words("SECONDS", "Time for finishing that run, upload included."),
     "logger_on_failure": _Words(None, "Where the run cannot be created: error, or go on so."),
+    "slow_after": _Words("SECONDS", "Time of steps far below their pace until told; 0: never."),
     "ledger": _Words("FILE", "What ran [default: hangcheck_runs/ledger.jsonl]."),
     "prometheus": _Words("FILE", "Keep metrics for node-exporter there, such as /.../job.prom."),
     "if_done": _Words(None, "The answer where a phase asks whether to run again."),
@@ -101,11 +102,24 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Command], Command]:
         name,
         field.name,
         type=click.Choice(get_args(field.type)) if get_origin(field.type) is Literal else str,
-        callback=positive if field.type is float else None,
+        callback=_reader(field),
         metavar=words.unit,
         default=None,
         help=f"{words.help}{default} ({variable})",
     )
+
+
+def _reader(
+    field: msgspec.structs.FieldInfo,
+) -> Callable[[click.Context, click.Option, str | None], float | None] | None:
+    if field.type is not float:
+        return None
+    return positive_or_off if field.name in MAY_BE_OFF else positive
+
+
+def positive_or_off(context: click.Context, option: click.Option, text: str | None) -> float | None:
+    """Read the same, or 0, none, off."""
+    return 0.0 if text is not None and text.lower() in OFF else positive(context, option, text)
 
 
 def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:

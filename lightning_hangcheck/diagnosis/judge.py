@@ -17,7 +17,7 @@ from lightning_hangcheck.diagnosis.verdict.lost_progress import lost_progress
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 from lightning_hangcheck.diagnosis.verdict.save_advice import save_advice
 from lightning_hangcheck.diagnosis.verdict.summary import summarise
-from lightning_hangcheck.diagnosis.verdict.tables import collectives, rank_table
+from lightning_hangcheck.diagnosis.verdict.tables import collectives, paced_table, rank_table
 from lightning_hangcheck.gather.stack_groups import group_stacks
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
@@ -50,8 +50,10 @@ def judge(case: Case) -> Verdict:
     job, finding = conclusion.job, conclusion.finding
     groups, group_of = group_stacks(case)
     culprits = finding.culprits if finding is not None else ()
+    ranks = rank_table(job, culprits, group_of)
     silence = round(finding.silence_s, 3) if finding is not None else 0.0
-    stalled = finding is not None and conclusion.kind != "crashed"
+    paced = finding is not None and finding.ended_by == "pace"
+    stalled = finding is not None and conclusion.kind != "crashed" and not paced
     confidence = finding.confidence if finding is not None else 0.0
     return Verdict(
         verdict=conclusion.kind,
@@ -73,7 +75,7 @@ def judge(case: Case) -> Verdict:
         remedies=remedies_for(finding, job) if finding is not None else (),
         gaps=_gaps(conclusion),
         wait_for=conclusion.graph.edges if finding is not None else (),
-        ranks=rank_table(job, culprits, group_of),
+        ranks=paced_table(ranks, conclusion.graph.waiters) if paced else ranks,
         stack_groups=groups,
         collectives=collectives(job, conclusion.divergence) if finding is not None else (),
     )
@@ -129,7 +131,7 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
     if job.world_size <= 1:
         gaps = [gap for gap in gaps if gap.kind != "flight_record"]
     if finding is not None:
-        gaps += [*finding.gaps, *_unseen(job)]
+        gaps += finding.gaps if finding.ended_by == "pace" else (*finding.gaps, *_unseen(job))
     if _moment(job.case.taken_at) is None:
         why = f"the case's time {job.case.taken_at!r} cannot be read"
         gaps.append(Gap("time", None, why, "time"))

@@ -14,6 +14,7 @@ __all__ = [
     "flight",
     "phase_words",
     "run",
+    "slowness",
     "slugs",
     "step_times",
     "verdict",

@@ -10,6 +10,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.run import Round, RoundStart
+from lightning_hangcheck.model.slowness import Slowness
 from lightning_hangcheck.model.slugs import Phase
 from lightning_hangcheck.model.step_times import StepTimes
 
@@ -283,6 +284,7 @@ class Case(Struct, frozen=True, kw_only=True):
         left_running: Process ids of what the command started and left behind when it ended.
         asked_end: Of a case that has ended: who asked for it; None where nobody did.
         aftermath: Of the case of a hang: what happened while it stood; None as long as nothing did.
+        slowness: Of ranks that advance, those far below their own pace; None where none is.
     """
 
     schema_version: int = 1
@@ -298,3 +300,4 @@ class Case(Struct, frozen=True, kw_only=True):
     left_running: tuple[int, ...] = ()
     asked_end: AskedEnd | None = None
     aftermath: Aftermath | None = None
+    slowness: Slowness | None = None

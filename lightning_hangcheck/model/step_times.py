@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+PARTS = ("loader", "forward", "backward, optimizer and waiting")
+"""Names of the parts of a step, in the order of `StepTimes.parts`."""
+
 
 class StepTimes(Struct, frozen=True, array_like=True):
     """Sums over training steps that were timed from one batch to the next.
@@ -32,6 +35,11 @@ class StepTimes(Struct, frozen=True, array_like=True):
     def own_s(self) -> float:
         """What no other rank has a part in."""
         return self.loader_s + self.forward_s
+
+    @property
+    def parts(self) -> tuple[float, float, float]:
+        """Its seconds, part by part."""
+        return self.loader_s, self.forward_s, self.rest_s
 
     def since(self, earlier: StepTimes) -> StepTimes:
         """Return what came after an earlier reading of the same sums."""

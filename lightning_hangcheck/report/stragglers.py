@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.model.step_times import PARTS, StepTimes
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH
 from lightning_hangcheck.text.amounts import seconds_in_words
 
@@ -19,7 +19,6 @@ LEAST_STEPS = 10
 """Timed steps from which a mean says something."""
 ALIKE = 1.1
 """Ranks whose own work differs by less are alike: so much the mean of few steps scatters."""
-PARTS = ("loader", "forward", "backward, optimizer and waiting")
 
 
 class Trend(NamedTuple):
@@ -111,7 +110,7 @@ def stragglers_lines(found: Stragglers | None) -> list[str]:
 
 def trend_words(trend: Trend) -> str:
     """Say how a step of a rank changed, and in which of its parts most."""
-    first, last = _parts(trend.first), _parts(trend.last)
+    first, last = trend.first.parts, trend.last.parts
     whole = f"{_seconds(trend.first.seconds)} at first, {_seconds(trend.last.seconds)} in the end"
     if max(trend.first.seconds, trend.last.seconds) < ALIKE * min(
         trend.first.seconds, trend.last.seconds
@@ -142,12 +141,8 @@ def _where(found: Stragglers) -> str:
 
 
 def _in_parts(mean: StepTimes) -> str:
-    pairs = zip(PARTS, _parts(mean), strict=True)
+    pairs = zip(PARTS, mean.parts, strict=True)
     return ", ".join(f"{name} {_seconds(seconds)}" for name, seconds in pairs)
-
-
-def _parts(mean: StepTimes) -> tuple[float, float, float]:
-    return mean.loader_s, mean.forward_s, mean.rest_s
 
 
 def _seconds(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from lightning_hangcheck.watch.ranks.roster import Roster
 from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.shutdown import Shutdown
+from lightning_hangcheck.watch.slow_telling import SlowTelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +88,7 @@ class Watcher:
         self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._limits = patience_of(settings)
+        self._slow = SlowTelling(settings.slow_after, publisher)
         self._schedule = Schedule(settings.look_after, figures_of(self._limits))
 
     @property
@@ -106,7 +109,7 @@ class Watcher:
     def tick(self) -> None:
         """Read everything once, act on it, and wait for the next reading."""
         now_ns = time.monotonic_ns()
-        self._forgive_lapse(now_ns)
+        lapsed = self._forgive_lapse(now_ns)
         self.roster.update(now_ns)
         self._end_left_rounds(now_ns)
         look = self._looker.finished()
@@ -122,6 +125,7 @@ class Watcher:
             elif not self._looker.looking and self._says_more(now_ns):
                 self._judge(now_ns)
             self._notice_recovery(now_ns)
+            self._watch_pace(now_ns, lapsed=lapsed)
             self._look_if_due(now_ns)
         if self._nodes is not None:
             self._share(self._nodes, now_ns, looked=look is not None)
@@ -175,15 +179,19 @@ class Watcher:
         )
         return verdict
 
-    def _forgive_lapse(self, now_ns: int) -> None:
+    def _forgive_lapse(self, now_ns: int) -> bool:
         """Silence counts only while somebody watched, and while the job was allowed to run.
 
         The moment of the alarm moves along, else what is forgiven would look like progress since.
+
+        Returns:
+            Whether there is anything to forgive.
         """
         lapse_ns = self._lapses.read(now_ns, suspended=self.roster.suspended)
         if lapse_ns:
             self.roster.forgive(lapse_ns, now_ns)
             self._raised_ns = min(self._raised_ns + lapse_ns, now_ns)
+        return lapse_ns > 0
 
     def _end_left_rounds(self, now_ns: int) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""
@@ -197,6 +205,7 @@ class Watcher:
             self.earlier = (*self.earlier, ended)
             self.alarm, self._gaps, self._code = Alarm(), (), ()
             self._raised_case, self._recovering_ns = None, 0
+            self._slow = SlowTelling(self._settings.slow_after, self._publisher)
             self._schedule.calm()
 
     def _take(self, look: Look) -> None:
@@ -315,6 +324,13 @@ class Watcher:
         if recovered is not None:
             case = self._case(self.roster.round, time.monotonic_ns())
             self._publisher.publish(case, recovered, "line")
+
+    def _watch_pace(self, now_ns: int, *, lapsed: bool) -> None:
+        """Each node compares its own ranks, and speaks of them only while no alarm stands."""
+        slow = self._slow
+        slow.read(self.roster.alive, now_ns, lapsed=lapsed)
+        if self.alarm.standing is None and self.shutdown.asked is None:
+            slow.tell(now_ns, partial(self._own_case, self.roster.round, now_ns))
 
     def _look_if_due(self, now_ns: int) -> None:
         if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):

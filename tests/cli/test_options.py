@@ -38,6 +38,7 @@ RUN_OPTIONS = {
     "--logger-init-timeout": (60.0, "20", 20.0),
     "--logger-finish-timeout": (30.0, "5", 5.0),
     "--logger-on-failure": ("raise", "offline", "offline"),
+    "--slow-after": (180.0, "none", 0.0),
     "--ledger": (None, "mine.jsonl", "mine.jsonl"),
     "--prometheus": (None, "job.prom", "job.prom"),
     "--if-done": ("ask", "reuse", "reuse"),

@@ -36,6 +36,7 @@ ASPECTS = {
     "filesystem_wait": {"file", "fifo"},
     "network_wait": {"node", "remote"},
     "unknown": {None, "node"},
+    "slow_progress": {"silent", "loader", "forward", "waiting"},
     "process_dead": {
         *("killed", "raised", "gpu_memory", "silent", "left", "outside"),
         *("child_killed", "child_raised"),

@@ -23,6 +23,7 @@ Examples:
   hangcheck run --on-hang abort --run-dir my-run -- python train.py
   hangcheck run --live -- torchrun --nproc_per_node=8 train.py
   hangcheck run --quiet -- accelerate launch train.py
+  hangcheck run --slow-after 60 -- torchrun --nproc_per_node=2 train.py
   HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
   hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- srun python train.py
   hangcheck run --prometheus /var/lib/node_exporter/job.prom -- python train.py

@@ -16,5 +16,6 @@ __all__ = [
     "processes",
     "rendezvous",
     "silent_node",
+    "slow",
     "threads",
 ]

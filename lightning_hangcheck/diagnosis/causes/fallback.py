@@ -71,6 +71,7 @@ def slow_progress(situation: Situation) -> Finding | None:
         confidence=0.7,
         sentence=sentence,
         waited_for=waited_for,
+        aspect="silent",
     )
 
 

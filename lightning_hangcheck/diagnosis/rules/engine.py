@@ -19,6 +19,7 @@ from lightning_hangcheck.diagnosis.causes import (
     processes,
     rendezvous,
     silent_node,
+    slow,
     threads,
 )
 from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
@@ -61,6 +62,7 @@ RULES = (
     own_code.SPINNING,
     fallback.UNKNOWN,
     fallback.SLOW_PROGRESS,
+    slow.SLOW_STEPS,
 )
 """Of two findings that weigh the same, the earlier rule's counts; see `_weight`."""
 
@@ -101,7 +103,9 @@ def conclude(case: Case) -> Conclusion:
     judged = [(decide(found, case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
     gravest = max(alarms, key=partial(_weight, graph), default=None)
-    if gravest is not None and situation.standstill:
+    if gravest is not None and gravest[1].ended_by == "pace":
+        graph = slow.waits_in_each_step(job, gravest[1].culprits)
+    elif gravest is not None and situation.standstill:
         gravest = gravest[0], _together(gravest[1], [found for _, found in alarms])
     return Conclusion(
         kind=gravest[0] if gravest is not None else "healthy",

@@ -51,6 +51,8 @@ def decide(finding: Finding, limits: Limits) -> VerdictKind:
         finding: Of one rule.
         limits: In force.
     """
+    if finding.ended_by == "pace":
+        return "slow"
     row = row_of(finding, limits)
     if finding.ended_by == "moving":
         return "slow" if finding.waited_for and finding.silence_s >= row.hang_s else "healthy"

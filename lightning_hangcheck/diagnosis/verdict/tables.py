@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PendingCollective,
     pending_collectives,
@@ -53,6 +55,21 @@ def rank_table(
         kept = blamed | set(examples.values())
         shown = [reading for reading in shown if reading.rank in kept]
     return tuple(_row(reading, blamed, groups.get(reading.rank)) for reading in shown)
+
+
+def paced_table(rows: Iterable[RankState], waiting: Collection[int]) -> tuple[RankState, ...]:
+    """Return the rows of ranks whose pages show that they make steps, looked at or not.
+
+    Args:
+        rows: As `rank_table` returns them.
+        waiting: Ranks that are slow only because they wait for others.
+    """
+    return tuple(
+        replace(row, state="waiting" if row.rank in waiting else "running")
+        if row.state == "unseen"
+        else row
+        for row in rows
+    )
 
 
 def collectives(job: JobReading, divergence: Divergence | None) -> tuple[CollectiveState, ...]:

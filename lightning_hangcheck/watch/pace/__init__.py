@@ -1,0 +1,7 @@
+"""Does a rank that advances keep its own pace? Pure: it is handed what pages tell, and the time.
+
+From the top: `job_pace` (all ranks of a node), `rank_pace` (what one has learnt, and when that no
+longer holds), `stretches` (readings of a page as means over some steps and seconds).
+"""
+
+__all__ = ["job_pace"]
