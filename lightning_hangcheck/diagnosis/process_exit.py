@@ -67,14 +67,23 @@ def ended_from_outside(view: RankView) -> bool:
     return ending_signal(view) in FROM_OUTSIDE and not raised(view)
 
 
-def first_to_fail(readings: Sequence[RankReading]) -> RankReading | None:
+def first_to_fail(
+    readings: Sequence[RankReading], *, several_nodes: bool = False
+) -> RankReading | None:
     """Return the first rank that failed by itself, not because others had.
 
     Where all of them raised, the moment of that counts: a rank may take longer to its end than
     those that fail because of it. Else the order of their ends, in which one that a signal from
     outside ended on its way out comes last: whoever sent it had seen another one fail.
+
+    Args:
+        readings: The ranks.
+        several_nodes: Moments of two nodes compare to a second or two only, while a rank that loses
+            a peer fails at once: one that lost none counts before those that did.
     """
     own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
+    if several_nodes:
+        own = [one for one in own if not lost_a_peer(one.view)] or own
     if all(raised(one.view) for one in own):
         return min(own, key=_raised_ns, default=None)
     return min(own, key=_order, default=None)
@@ -91,11 +100,16 @@ def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[Ran
     It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
     middle: a rank that had destroyed its process groups was needed less than one that had not.
     """
-    words = last_words(first.view)
-    if not words.startswith(LOSSES) and GLOO_TRANSPORT not in words:
+    if not lost_a_peer(first.view):
         return ()
     left = left_before(first, readings)
     return tuple(one for one in left if _in_group(one.view)) or left
+
+
+def lost_a_peer(view: RankView) -> bool:
+    """Whether its last words are that a peer, or the ranks' store, is gone or does not answer."""
+    words = last_words(view)
+    return words.startswith(LOSSES) or GLOO_TRANSPORT in words
 
 
 def _left(view: RankView) -> bool:

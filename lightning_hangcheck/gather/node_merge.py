@@ -78,7 +78,23 @@ def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
                 joined[view.rank] = node.source, view
             elif view.pid is not None and (known.host, known.pid) != (view.host, view.pid):
                 gaps.append(_contradiction(source, known, node.source, view))
-    return [view for _, view in joined.values()], gaps
+    return _ended_in_order([view for _, view in joined.values()]), gaps
+
+
+def _ended_in_order(views: list[RankView]) -> list[RankView]:
+    """Number the ends of processes through all nodes, by when each node saw them."""
+    ends = sorted(
+        (view.process_exit.seen_ns, view.process_exit.order, view.rank)
+        for view in views
+        if view.process_exit is not None
+    )
+    order = {rank: number for number, (_, _, rank) in enumerate(ends)}
+    return [
+        replace(view, process_exit=replace(view.process_exit, order=order[view.rank]))
+        if view.process_exit is not None
+        else view
+        for view in views
+    ]
 
 
 def _contradiction(source: str, known: RankView, other: str, view: RankView) -> Gap:

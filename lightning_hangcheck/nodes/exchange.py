@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 FIRST = 0
 FAN_IN = 32
 EVERY_S = 1.0
+HURRIED_S = 0.2
+"""Where a rank has failed: the store that its launcher serves goes with it in a second or two."""
 SILENT_AFTER_S = 15.0
 """A node tells something each second; a busy one, or a busy place, may be ten times as slow."""
 TROUBLE_AFTER_S = 60.0
@@ -90,6 +92,7 @@ class Exchange:
         self._verdict: Verdict | None = None
         self._asks: tuple[str, ...] = ()
         self._trouble_since_ns = 0
+        self._hurried = False
         self._wake = threading.Event()
         self._told = threading.Event()
         self._closing = False
@@ -131,6 +134,16 @@ class Exchange:
         self._told.clear()
         self._wake.set()
 
+    @property
+    def in_trouble(self) -> bool:
+        """Whether the place where the nodes meet was not to be used when last tried."""
+        return bool(self._trouble_since_ns)
+
+    def hurry(self) -> None:
+        """Hear and tell more often from now on: the end is near."""
+        self._hurried = True
+        self._wake.set()
+
     def close(self) -> None:
         """Tell what was asked for last, and no more; a place that does not answer is left alone."""
         self._told.wait(LAST_WORD_S)
@@ -140,7 +153,7 @@ class Exchange:
 
     def _run(self) -> None:
         while not self._closing:
-            self._wake.wait(EVERY_S)
+            self._wake.wait(HURRIED_S if self._hurried else EVERY_S)
             self._wake.clear()
             try:
                 self._hear()

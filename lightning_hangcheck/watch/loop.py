@@ -157,11 +157,13 @@ class Watcher:
         now_ns = time.monotonic_ns()
         self.roster.update(now_ns, scan=True)
         self._end_left_rounds(now_ns)
+        ended = self._own_case(self.roster.round, now_ns, ended=True)
         if self._nodes is not None:
-            self._nodes.tell(self._own_case(self.roster.round, now_ns), None, ended=True)
+            self._nodes.tell(ended, None, ended=True)
+            ended = self._nodes.join_end(ended)
             self._nodes.close()
         case = replace(
-            self._case(self.roster.round, now_ns, ended=True),
+            ended,
             exit_code=exit_code,
             left_running=left_running,
             asked_end=self.shutdown.asked,

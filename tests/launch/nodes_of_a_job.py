@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+TRAINING = "nodes_training.py"
 PORT = 29_477
 LONGEST_S = 240.0
 """Many processes import torch at once, each 2 s alone."""
@@ -57,6 +58,11 @@ def namespaces(count: int) -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
+def is_rank(words: list[str]) -> bool:
+    """Whether a command is the training itself, not its launcher."""
+    return str(PROGRAMS / TRAINING) in words and "torch.distributed.run" not in words
+
+
 class Node:
     """`hangcheck run` on one node; FOLDER/run is its run folder, FOLDER/said what it printed."""
 
@@ -88,6 +94,12 @@ class Node:
             return "", ()
         return newest.verdict, newest.culprits
 
+    def rank(self) -> psutil.Process:
+        """The process of this node's rank."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        (rank,) = (one for one in below if is_rank(one.cmdline()))
+        return rank
+
     def kill_watch(self) -> list[psutil.Process]:
         """Kill `hangcheck run` and its sidecar, and return the job, which is left alone."""
         launcher = psutil.Process(self.process.pid)
@@ -115,7 +127,7 @@ def start(network: Network, folder: Path, training: list[str], *options: str) ->
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(network.nodes)}"),
             *(f"--node-rank={number}", f"--master-addr={network.first_address}"),
             *(f"--master-port={PORT}", "--nproc-per-node=1"),
-            *(str(PROGRAMS / "nodes_training.py"), *training),
+            *(str(PROGRAMS / TRAINING), *training),
         ]
         words = run_words(command, *options)
         nodes.append(Node(network, number, folder / f"node{number}", words))

@@ -62,7 +62,7 @@ def made(node: Node) -> int:
     return max((int(one) for one in re.findall(r"made (\d+) steps", node.said)), default=0)
 
 
-def test_a_node_that_is_cut_off_is_named_and_is_heard_again(
+def test_a_node_that_is_cut_off_and_a_rank_that_is_killed_are_named_by_the_first_node(
     cable: tuple[Network, Cable], tmp_path: Path
 ) -> None:
     """Before that, 200 ms of delay and lost packets are no news."""
@@ -93,5 +93,10 @@ def test_a_node_that_is_cut_off_is_named_and_is_heard_again(
         between.order("join 3")
         until(lambda: first.verdict()[0] == "recovered", "the job to go on", seconds=LONGEST_S)
         assert "node 3 (rank 3) is heard again" in first.said
+
+        nodes[3].rank().kill()
+        first.process.wait(LONGEST_S)
+        assert first.verdict() == ("crashed", (3,)), first.said
+        assert "rank 3 failed first: it was killed by SIGKILL" in first.said
     finally:
         end_all(*nodes)

@@ -16,11 +16,13 @@ from lightning_hangcheck.diagnosis.process_exit import (
     how_it_left,
     left_before,
     left_well,
+    lost_a_peer,
 )
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding
 from lightning_hangcheck.reading.place import outlived_stack_s
-from lightning_hangcheck.reading.wording import duration, join, name_ranks, within
+from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,13 +45,17 @@ def find_crash(job: JobReading) -> Finding | None:
     and what fails after the end was asked for is no crash.
     """
     ranks = tuple(job.ranks.values())
-    first = first_to_fail(ranks)
+    first = first_to_fail(ranks, several_nodes=job.case.run.nnodes > 1)
     asked = asked_end(job) if not _was_restarted(job) else job.case.asked_end
     if asked is not None and not _failed_before(asked, first):
         return None
     if first is not None and not _forgiven(job, first):
         needed = failed_for(first, ranks)
-        return _left_too_soon(needed, first, ranks) if needed else _failed_first(first, ranks)
+        if needed:
+            return _left_too_soon(needed, first, ranks)
+        if lost_a_peer(first.view) and job.elsewhere:
+            return _lost_elsewhere(job, first, ranks)
+        return _failed_first(first, ranks)
     return _ended_otherwise(job)
 
 
@@ -79,6 +85,40 @@ def _left_too_soon(
         _place_of(first),
     )
     return _crashed(needed, _others_told(sentence, [*needed, first], ranks), ranks)
+
+
+def _lost_elsewhere(job: JobReading, first: RankReading, ranks: Sequence[RankReading]) -> Finding:
+    """Blame ranks of a node that is no longer heard; where none is, nobody who only lost a peer."""
+    lost = [one for one in ranks if one.activity == "unheard"]
+    if lost:
+        who, silent_s = range(len(lost)), max(one.view.unheard_for_s for one in lost)
+        sentence = join(
+            f"{_names(lost)} {verb(who, 'was', 'were')} lost with {_names_of_nodes(job)}:",
+            f"nothing was heard from there for {duration(silent_s)};",
+            f"rank {first.rank} failed then, as",
+            _end_of(first),
+            _place_of(first),
+        )
+        return _crashed(lost, _others_told(sentence, [*lost, first], ranks), ranks)
+    sentence = join(
+        f"rank {first.rank} failed because it lost a peer:", _end_of(first), _place_of(first)
+    )
+    sentence = _others_told(sentence, [first], ranks)
+    finding = _crashed([first], sentence, ranks)
+    return replace(
+        finding,
+        culprits=(),
+        confidence=0.5,
+        aspect="silent",
+        sentence=f"{finding.sentence}; what became of {name_ranks(job.elsewhere)}, on other nodes, "
+        "hangcheck run says there",
+    )
+
+
+def _names_of_nodes(job: JobReading) -> str:
+    numbers = [node.number for node in job.case.run.silent_nodes]
+    nodes = verb(numbers, "node", "nodes")
+    return f"{nodes} {format_ranks(numbers)}" if numbers else "the node there"
 
 
 def _end_of(reading: RankReading) -> str:

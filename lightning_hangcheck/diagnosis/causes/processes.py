@@ -59,7 +59,8 @@ def process_dead(situation: Situation) -> Finding | None:
     culprits = [one for one in gone if not _ended_for_others(one, gone)] or list(gone)
     if not culprits or not situation.job.alive:
         return None
-    first = first_to_fail(culprits) or culprits[0]
+    several = situation.job.case.run.nnodes > 1
+    first = first_to_fail(culprits, several_nodes=several) or culprits[0]
     sentence = f"{name_ranks([first.rank])} {how_it_ended(first.view)}"
     if len(culprits) > 1:
         others = [one.rank for one in culprits if one is not first]

@@ -1,8 +1,8 @@
 """The sidecar among those of the job's other nodes.
 
 `among_nodes` is this node's watch among theirs, `late_place` which of them it is, as soon as that
-is known, `meeting_choice` where they meet, `joining` how
-what they tell becomes part of our case, `silent_nodes` what is said of those that are not heard.
+is known, `meeting_choice` where they meet, `joining` how what they tell becomes part of our case,
+`last_words` how the whole job ended, `silent_nodes` what is said of those that are not heard.
 """
 
 __all__ = ["among_nodes", "late_place", "meeting_choice"]

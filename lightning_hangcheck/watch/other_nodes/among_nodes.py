@@ -6,6 +6,7 @@ all nodes. A node that does not hear the first one judges its own ranks, as it w
 
 from __future__ import annotations
 
+import time
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,11 @@ from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
+from lightning_hangcheck.watch.other_nodes.last_words import (
+    first_failure_ns,
+    have_said,
+    join_end,
+)
 from lightning_hangcheck.watch.other_nodes.meeting_choice import meeting_of
 from lightning_hangcheck.watch.other_nodes.silent_nodes import (
     absent_nodes,
@@ -41,6 +47,8 @@ MOST_ASKED = 64
 """Addresses of silent nodes: where more fell silent, those of a few tell enough."""
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
 """Silence after which it is said though nothing shows why."""
+LAST_WORDS_S = 3.0
+POLL_S = 0.05
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
 """Verdicts on the whole job; how it ended each node says of its own ranks."""
 
@@ -85,6 +93,8 @@ class AmongNodes:
             ended: The command has ended here.
         """
         self._told_ns = own.taken_ns
+        if any(view.process_exit is not None for view in own.ranks):
+            self._exchange.hurry()
         asks = self._look_for_silent(own)
         network = Network(self._addresses, () if self._place.number == FIRST else self._reach)
         digest = digest_of(own, self._place.number, own.taken_ns, ended=ended, network=network)
@@ -161,6 +171,34 @@ class AmongNodes:
             if silent_s(one, now_ns):
                 known = [reach for reach in reaches if reach.address in addresses[node]]
                 yield silent_node(one, now_ns, known, others)
+
+    def join_end(self, own: Case) -> Case:
+        """Return how the job ended on all nodes, where a rank failed here; the first node's only.
+
+        Args:
+            own: How it ended here.
+        """
+        try:
+            since_ns = first_failure_ns(own)
+            if self._place.number != FIRST or not since_ns:
+                return own
+            said = self._wait_for_last_words(since_ns)
+            return join_end(own, self._exchange.heard, said)
+        except Exception as error:  # noqa: BLE001 - as in `join`
+            log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
+            return own
+
+    def _wait_for_last_words(self, since_ns: int) -> set[int]:
+        """Wait a little for the others: what failed there is told within a second."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        self._exchange.hurry()
+        while True:
+            heard = self._exchange.heard
+            said = have_said(heard, since_ns)
+            over = time.monotonic() >= deadline or self._exchange.in_trouble
+            if over or said == heard.keys():
+                return said
+            time.sleep(POLL_S)
 
     def elsewhere(self, now_ns: int) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,7 @@ class WatchedRank:
             exit_code=exit_code,
             memory_kills=kills,
             memory_kills_scope=scope,
+            seen_ns=time.monotonic_ns(),
         )
 
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:

@@ -1,0 +1,58 @@
+"""How the whole job ended: what the other nodes told before they went. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.watch.other_nodes.joining import join_heard
+from lightning_hangcheck.watch.other_nodes.silent_nodes import silent_node
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.nodes.exchange import Heard
+
+
+def first_failure_ns(own: Case) -> int:
+    """Return when the first rank here was seen to have failed, 0 if none did."""
+    from lightning_hangcheck.diagnosis.process_exit import failed  # 20 MB, only at the end
+
+    ends = (view.process_exit for view in own.ranks if failed(view))
+    return min((one.seen_ns for one in ends if one is not None), default=0)
+
+
+def have_said(heard: Mapping[int, Heard], since_ns: int) -> set[int]:
+    """Return the nodes that told how their ranks ended, or were heard since that failure at all."""
+    return {
+        node
+        for node, one in heard.items()
+        if one.state.ended or one.heard_ns > since_ns or _tells_an_end(one)
+    }
+
+
+def _tells_an_end(heard: Heard) -> bool:
+    return any(view.process_exit is not None for view in heard.views)
+
+
+def join_end(own: Case, heard: Mapping[int, Heard], said: Collection[int]) -> Case:
+    """Return how the job ended on all nodes that told it.
+
+    A node that has told nothing since a rank failed here is gone, if others have; else it is the
+    place where they meet that went first, and nothing is known of any.
+
+    Args:
+        own: How it ended here.
+        heard: What others told.
+        said: Those of them that were heard since.
+    """
+    told = [one for node, one in heard.items() if node in said]
+    gone = [one for node, one in heard.items() if node not in said]
+    if not told and len(gone) > 1:
+        return own
+    joined = join_heard(own, told, gone)
+    silent = tuple(silent_node(one, own.taken_ns, (), ()) for one in gone)
+    run = replace(own.run, world_size=joined.run.world_size, silent_nodes=silent)
+    return replace(joined, run=run, ended=True, limits=own.limits)
