@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from lightning_hangcheck import log
 from lightning_hangcheck.attach.job_grouping import (
+    STEP_VARIABLES,
     Candidate,
     FoundJob,
     ancestors,
@@ -27,10 +29,11 @@ from lightning_hangcheck.probes.proc.process_tree import (
     process_ref,
     read_environment,
 )
+from lightning_hangcheck.probes.slurm_tasks import processes_of_job
 from lightning_hangcheck.text.shown_command import show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.beat import Beat
 
@@ -89,6 +92,40 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
         heads = " ".join(f"--pid {min(job.pids)}" for job in wanted)
         raise BadUsage(f"these processes belong to {len(wanted)} jobs", f"name one of: {heads}")
     return tuple(wanted) or (_plain_job(pids, machine),)
+
+
+def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[FoundJob, ...]:
+    """Find the jobs that are the other steps of the SLURM job in which we are a step ourselves.
+
+    A node may run ranks of other jobs too, which are none of this visit's business.
+
+    Args:
+        machine: As `look_around` found it.
+        environment: Of this process.
+
+    Returns:
+        None where we are no step, and where SLURM does not say.
+
+    Raises:
+        NoJobFound: Nothing else of the SLURM job runs here, or none of it may be read.
+    """
+    if not all(name in environment for name in STEP_VARIABLES):
+        return ()
+    told = processes_of_job(environment)
+    if isinstance(told, Gap):
+        log.once("slurm", f"all processes of this machine are looked at: {told.what}: {told.why}")
+        return ()
+    jobs = group_jobs(machine.processes.values())
+    wanted = [job for job in jobs if any(_belongs(pid, job, machine) for pid in told)]
+    if wanted:
+        return tuple(wanted)
+    job = environment["SLURM_JOB_ID"]
+    node = environment.get("SLURMD_NODENAME", "this node")
+    raise NoJobFound(
+        f"SLURM job {job} runs {len(told)} processes on {node} besides this step, and none "
+        "that we may read carries a rank",
+        "see where they are: scontrol listpids; or name a process: hangcheck attach --pid PID",
+    )
 
 
 def command_of(job: FoundJob) -> str:

@@ -20,7 +20,6 @@ from lightning_hangcheck.rundir.layout import (
     folder_of_node,
     name_run_folder,
     prepare_run_folder,
-    prepare_shared_folder,
 )
 from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 
@@ -56,8 +55,6 @@ def take_run_folder(wanted: str | None, record: RunRecord, node: NodePlace | Non
 
 
 def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunFolder:
-    if below:
-        prepare_shared_folder(folder)
     prepare_run_folder(folder)
     try:
         claim_run_folder(folder, encode_pretty(replace(record, run_id=folder.run_id)))

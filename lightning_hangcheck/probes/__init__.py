@@ -3,6 +3,7 @@
 No probe raises, and none waits on its target without a limit. Where a look can be taken without
 stopping the target, it is. `sample` takes a whole look at one process or at all: the kernel's view
 (`kernel`, over `proc` and `waits`), Python's (`stacks`, `source_code`) and the driver's (`gpu`).
+`slurm_tasks` asks SLURM which processes are a job's.
 """
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "memory",
     "proc",
     "sample",
+    "slurm_tasks",
     "source_code",
     "stacks",
     "waits",

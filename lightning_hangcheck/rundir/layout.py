@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,12 @@ from msgspec import Struct
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, make_private_folder
+from lightning_hangcheck.files.atomic import (
+    NEW_FILE,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    make_private_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,18 +125,6 @@ def folder_of_node(shared: str | None, node: str) -> RunFolder:
     return RunFolder(Path(shared).absolute() / f"{NODE_PREFIX}{node}")
 
 
-def prepare_shared_folder(folder: RunFolder) -> None:
-    """Make the folder that is the run's of the first node, for that of another below it.
-
-    Args:
-        folder: Of `folder_of_node`.
-
-    Raises:
-        OSError: It cannot be made, or is not ours alone.
-    """
-    make_private_folder(folder.path.parent, PARTS)
-
-
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
     """Find the run folders of the other nodes of a job, which were all given the same.
 
@@ -155,6 +149,9 @@ def prepare_run_folder(folder: RunFolder) -> RunFolder:
         UnpreparedRunFolder: They cannot be made, or one of them is not ours alone.
     """
     try:
+        if folder.path.name.startswith(NODE_PREFIX):
+            with suppress(FileExistsError):  # the first node's, or whatever it is
+                folder.path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True)
         make_private_folder(folder.path, PARTS)
         for part in FOLDERS:
             make_private_folder(folder.path / part)

@@ -19,13 +19,7 @@ from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir.layout import (
-    NODE_PREFIX,
-    RunFolder,
-    claim_run_folder,
-    prepare_run_folder,
-    prepare_shared_folder,
-)
+from lightning_hangcheck.rundir.layout import RunFolder, claim_run_folder, prepare_run_folder
 
 if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
@@ -125,8 +119,6 @@ def _take(folder: RunFolder, session: Session) -> None:
     record = RunRecord(
         run_id=folder.run_id, command=facts.command, started_at=facts.started_at, job=facts.job
     )
-    if folder.path.name.startswith(NODE_PREFIX) and facts.job:
-        prepare_shared_folder(folder)
     prepare_run_folder(folder)
     try:
         claim_run_folder(folder, encode_pretty(record))

@@ -11,7 +11,8 @@ from lightning_hangcheck.cli.host_options import host_options, hosts_from
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import terminal
-from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
+from lightning_hangcheck.rundir.layout import folder_of_node, name_run_folder, refuse_used
+from lightning_hangcheck.session.node_place import place_of_task
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ Examples:
   hangcheck attach --pid 4711
   hangcheck attach --pid 4711 --run-dir stuck-job
   hangcheck attach --hostfile hosts --remote-command /shared/env/bin/hangcheck
+  srun --overlap --jobid=71 --ntasks-per-node=1 hangcheck attach --run-dir /shared/stuck-job
 """
 
 
@@ -83,7 +85,7 @@ def attach(
     if json_case:
         _refuse_together("--json-case", {"--hostfile": hosts, "--run-dir": run_dir})
         return _print_case((*pids, *more), settings, local_values=asked)
-    folder = name_run_folder(run_dir or settings.run_dir)
+    folder = _run_folder(run_dir or settings.run_dir)
     refuse_used(folder)
     if hosts is not None:
         _refuse_together("--hostfile", {"--pid": pids or more})
@@ -149,6 +151,14 @@ def _refuse_together(option: str, others: Mapping[str, object]) -> None:
             raise BadUsage(f"{option} and {other} cannot be given together", f"leave out {other}")
 
 
+def _run_folder(wanted: str | None) -> RunFolder:
+    """The steps that look at the nodes of a SLURM job may all be given one folder."""
+    place = place_of_task(os.environ)
+    if place is None or wanted is None or not place.number:
+        return name_run_folder(wanted)
+    return folder_of_node(wanted, str(place.number))
+
+
 def _the_job(pids: Sequence[int]) -> FoundJob:
     """Find the job to which these processes belong, or the only one that is here.
 
@@ -156,9 +166,11 @@ def _the_job(pids: Sequence[int]) -> FoundJob:
         NoJobFound: There is none, or it may not be read.
         BadUsage: There are several; they are listed.
     """
-    from lightning_hangcheck.attach.job_search import find_jobs, look_around
+    from lightning_hangcheck.attach.job_search import find_jobs, jobs_of_step, look_around
 
-    jobs = find_jobs(look_around(), pids)
+    machine = look_around()
+    jobs = () if pids else jobs_of_step(machine, os.environ)
+    jobs = jobs or find_jobs(machine, pids)
     if len(jobs) > 1:
         _ask_which(jobs)
     return jobs[0]
