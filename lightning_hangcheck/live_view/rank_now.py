@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.rank_rows import awaited
 from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
 from lightning_hangcheck.report.saved_run import JournalEnd
+from lightning_hangcheck.report.stragglers import compared, slower_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from lightning_hangcheck.model.verdict import State
 
@@ -52,12 +54,26 @@ class RankUse(Struct, frozen=True, kw_only=True):
         step_now_s: Seconds of its newest step; of what passed since, where that is more.
         gpu_percent: Share of the time in which its GPUs worked.
         gpu_bytes: Its own memory on them.
+        a_step: The mean of its newest timed steps, at least ten.
     """
 
     cpu_percent: float | None = None
     step_now_s: float | None = None
     gpu_percent: int | None = None
     gpu_bytes: int | None = None
+    a_step: StepTimes | None = None
+
+
+class Slowest(NamedTuple):
+    """Why a rank is the slowest of those that run.
+
+    Attributes:
+        ratio: Its own work in a step against that of the median rank.
+        part: In which part of the step most of the difference lies.
+    """
+
+    ratio: float
+    part: str
 
 
 class RankNow(Struct, frozen=True, kw_only=True):
@@ -67,6 +83,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
         culprit: The verdict in force names it.
         waits_for: Whom or what, and in what; of a rank that waits for no one, where it stands.
         step_s: Its own median.
+        slowest: It has more work of its own in a step than all others; None for all other ranks.
         kept: The last checkpoint, in words, and ``kept_at`` when.
     """
 
@@ -78,6 +95,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
     waits_for: str = ""
     step: int | None = None
     step_s: float | None = None
+    slowest: Slowest | None = None
     kept: str = ""
     kept_at: str = ""
     memory_bytes: int | None = None
@@ -122,11 +140,22 @@ def ranks_now(sources: RunSources) -> tuple[RankNow, ...]:
     saved = any(one.beat.save is not None for one in sources.running)
     for one in sources.running:
         found[one.rank] = _running(one, found.get(one.rank), sources, saved=saved)
-    return tuple(sorted(found.values(), key=_place))
+    return tuple(sorted(_with_slowest(found.values()), key=_place))
 
 
-def _place(one: RankNow) -> tuple[bool, int, int]:
-    return not one.culprit, ORDER.index(one.standing), one.rank
+def _place(one: RankNow) -> tuple[bool, int, bool, int]:
+    return not one.culprit, ORDER.index(one.standing), one.slowest is None, one.rank
+
+
+def _with_slowest(ranks: Collection[RankNow]) -> list[RankNow]:
+    """Name the slowest rank of those that run, as the end of a run would."""
+    timed = {one.rank: one.use.a_step for one in ranks if one.standing == "runs"}
+    found = compared({rank: a_step for rank, a_step in timed.items() if a_step is not None})
+    if found is None or not found.stands_out:
+        return list(ranks)
+    first = found.ranks[0]
+    why = Slowest(first.ratio, slower_part(first.mean, found.typical))
+    return [replace(one, slowest=why) if one.rank == first.rank else one for one in ranks]
 
 
 def _announced(sources: RunSources) -> Iterator[RankNow]:

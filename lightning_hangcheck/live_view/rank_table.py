@@ -39,10 +39,12 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("RANK", 99),
     Column("STATE", 99),
-    Column("PHASE", 8, least=8),
+    Column("PHASE", 10, least=8),
     Column("WAITS FOR", 99, least=16),
-    Column("STEP", 7, right=True),
-    Column("PACE", 6),
+    Column("STEP", 9, right=True),
+    Column("PACE", 7),
+    Column("OWN WORK", 8, least=18),
+    Column("REST", 6, right=True),
     Column("CHECKPOINT", 5, least=8),
     Column("AGE", 4, right=True),
     Column("CPU", 3, right=True),
@@ -114,14 +116,15 @@ def _alike(one: RankNow) -> Hashable:
     """Steps, paces and phases of ranks that run differ all the time; that parts no group."""
     starting = one.kept if one.step is None else ""
     place = one.phase if one.has_problem else ""
-    return one.culprit, one.standing, one.waits_for, starting, place
+    return one.culprit, one.standing, one.slowest is None, one.waits_for, starting, place
 
 
 def _style(one: RankNow) -> str:
     if one.culprit:
         return "bold red"
     if not one.has_problem:
-        return "" if one.standing == "runs" else "dim"
+        running = "" if one.slowest is None else "yellow"
+        return running if one.standing == "runs" else "dim"
     return "red" if one.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
 
 
@@ -135,6 +138,8 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
         group[0].waits_for,
         _span([one.step for one in group if one.step is not None]),
         _pace(group),
+        _own_work(group),
+        _rest(group),
         first.kept,
         _age(oldest, now),
         _share([one.use.cpu_percent for one in group]),
@@ -147,7 +152,8 @@ def _state(group: Sequence[RankNow]) -> str:
     """With the longest silence; of ranks that run it is told by their pace."""
     silent = [one.silent_s for one in group if one.silent_s is not None and one.has_problem]
     shown = f" {seconds_in_short(max(silent))}" if silent else ""
-    return f"{group[0].standing}{shown}"
+    standing = group[0].standing if group[0].slowest is None else "slowest"
+    return f"{standing}{shown}"
 
 
 def _phases(group: Sequence[RankNow]) -> str:
@@ -167,6 +173,23 @@ def _pace(group: Sequence[RankNow]) -> str:
         return f"{seconds_in_short(usual_s)} x{factor}"
     known = [usual_s or now_s for usual_s, now_s in timed if usual_s or now_s]
     return seconds_in_short(max(one for one in known if one)) if known else ""
+
+
+def _own_work(group: Sequence[RankNow]) -> str:
+    """The most of the group; of the job's slowest rank how many times the median's, and in what."""
+    timed = [one for one in group if one.use.a_step is not None]
+    steps = [one.use.a_step for one in timed if one.use.a_step is not None]
+    if not steps:
+        return ""
+    most = seconds_in_short(max(step.own_s for step in steps))
+    told = next((one.slowest for one in timed if one.slowest is not None), None)
+    return most if told is None else f"{most} x{told.ratio:.1f} {told.part}"
+
+
+def _rest(group: Sequence[RankNow]) -> str:
+    """The least: who waits less for the others is who they wait for."""
+    steps = [one.use.a_step for one in group if one.use.a_step is not None]
+    return seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
 
 
 def _age(at: str, now: datetime) -> str:

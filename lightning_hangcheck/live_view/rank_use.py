@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.live_view.rank_now import RankUse
+from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.report.stragglers import LEAST_STEPS
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -34,11 +39,38 @@ class _Reading(NamedTuple):
     step_s: float | None
 
 
+class RecentSteps:
+    """The newest timed steps of one process, at least ten of them."""
+
+    def __init__(self) -> None:
+        self._sums: deque[StepTimes] = deque()
+
+    def read(self, sums: StepTimes | None) -> StepTimes | None:
+        """Take a reading of its page.
+
+        Returns:
+            The mean of one of them; None before there are ten.
+        """
+        if sums is None:
+            return None
+        if self._sums and sums.steps < self._sums[-1].steps:
+            self._sums.clear()
+        if not self._sums:
+            self._sums.append(StepTimes())  # what was timed before anybody looked counts as recent
+        if sums.steps > self._sums[-1].steps:
+            self._sums.append(sums)
+        while len(self._sums) > 1 and sums.steps - self._sums[1].steps >= LEAST_STEPS:
+            self._sums.popleft()
+        recent = sums.since(self._sums[0])
+        return recent.a_step() if recent.steps >= LEAST_STEPS else None
+
+
 class UseMeter:
     """Compares each reading of a rank with the one before; a rank that came new has none."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Reading] = {}
+        self._steps: dict[int, RecentSteps] = {}
 
     def measure(
         self, job: RunningJob, gpus: Mapping[int, Sequence[GpuState]]
@@ -54,8 +86,14 @@ class UseMeter:
         """
         readings = {one.rank: self._reading(one, job.read_ns) for one in job.ranks}
         self._before = readings
+        pids = [one.beat.pid for one in job.ranks]
+        self._steps = {pid: self._steps.get(pid) or RecentSteps() for pid in pids}
         return {
-            one.rank: _use(one, readings[one.rank], gpus.get(one.beat.pid, ())) for one in job.ranks
+            one.rank: replace(
+                _use(one, readings[one.rank], gpus.get(one.beat.pid, ())),
+                a_step=self._steps[one.beat.pid].read(one.beat.step_times),
+            )
+            for one in job.ranks
         }
 
     def _reading(self, one: RunningRank, now_ns: int) -> _Reading:

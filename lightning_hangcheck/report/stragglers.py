@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.model.step_times import PARTS, StepTimes
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH
 from lightning_hangcheck.text.amounts import seconds_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.case import Case, RankView
 
@@ -69,22 +70,37 @@ def find_stragglers(case: Case | None) -> Stragglers | None:
         case: Of the whole run so far; None where it was not kept.
     """
     views = case.ranks if case is not None else ()
-    means = {view.rank: mean for view in views if (mean := _mean(view)) is not None}
+    found = compared({view.rank: mean for view in views if (mean := _mean(view)) is not None})
+    if found is None:
+        return None
+    by_rank = {view.rank: view for view in views}
+    ranks = [
+        replace(one, steps=_sums(by_rank[one.rank]).steps, trend=_trend(by_rank[one.rank]))
+        for one in found.ranks
+    ]
+    return replace(found, ranks=tuple(ranks))
+
+
+def compared(means: Mapping[int, StepTimes]) -> Stragglers | None:
+    """Compare ranks by a step of each; None where there is none.
+
+    Args:
+        means: A step of each rank, as it is on average.
+    """
     if not means:
         return None
     typical = median_step(tuple(means.values()))
     ranks = [
-        RankSteps(
-            rank=view.rank,
-            steps=_sums(view).steps,
-            mean=means[view.rank],
-            ratio=ratio_to(typical, means[view.rank]),
-            trend=_trend(view),
-        )
-        for view in views
-        if view.rank in means
+        RankSteps(rank=rank, steps=mean.steps, mean=mean, ratio=ratio_to(typical, mean))
+        for rank, mean in means.items()
     ]
     return Stragglers(ranks=tuple(sorted(ranks, key=lambda one: -one.mean.own_s)), typical=typical)
+
+
+def slower_part(mean: StepTimes, typical: StepTimes) -> str:
+    """Say in which part of its own work a rank's step is longer than the typical one."""
+    longer = (mean.loader_s - typical.loader_s, mean.forward_s - typical.forward_s)
+    return PARTS[longer.index(max(longer))]
 
 
 def median_step(means: Sequence[StepTimes]) -> StepTimes:

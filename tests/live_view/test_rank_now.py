@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.live_view.rank_now import RankNow, RunSources, ranks_now
+from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, RunSources, ranks_now
+from lightning_hangcheck.live_view.rank_use import RecentSteps
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.run import RankRecord, RunRecord
+from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Edge, LastCheckpoint, RankState, StackGroup, Verdict
 from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.report.saved_run import JournalEnd
@@ -152,3 +154,45 @@ def test_of_thousands_of_ranks_those_outside_the_table_stand_where_their_group_s
     assert len(ranks) == 4096
     assert ranks[0].rank == 4095
     assert {one.waits_for for one in ranks[1:]} == {"rank 4095 in barrier"}
+
+
+def timed(rank: int, own_s: float, **facts: Any) -> tuple[RunningRank, RankUse]:
+    """A rank and a step of its: all have the same length, as they wait for each other."""
+    return running(rank, **facts), RankUse(a_step=StepTimes(1, own_s, 0.1, 1.0 - own_s))
+
+
+def slowest_of(*ranks: tuple[RunningRank, RankUse]) -> list[int]:
+    used = {one.rank: use for one, use in ranks}
+    found = ranks_now(RunSources(running=tuple(one for one, _ in ranks), used=used))
+    return [one.rank for one in found if one.slowest is not None]
+
+
+def test_of_ranks_that_wait_for_each_other_the_one_with_most_own_work_is_the_slowest() -> None:
+    ranks = (timed(0, 0.2), timed(1, 0.21), timed(2, 0.8), timed(3, 0.2))
+    assert slowest_of(*ranks) == [2]
+    found = ranks_now(
+        RunSources(running=tuple(one for one, _ in ranks), used={r.rank: u for r, u in ranks})
+    )
+    assert found[0].rank == 2
+    assert found[0].slowest is not None
+    assert found[0].slowest.part == "loader"
+
+
+def test_ranks_that_are_alike_have_no_slowest_and_one_alone_neither() -> None:
+    assert slowest_of(timed(0, 0.2), timed(1, 0.21)) == []
+    assert slowest_of(timed(0, 0.8)) == []
+
+
+def test_a_rank_that_is_silent_is_not_called_slow() -> None:
+    assert slowest_of(timed(0, 0.2), timed(1, 0.8, silent_s=60.0)) == []
+
+
+def test_the_newest_steps_count_not_those_of_long_ago() -> None:
+    steps = RecentSteps()
+    assert steps.read(None) is None
+    assert steps.read(StepTimes(9, 9.0, 9.0, 9.0)) is None
+    first = steps.read(StepTimes(10, 10.0, 10.0, 10.0))
+    assert first == StepTimes(1, 1.0, 1.0, 1.0)
+    for made in range(11, 41):
+        newest = steps.read(StepTimes(made, 10.0 + (made - 10) * 5.0, 10.0, 10.0))
+    assert newest == StepTimes(1, 5.0, 0.0, 0.0)

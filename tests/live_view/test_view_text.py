@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Standing
+from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
 from lightning_hangcheck.live_view.rank_table import fitted, rows
 from lightning_hangcheck.live_view.view_text import RunNow, change_key, region_lines, view_lines
+from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
@@ -216,3 +217,27 @@ def test_where_a_region_has_no_room_for_a_table_it_has_the_status_and_the_verdic
     lines = region_lines(run(one(0), one(1)), 80, most)
     assert len(lines) <= most
     assert not any(line.text.startswith("RANK") for line in lines) or most == 5
+
+
+def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest() -> None:
+    slow = RankUse(a_step=StepTimes(1, 0.3, 0.1, 0.02))
+    other = RankUse(a_step=StepTimes(1, 0.05, 0.1, 0.27))
+    lines = table(one(1, use=slow, slowest=Slowest(2.7, "loader")), one(0, use=other))
+    assert lines[0].split() == ["RANK", "STATE", "OWN", "WORK", "REST"]
+    assert lines[1] == "1     slowest  0.4s x2.7 loader   20ms"
+    assert lines[2].split() == ["0", "runs", "0.15s", "0.27s"]
+    assert rows([one(1, use=slow, slowest=Slowest(2.7, "loader"))], NOW)[0].style == "yellow"
+
+
+def test_the_slowest_rank_has_a_row_of_its_own_among_equals() -> None:
+    many = [one(rank, slowest=Slowest(2.0, "forward") if rank == 9 else None) for rank in range(40)]
+    assert sorted(len(row.ranks) for row in rows(many, NOW)) == [1, 39]
+
+
+def test_at_80_columns_a_healthy_run_shows_who_is_slowest() -> None:
+    use = RankUse(cpu_percent=99.0, step_now_s=0.4, a_step=StepTimes(1, 0.3, 0.1, 0.02))
+    ranks = [full(rank, waits_for="", use=use) for rank in range(4)]
+    lines = table(full(4, waits_for="", use=use, slowest=Slowest(1.3, "loader")), *ranks, width=79)
+    assert lines[1].split()[:2] == ["4", "slowest"]
+    assert "0.41s x1.0  0.4s x1.3 loader" in lines[1]
+    assert max(map(len, lines)) < 80
