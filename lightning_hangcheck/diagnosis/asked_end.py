@@ -9,12 +9,11 @@ from lightning_hangcheck.diagnosis.process_exit import (
     FROM_OUTSIDE,
     TOLD_TO_END,
     ending_signal,
-    last_words,
-    raised,
 )
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import AskedEnd
 from lightning_hangcheck.reading.knowledge.frames import meanings
+from lightning_hangcheck.reading.last_words import last_words, raised
 from lightning_hangcheck.reading.wording import duration
 
 if TYPE_CHECKING:

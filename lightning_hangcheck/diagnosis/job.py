@@ -18,6 +18,7 @@ from lightning_hangcheck.reading.activity.rank_activity import (
     read_process_activity,
     read_rank_activity,
 )
+from lightning_hangcheck.reading.last_words import raised_at
 from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, life_beside, phase_of_life
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.records.started_operations import (
@@ -70,7 +71,7 @@ class RankReading(Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: Innermost frame of the user's own code in the thread where its wait ends; where that
-            runs none, in its main thread.
+            runs none, in its main thread; where an exception ended it, where that came from.
         life: Where in its life it is, and what tells so.
         silence_s: Seconds since its last progress; for an idle rank since it was last active, for
             one in a livelock since it last did anything new.
@@ -272,7 +273,7 @@ def _read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankR
     return RankReading(
         view=view,
         rank_activity=found,
-        place=users_place(found.stuck_frames) or users_place(found.frames),
+        place=raised_at(view) or users_place(found.stuck_frames) or users_place(found.frames),
         life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
         silence_s=min(max(0.0, _silence_s(view, found)), LONGEST_SILENCE_S),
         workers=tuple(

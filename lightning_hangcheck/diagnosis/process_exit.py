@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.reading.knowledge.loading import causes_file
+from lightning_hangcheck.reading.last_words import last_words, raised
 from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory
-from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,6 @@ LOSSES = ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError")
 GLOO_TRANSPORT = "/gloo/transport/"
 """gloo raises RuntimeError for everything, and begins its message with the file that it comes from:
 only of this folder it is a lost connection, or one that a peer left without an answer."""
-WAY_OUT_NS = NANOSECONDS
-"""Signs of progress that a program still gives while its exception leaves the last sections."""
 OUR_SERVER = (
     "while torch's worker server was starting, which lightning-hangcheck asks for: it, and not the "
     "training, may be to blame; HANGCHECK_DISABLE=1 runs the job without it"
@@ -132,12 +130,6 @@ def _ended_before(one: RankReading, first: RankReading) -> bool:
     return seen is not None and failure is not None and seen.order < failure.order
 
 
-def last_words(view: RankView) -> str:
-    """Return a rank's exception in one line, empty if it said nothing."""
-    heard = view.process_exit.last_words if view.process_exit is not None else ""
-    return heard or (view.beat.last_words if view.beat is not None else "")
-
-
 def how_it_ended(view: RankView) -> str:
     """Say how a rank's process ended, as the rest of a sentence about it.
 
@@ -198,14 +190,6 @@ def aspect_of(view: RankView) -> str:
         return "raised"
     clean = view.process_exit is not None and view.process_exit.exit_code == 0
     return "left" if clean else "silent"
-
-
-def raised(view: RankView) -> bool:
-    """Whether an exception left the program: none that was caught, after which it went on."""
-    beat = view.beat
-    if beat is None or beat.ending != "raised" or not beat.ended_ns:
-        return False
-    return beat.last_beat_ns - beat.ended_ns < WAY_OUT_NS
 
 
 def _raised_ns(reading: RankReading) -> int:

@@ -12,6 +12,7 @@ from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.phase_words import creates_logger, phase_of_name
 from lightning_hangcheck.model.slugs import Phase
 from lightning_hangcheck.reading.knowledge.frames import meanings
+from lightning_hangcheck.reading.last_words import raised_at
 from lightning_hangcheck.reading.place import is_exiting, outlived_stack_s
 from lightning_hangcheck.reading.waits.torch_waits import bare_name
 
@@ -58,7 +59,8 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     callbacks say whatever else is done until the next batch. They give way to calls and names: a
     loader is made while the trainer starts. Creating the logger overrides all: it is the more
     specific, and often runs inside a phase of the training loop. Of a rank that went on after its
-    newest stack was taken, and ended, calls and names count only where all else is silent.
+    newest stack was taken, and ended, calls and names count only where all else is silent. Where an
+    exception ended it, the frame that this came from stands for all calls.
 
     Args:
         view: The rank.
@@ -67,8 +69,22 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     Returns:
         None where neither is known of a rank that has no process.
     """
+    at = raised_at(view)
+    if at is not None:
+        return _phase_at(view, (at,))
+    if _left_early(view):
+        return PhaseOfLife("startup", "life")
     newest = _phase_at(view, ()) if outlived_stack_s(view) else None
     return newest or _phase_at(view, frames)
+
+
+def _left_early(view: RankView) -> bool:
+    """Whether a rank is gone that never joined the others: it left before there was an end."""
+    beat = view.beat
+    if beat is None or view.process_exit is None or beat.ending != "finished":
+        return False
+    alone = beat.membership != "none" or (beat.world_size or 1) == 1
+    return not alone and _by_work(view) == "startup"
 
 
 def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
@@ -187,8 +203,14 @@ def _phase_of_names(frames: Sequence[Frame]) -> Phase | None:
 
 def _by_deeds(view: RankView) -> Phase:
     beat = view.beat
-    if beat is not None and beat.ending != "running":
+    way_out = ("finished", "raised") if view.process_exit is None else ("finished",)
+    if beat is not None and beat.ending in way_out:
         return "teardown"
+    return _by_work(view)
+
+
+def _by_work(view: RankView) -> Phase:
+    beat = view.beat
     # a page begins with ``startup`` and shows none once a loop of the program's own began
     looped = beat is not None and beat.phase is None and beat.beats > 0
     stepped = beat is not None and bool(beat.step)

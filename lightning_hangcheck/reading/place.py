@@ -67,7 +67,8 @@ def outlived_stack_s(view: RankView) -> float:
     if own is None or beat is None or view.process_exit is None:
         return 0.0
     taken_ns = max((one.taken_ns for one in own.samples if one.stack is not None), default=None)
-    return max(0.0, (beat.last_beat_ns - taken_ns) / NANOSECONDS) if taken_ns is not None else 0.0
+    seen_ns = max(beat.last_beat_ns, beat.ended_ns if beat.ending != "running" else 0)
+    return max(0.0, (seen_ns - taken_ns) / NANOSECONDS) if taken_ns is not None else 0.0
 
 
 def is_exiting(frames: Sequence[Frame]) -> bool:

@@ -42,6 +42,13 @@ LONGEST_LAST_WORDS = 300
 # redaction looks at this much of a message: enough for what is shown, whatever its length
 _LOOKED_AT = 4000
 _LONGEST_SHAPE = 64  # so many characters are enough to know any secret by its shape
+_LOOKED_THROUGH = 100_000
+_HANDED_ON = re.compile(
+    r"Caught \w+ (?P<where>in [^\n]{1,80})\.\nOriginal Traceback[^\n]*\n(?P<calls>.*)", re.DOTALL
+)
+_WRITTEN_CALL = re.compile(
+    r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)$', re.MULTILINE
+)
 _UNFINISHED_WORD = re.compile(r"\S+\Z")
 
 
@@ -83,9 +90,37 @@ def last_words(error: BaseException) -> str:
         For example ``ValueError: no such split in load_vocab (data.py:41)``; a long message gives
         way to the place.
     """
-    frame = user_frame(error.__traceback__)
+    elsewhere = _raised_in_worker(error)
+    frame = elsewhere[1] if elsewhere is not None else user_frame(error.__traceback__)
     place = "" if frame is None else " " + one_line(f"in {frame}", LONGEST_LAST_WORDS // 2)
-    return describe_exception(error, LONGEST_LAST_WORDS - len(place)) + place
+    longest = LONGEST_LAST_WORDS - len(place)
+    if elsewhere is not None:
+        return one_line(elsewhere[0], longest) + place
+    return describe_exception(error, longest) + place
+
+
+def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
+    """What was raised in a DataLoader's worker or another thread, and where in the user's code.
+
+    Torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again, and hands
+    the traceback on as text in the message, which is all that is left of it.
+
+    Returns:
+        None where nothing was handed on.
+    """
+    try:
+        told = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything: then nothing is told
+        return None
+    if told is None:
+        return None
+    calls = list(_WRITTEN_CALL.finditer(told["calls"]))
+    users = [call for call in calls if is_users(call["file"])]
+    after = told["calls"][calls[-1].end() :] if calls else told["calls"]
+    words = [line for line in after.splitlines() if not line.startswith("  ")]
+    place = users[-1] if users else None
+    frame = place and Frame(place["function"], _shorten(place["file"]), int(place["line"]))
+    return f"{' '.join(filter(None, words)) or type(error).__name__} ({told['where']})", frame
 
 
 def user_frame(traceback: TracebackType | None) -> Frame | None:

@@ -11,6 +11,7 @@ from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, SITE, gon
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.asked_end import asked_by
+from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well
 from lightning_hangcheck.model.beat import STARTING_SERVER, Beat, OpenSection
 from lightning_hangcheck.model.case import Aftermath, AskedEnd
@@ -99,6 +100,39 @@ def test_whom_the_launcher_ended_on_its_way_out_did_not_fail_first() -> None:
     verdict = judge(job(raising, gone(1, -9, order=1), ended=True, exit_code=1))
     assert verdict.culprits == (1,)
     assert "killed by SIGKILL" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("function", "step", "phase"),
+    [
+        ("read_config", None, "startup"),
+        ("read_config", 40, "training_step"),
+        ("__getitem__", 40, "dataloading"),
+        ("load_weights", None, "model_load"),
+    ],
+)
+def test_where_an_exception_came_from_tells_place_and_phase_of_a_crash(
+    function: str, step: int | None, phase: str
+) -> None:
+    """What was seen of the rank a second before it raised is older than its own last words."""
+    words = f"FileNotFoundError: config.yaml in {function} (sub/train.py:6)"
+    beat = Beat(pid=1, phase="startup", step=step, ending="raised", ended_ns=NOW_NS + SECOND)
+    seen = gone(1, 1, order=0, words=words)
+    failure = msgspec.structs.replace(rank(1, IN_LOAD), process_exit=seen.process_exit, beat=beat)
+    verdict = judge(job(gone(0, -15, order=1), failure, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.phase) == ("crashed", (1,), phase)
+    assert f"exited with code 1: {words} (in phase {phase}); rank 0" in verdict.summary
+    assert any("1 s before its last progress" in one.text for one in verdict.evidence)
+
+
+def test_a_rank_that_leaves_before_it_joined_the_others_is_where_it_left() -> None:
+    ending = OpenSection(name="interpreter shutdown", since_ns=1)
+    early = Beat(pid=1, phase="teardown", world_size=2, ending="finished", sections=(ending,))
+    at_its_end = msgspec.structs.replace(early, membership="left")
+    phases = [
+        read_job(job(_beaten(gone(0, 0), beat))).ranks[0].phase for beat in (early, at_its_end)
+    ]
+    assert phases == ["startup", "teardown"]
 
 
 def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:

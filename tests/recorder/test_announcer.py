@@ -123,6 +123,29 @@ def test_an_exception_without_message_or_traceback_is_its_type() -> None:
     assert last_words(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
+HANDED_ON = """Caught {} in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
+    data = fetcher.fetch(index)
+           ^^^^^^^^^^^^^^^^^^^^
+  File "/home/ada/demo/data.py", line 17, in __getitem__
+    return self.read(index)
+  File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
+    return _default_decoder.decode(s)
+{}
+"""  # noqa: E501 - as torch 2.13 raises it
+
+
+@pytest.mark.parametrize(
+    "words", ["ValueError: image 40", "ValueError: first\nsecond", "ValueError"]
+)
+def test_what_a_worker_raised_is_told_by_its_own_words_and_place(words: str) -> None:
+    """Torch raises it again in the rank, where no frame is left of it."""
+    told = last_words(ValueError(HANDED_ON.format("ValueError", words)))
+    place = "in __getitem__ (/home/ada/demo/data.py:17)"
+    assert told == f"{words.replace(chr(10), ' ')} (in DataLoader worker process 0) {place}"
+
+
 @given(some.text(max_size=5000))
 def test_last_words_are_one_line_of_at_most_300_characters_and_keep_the_place(text: str) -> None:
     try:

@@ -20,6 +20,7 @@ from lightning_hangcheck.diagnosis.process_exit import (
 )
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding
+from lightning_hangcheck.reading.last_words import raised_at
 from lightning_hangcheck.reading.place import outlived_stack_s
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
 from lightning_hangcheck.text.rank_ranges import format_ranks
@@ -128,6 +129,8 @@ def _end_of(reading: RankReading) -> str:
 
 def _place_of(reading: RankReading) -> str:
     """Say where it ended; of one that went on after it was seen last, where that was, and when."""
+    if raised_at(reading.view) is not None:
+        return ""  # its last words end in it
     place, since = within(reading.place), outlived_stack_s(reading.view)
     if not place or not since:
         return place

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_memory, last_words
+from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_memory
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.activity.process_activity import describe_gpus
+from lightning_hangcheck.reading.last_words import last_words
 from lightning_hangcheck.reading.place import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory
 from lightning_hangcheck.reading.wording import duration, name_ranks, short_place, verb

@@ -5,9 +5,9 @@ from __future__ import annotations
 from string import Formatter
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.process_exit import last_words
 from lightning_hangcheck.model.verdict import Remedy
 from lightning_hangcheck.reading.knowledge.loading import causes_file
+from lightning_hangcheck.reading.last_words import last_words
 from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory, in_binary
 from lightning_hangcheck.reading.wording import function_name, short_place
 
