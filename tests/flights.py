@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from cases import MAIN, NOW_NS, SITE, rank, torch, user
@@ -92,10 +93,28 @@ def flying(
 
 
 def posting(
-    view: RankView, *, sent: dict[int, int] | None = None, received: dict[int, int] | None = None
+    view: RankView,
+    *,
+    sent: dict[int, int] | None = None,
+    received: dict[int, int] | None = None,
+    order: Sequence[str] = (),
 ) -> RankView:
-    """Give a rank counts of messages: how many to whom, how many from whom."""
-    counts = MessageCounts(sent=sent or {}, received=received or {})
+    """Give a rank counts of messages.
+
+    Args:
+        view: The rank.
+        sent: How many to whom.
+        received: How many from whom.
+        order: What it posted, oldest first: ``"send 1"``, ``"recv 0"``; then it is counted here.
+    """
+    newest = tuple(
+        (int(peer) + 1) * (1 if kind == "send" else -1)
+        for kind, peer in (one.split() for one in order)
+    )
+    if order:
+        sent = Counter(one - 1 for one in newest if one > 0)
+        received = Counter(-one - 1 for one in newest if one < 0)
+    counts = MessageCounts(sent=sent or {}, received=received or {}, newest=(newest,))
     flight = view.flight or FlightRecord(taken_ns=1)
     return replace(view, flight=replace(flight, messages=counts))
 

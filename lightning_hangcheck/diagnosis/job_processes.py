@@ -49,6 +49,15 @@ class JobProcesses(Struct, frozen=True):
         """
         return self.node(*process_of(host, holder))
 
+    def rank_of(self, host: str, holder: Holder) -> int | None:
+        """Return the rank whose own process could end a wait; None where it is no rank's.
+
+        Args:
+            host: Of whoever waits.
+            holder: The process.
+        """
+        return self.ranks.get(process_of(host, holder))
+
     def file_node(self, host: str, target: WaitTarget) -> str:
         """Return the node of a file: of the same path on two hosts' own disks there are two."""
         return f"file:{target.name}{'' if target.shared_storage else self._at(host)}"

@@ -88,10 +88,17 @@ class MessageCounts(Struct, frozen=True, kw_only=True):
     """How many messages a rank posted so far, to whom and from whom, by global rank.
 
     Torch matches them in order, so of two ranks the one that posted fewer is behind.
+
+    Attributes:
+        sent: To whom how many.
+        received: From whom how many were asked for.
+        newest: In which order each thread posted its newest ones, oldest first: ``peer + 1`` for
+            one that it sent, ``-(peer + 1)`` for one that it asked for.
     """
 
     sent: dict[int, int] = {}
     received: dict[int, int] = {}
+    newest: tuple[tuple[int, ...], ...] = ()
 
 
 class FlightRecord(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """What a rank notes of its process groups and messages, because torch's record of gloo lacks it.
 
     <session>/torch/<pid>.groups     a JSON object a line: a group's name and its members
-    <session>/torch/<pid>.messages   two counters for each rank: sent to it, received from it
+    <session>/torch/<pid>.messages   two counters for each rank: sent to it, received from it; then
+                                     a ring of the newest: number, thread, what was posted to whom
 
 Both lie in shared memory: a note is a store into a mapped page, or one write, and waits for
 nothing.
@@ -13,6 +14,7 @@ import mmap
 import os
 from itertools import count
 from struct import Struct as Layout
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 COUNTER = Layout("<Q")
 MOST_RANKS = 65_536
 """A file of 1 MiB, of which only pages that are used take memory."""
+POSTED = Layout("<QQq")
+POSTED_KEPT = 1_024
+"""Of a pipeline with 64 micro-batches four steps: two are a pattern."""
+RING_AT = MOST_RANKS * 2 * COUNTER.size
 
 
 class NotedGroup(msgspec.Struct, frozen=True):
@@ -98,7 +104,7 @@ class MessageCounter:
         make_private_folder(server.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(messages_file(server), flags, 0o600)
-        size = MOST_RANKS * 2 * COUNTER.size
+        size = RING_AT + POSTED_KEPT * POSTED.size
         try:
             os.ftruncate(descriptor, size)
             self._page = mmap.mmap(descriptor, size)
@@ -106,18 +112,26 @@ class MessageCounter:
             os.close(descriptor)
         self._sent: dict[int, Iterator[int]] = {}
         self._received: dict[int, Iterator[int]] = {}
+        self._posted = count(1)
 
     def post_send(self, peer: int) -> None:
-        """Count a message to a rank; about 0.2 microseconds."""
+        """Count a message to a rank; about 0.4 microseconds."""
         if 0 <= peer < MOST_RANKS:
             number = next(self._sent.get(peer) or self._sent.setdefault(peer, count(1)))
             COUNTER.pack_into(self._page, 2 * peer * COUNTER.size, number)
+            self._note(peer + 1)
 
     def post_receive(self, peer: int) -> None:
         """Count that a message from a rank is asked for."""
         if 0 <= peer < MOST_RANKS:
             number = next(self._received.get(peer) or self._received.setdefault(peer, count(1)))
             COUNTER.pack_into(self._page, (2 * peer + 1) * COUNTER.size, number)
+            self._note(-(peer + 1))
+
+    def _note(self, posted: int) -> None:
+        number = next(self._posted)
+        offset = RING_AT + number % POSTED_KEPT * POSTED.size
+        POSTED.pack_into(self._page, offset, number, get_ident(), posted)
 
 
 def noted_messages(server: Path, ranks: int) -> MessageCounts | None:
@@ -133,6 +147,7 @@ def noted_messages(server: Path, ranks: int) -> MessageCounts | None:
         return None
     try:
         data = os.read(descriptor, min(ranks, MOST_RANKS) * 2 * COUNTER.size)
+        ring = os.pread(descriptor, POSTED_KEPT * POSTED.size, RING_AT)
     finally:
         os.close(descriptor)
     whole = data[: len(data) // COUNTER.size * COUNTER.size]
@@ -140,4 +155,15 @@ def noted_messages(server: Path, ranks: int) -> MessageCounts | None:
     return MessageCounts(
         sent={peer: number for peer, number in enumerate(numbers[0::2]) if number},
         received={peer: number for peer, number in enumerate(numbers[1::2]) if number},
+        newest=_by_thread(ring[: len(ring) // POSTED.size * POSTED.size]),
     )
+
+
+def _by_thread(ring: bytes) -> tuple[tuple[int, ...], ...]:
+    """Return what each thread posted, of the numbers that follow each other up to the newest."""
+    slots = sorted((slot for slot in POSTED.iter_unpack(ring) if slot[0] and slot[2]), reverse=True)
+    kept = [slot for back, slot in enumerate(slots) if slot[0] == slots[0][0] - back]
+    found: dict[int, list[int]] = {}
+    for _, thread, posted in reversed(kept):
+        found.setdefault(thread, []).append(posted)
+    return tuple(map(tuple, found.values()))

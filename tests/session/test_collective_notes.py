@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.session.collective_notes import (
     MOST_RANKS,
+    POSTED_KEPT,
     MessageCounter,
     groups_file,
     messages_file,
@@ -43,7 +45,23 @@ def test_messages_are_counted_by_their_other_end(tmp_path: Path) -> None:
         counter.post_send(1)
     counter.post_receive(2)
     counter.post_send(MOST_RANKS)
-    assert noted_messages(server, 4) == MessageCounts(sent={1: 3}, received={2: 1})
+    counts = MessageCounts(sent={1: 3}, received={2: 1}, newest=((2, 2, 2, -3),))
+    assert noted_messages(server, 4) == counts
+
+
+def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    counter = MessageCounter(server)
+    for _ in range(POSTED_KEPT):
+        counter.post_send(7)
+    counter.post_receive(0)
+    beside = threading.Thread(target=counter.post_send, args=(3,))
+    beside.start()
+    beside.join()
+    noted = noted_messages(server, 8)
+    assert noted is not None
+    main, other = noted.newest
+    assert (main[-2:], len(main), other) == ((8, -1), POSTED_KEPT - 1, (4,))
 
 
 def test_where_nothing_was_noted_nothing_is_known(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "own_code",
     "processes",
     "rendezvous",
+    "shared_objects",
     "silent_node",
     "slow",
     "threads",

@@ -19,6 +19,7 @@ from lightning_hangcheck.diagnosis.divergence.awaited_ranks import (
     ends_of,
     without_message,
 )
+from lightning_hangcheck.diagnosis.divergence.own_pattern import departed_in_messages
 from lightning_hangcheck.diagnosis.divergence.parting_number import (
     History,
     Step,
@@ -165,11 +166,14 @@ def _by_messages(job: JobReading, waiting: Sequence[PendingCollective]) -> Diver
     if not ring and (any(awaited.values()) or len(names) > 1):
         return None
     chosen = [one for one in waiting if one.rank in ring] if ring else waiting
+    inside = tuple(one.rank for one in chosen)
+    departed = departed_in_messages(job)
+    known = bool(departed) and set(departed) < set(inside)
     return Divergence(
         pending_collectives=tuple(chosen),
         operations={one.rank: one.operation for one in chosen},
-        diverged=tuple(one.rank for one in chosen),
-        basis="nothing",
+        diverged=departed if known else inside,
+        basis="sequence" if known else "nothing",
         proven=bool(ring),
     )
 
@@ -206,12 +210,16 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
     if ahead or len(set(keys.values())) == 1 or min(together) > 1:
         return None
     diverged, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
-    silent = without_message(job)
+    silent, departed = without_message(job), departed_in_messages(job)
+    if departed and set(departed) < {one.rank for one in waiting}:
+        diverged, basis = departed, "sequence"
+    elif silent:
+        diverged, basis = silent, "messages"
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: one.operation for one in waiting},
-        diverged=silent or diverged,
-        basis="messages" if silent else basis,
+        diverged=diverged,
+        basis=basis,
         proven=helpless or not any(one.operation.name in PAIRED for one in waiting),
     )
 

@@ -34,6 +34,7 @@ THROUGH_FILE: dict[TargetKind, str] = {
     "fifo": "for its other end",
 }
 DATALOADER = "for its next batch"
+THROUGH_MEMORY = "at a semaphore or lock that they share"
 
 
 def kernel_edges(job: JobReading) -> Iterator[Edge]:
@@ -144,6 +145,30 @@ def _children(
 def _known(targets: tuple[WaitTarget, ...]) -> bool:
     """Whether all that could wake it up is named: an unknown one would be a way out."""
     return bool(targets) and all(target.name and target.kind != "other" for target in targets)
+
+
+def shared_memory_edges(job: JobReading) -> Iterator[Edge]:
+    """Draw which rank waits at an object of multiprocessing for which ranks that share it.
+
+    Not for those that wait at the very same: nobody else of them can bring what is missing.
+    """
+    names = {
+        rank: {target.name for target in shared_objects(one)} for rank, one in job.ranks.items()
+    }
+    for rank, reading in job.ranks.items():
+        for target in shared_objects(reading):
+            sharing = {job.processes.rank_of(reading.view.host, one) for one in target.holders}
+            others = (one for one in names if one in sharing and one != rank)
+            for other in others:
+                if target.name not in names[other]:
+                    yield Edge(reading.node, job.ranks[other].node, THROUGH_MEMORY)
+
+
+def shared_objects(reading: RankReading) -> tuple[WaitTarget, ...]:
+    """Return the words of shared memory at which a rank waits; a loader's lead to its workers."""
+    if reading.wait_kind == "dataloader":
+        return ()
+    return tuple(one for one in reading.own_targets if one.kind == "shared" and one.holders)
 
 
 def dataloader_edges(job: JobReading) -> Iterator[Edge]:

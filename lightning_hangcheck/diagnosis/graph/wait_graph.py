@@ -24,6 +24,7 @@ BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
     rank_edges.store_edges,
     process_edges.dataloader_edges,
     process_edges.kernel_edges,
+    process_edges.shared_memory_edges,
     process_edges.thread_lock_edges,
 )
 """One for each kind of fact; a new fact adds its builder here."""

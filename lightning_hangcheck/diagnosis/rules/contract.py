@@ -78,7 +78,7 @@ class Situation(Struct, frozen=True, kw_only=True):
                 and one.process_activity.activity != "moving"
                 and not one.kept_by_message
             )
-            or (one.activity == "idle" and endless(one.targets))
+            or (one.activity == "idle" and endless(one.targets) and not _is_shared(one))
             for one in members
         )
         return members if still and self.waited_for else ()
@@ -86,6 +86,11 @@ class Situation(Struct, frozen=True, kw_only=True):
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks that wait for each other with this one; see `WaitGraph.cycle`."""
         return tuple(self.job.ranks[rank] for rank in self.graph.cycle(reading.rank))
+
+
+def _is_shared(reading: RankReading) -> bool:
+    """Whether it waits at memory that processes share: any thread of theirs may write there."""
+    return any(target.kind == "shared" for target in reading.targets)
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -101,8 +106,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         waited_for: Whether others wait for the culprits.
         standstill: As in `Situation`.
         gone: A culprit has no process any more.
-        left_standing: Ranks that stand still because the culprits are gone: nothing else is to be
-            explained of them.
+        left_standing: Ranks that stand still because the culprits are gone, or went elsewhere:
+            nothing else is to be explained of them.
         pace: The slowest of the culprits', if all are known.
         goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
             goes on; 0 where nobody does.

@@ -18,6 +18,7 @@ from lightning_hangcheck.diagnosis.causes import (
     own_code,
     processes,
     rendezvous,
+    shared_objects,
     silent_node,
     slow,
     threads,
@@ -29,7 +30,7 @@ from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_grap
 from lightning_hangcheck.diagnosis.job import JobReading, RankReading, read_job
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation, Skipped
 from lightning_hangcheck.diagnosis.rules.patience import decide
-from lightning_hangcheck.diagnosis.rules.who_ends import asks_again
+from lightning_hangcheck.diagnosis.rules.who_ends import asks_again, waits_its_turn
 from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ RULES = (
     processes.PROCESS_DEAD,
     collectives.COLLECTIVE_MISMATCH,
     collectives.RANK_DIVERGED,
+    shared_objects.MISSED_MEETING,
     rendezvous.MISSING_RANKS,
     dataloader_worker.DATALOADER_WORKER,
     files.FILE_LOCK,
@@ -125,7 +127,18 @@ def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
         found = rule.find(replace(situation, suspects=left))
         if found is not None:
             explained |= {*found.culprits, *found.left_standing}
-            yield replace(found, standstill=situation.standstill)
+            yield _of_standstill(found, situation.job) if situation.standstill else found
+
+
+def _of_standstill(finding: Finding, job: JobReading) -> Finding:
+    """A job stands still since the last progress of any rank: before that it only seemed to.
+
+    What nobody but a person could end, or nobody at all, stands for itself.
+    """
+    if finding.ended_by in ("nobody", "person"):
+        return replace(finding, standstill=True)
+    since_s = min((one.silence_s for one in job.alive), default=finding.silence_s)
+    return replace(finding, standstill=True, silence_s=min(finding.silence_s, since_s))
 
 
 def _weight(graph: WaitGraph, judged: tuple[VerdictKind, Finding]) -> tuple[int, int]:
@@ -199,13 +212,18 @@ def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
     """Ranks to ask about where nobody is proven to wait: silent for the whole stall timeout.
 
     One that stands elsewhere than all the others is asked alone: where ranks wait for each other in
-    code that no frame tells (a copy from the GPU), it is the one that diverged.
+    code that no frame tells (a copy from the GPU), it is the one that diverged. An idle one for
+    which nobody waits, and which ranks that advance may set going, waits for its turn: an evaluator
+    for a checkpoint.
     """
+    stall_s = job.case.limits.stall_timeout
+    advancing = {one.rank for one in job.alive if one.silence_s < stall_s}
     silent = [
         reading
         for reading in job.alive
         if reading.activity in ("idle", "busy", "unseen")
-        and reading.silence_s >= job.case.limits.stall_timeout
+        and reading.silence_s >= stall_s
+        and not (advancing and waits_its_turn(job, reading, advancing))
     ]
     lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
     ends = [one for one in silent if one.rank not in graph.waiters]

@@ -21,7 +21,7 @@ from lightning_hangcheck.reading.waits.kernel_targets import (
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
     from lightning_hangcheck.diagnosis.job_processes import Process
@@ -71,6 +71,33 @@ def asks_again(reading: RankReading) -> bool:
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(one.kind == "lock" and not tells_who(one) for one in reading.targets)
     return idle and of_nobody_known and own is not None and limited(own)
+
+
+def waits_its_turn(job: JobReading, reading: RankReading, advancing: Collection[int]) -> bool:
+    """Whether an idle rank may wait for what ranks that advance will bring, and for nobody else.
+
+    A message, a key of the store, a file that it asks for again and again, word by a queue: not
+    what a remote end, a person or a process outside the job owes.
+
+    Args:
+        job: All ranks.
+        reading: The rank.
+        advancing: Those ranks.
+    """
+    own = reading.view.own_process
+    if reading.activity != "idle" or own is None or waits_in_vain(own):
+        return False
+    return reading.at_store or all(
+        _may_bring(job, reading.view.host, target, advancing) for target in reading.targets
+    )
+
+
+def _may_bring(job: JobReading, host: str, target: WaitTarget, ranks: Collection[int]) -> bool:
+    if target.kind == "socket" and not target.holders:
+        return target.call.startswith("accept") or not target.name
+    if target.kind in ("socket", "pipe", "fifo", "shared", "lock"):
+        return any(job.processes.rank_of(host, one) in ranks for one in target.holders)
+    return False
 
 
 def _nobody_can(situation: Situation, reading: RankReading) -> bool:

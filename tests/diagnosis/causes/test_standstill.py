@@ -318,3 +318,30 @@ def test_who_waits_for_a_remote_end_waits_for_no_rank_that_broke_off() -> None:
     remote = waiting_for("socket", "recvfrom", "10.0.0.1:443")
     case = job(_left(), rank(1, IN_LOAD, silent=60.0, **remote))
     assert told(case) == ("suspect", (1,), "network_wait")
+
+
+@pytest.mark.parametrize(("newest", "kind"), [(4.0, "healthy"), (5.0, "suspect"), (30.0, "hang")])
+def test_a_job_stands_still_since_the_last_progress_of_any_rank(newest: float, kind: str) -> None:
+    """An evaluator has waited for minutes; those that train are idle between two steps."""
+    evaluates = rank(1, IN_POLL, silent=200.0)
+    assert told(job(rank(0, IN_LOAD, silent=newest), evaluates))[0] == kind
+
+
+ACCEPTS = waiting_for("socket", "accept4", "")
+OF_RANK = waiting_for("socket", "recvfrom", "127.0.0.1:29999", 100)
+OF_OUTSIDER = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+
+
+@pytest.mark.parametrize(
+    ("waits", "kind"),
+    [
+        *((one, "healthy") for one in ({}, SLEEPS, ACCEPTS, OF_RANK)),
+        (OF_OUTSIDER, "hang"),
+    ],
+)
+def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
+    waits: dict[str, Any], kind: str
+) -> None:
+    moves = (IN_LOAD, (*IN_LOAD, IN_LOAD[-1]), IN_LOAD)
+    trains = rank(0, *moves, silent=0.5, cpu=1.0)
+    assert told(job(trains, rank(1, IN_POLL, silent=301.0, **waits)))[0] == kind

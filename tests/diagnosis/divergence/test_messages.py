@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
 from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, torch, user
 from flights import TRAIN, flying, on_device, posting, spinning
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.diagnosis.divergence.own_pattern import departs_from_pattern
 from lightning_hangcheck.model.case import CodeNote
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import Frame
 
 IN_RECV = (MAIN, user("forward", 20), torch("recv"))
 IN_SEND = (MAIN, user("backward", 25), torch("send"))
@@ -120,3 +130,70 @@ def test_a_rank_that_computes_beside_a_message_that_both_posted_spins() -> None:
     sends = posting(on_device(rank(0, IN_LOAD), first=41), sent={1: 1})
     verdict = judge(job(sends, posting(on_device(spinning(1), first=41), received={0: 1})))
     assert not verdict.wait_for
+
+
+FORWARD = {0: ["send 1"], 1: ["recv 0", "send 2"], 2: ["recv 1"]}
+BACK = {0: ["recv 1"], 1: ["recv 2", "send 0"], 2: ["send 1"]}
+
+
+def _stage(number: int, *last: str, stack: tuple[Frame, ...] = IN_RECV) -> RankView:
+    """A stage of a pipeline of three with four micro-batches: five steps, and a sixth begun."""
+    steps = 5 * (4 * FORWARD[number] + 4 * BACK[number])
+    return posting(rank(number, stack), order=(*steps, *last))
+
+
+def test_a_stage_that_ends_its_forward_early_departs_from_its_own_steps() -> None:
+    verdict = judge(
+        job(
+            _stage(0, *4 * FORWARD[0]),
+            _stage(1, *3 * FORWARD[1], "recv 2", stack=(*IN_SEND[:2], IN_RECV[-1])),
+            _stage(2, *4 * FORWARD[2]),
+        )
+    )
+    assert (verdict.culprits, verdict.cause) == ((1,), "rank_diverged")
+    assert "rank 1 has left the common way" in verdict.summary
+    assert any("earlier steps followed another" in item.text for item in verdict.evidence)
+
+
+def test_where_every_stage_departs_alike_nobody_is_named_for_it() -> None:
+    """A validation posts other messages than a step, on all ranks."""
+    _, culprits = _edges(
+        _stage(0, "send 1", "send 1", "recv 1"),
+        _stage(1, "recv 0", "recv 0", "recv 2"),
+        _stage(2, "recv 1", "recv 1", "recv 1"),
+    )
+    assert culprits != (1,)
+
+
+HALO = [5, -5, 3, -3]
+
+
+@pytest.mark.parametrize(
+    ("posted", "departs"),
+    [
+        (10 * HALO, False),
+        (10 * HALO + HALO[:3], False),
+        ([7, 7, 9, *10 * HALO], False),
+        ([*HALO[2:], *10 * HALO, 9], True),
+        (10 * HALO + [-3], True),
+        (10 * HALO + [5, 5], True),
+        (10 * HALO + [9] + 2 * HALO, None),
+        (2 * HALO + [9], None),
+        (20 * [2], False),
+        ([*20 * [2], -2], True),
+        (list(range(1, 60)), None),
+        ([], None),
+    ],
+)
+def test_a_pattern_is_what_was_repeated_three_times(
+    posted: list[int], *, departs: bool | None
+) -> None:
+    assert departs_from_pattern(posted) is departs
+
+
+@given(st.lists(st.integers(-4, 4), max_size=60))
+def test_whatever_was_posted_a_repetition_is_one(posted: list[int]) -> None:
+    """Three times the same and a beginning of it is no departure."""
+    assume(posted)
+    begun = posted[: len(posted) // 2]
+    assert departs_from_pattern([*3 * posted, *begun]) is not True

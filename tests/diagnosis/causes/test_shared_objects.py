@@ -1,0 +1,79 @@
+"""Ranks that meet at an object of multiprocessing: who could end the wait, and who departed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, STDLIB, job, rank, user, waiting_for
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.evidence import Frame
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+IN_MEETING = (
+    MAIN,
+    user("meet", 50),
+    Frame("Condition.wait", f"{STDLIB}/multiprocessing/synchronize.py", 271),
+)
+PARENT = 7
+PIPE = waiting_for("pipe", "read", "pipe:[9]", 100, 102)
+
+
+def meets(number: int, *sharing: int, memory: str = "memory:[00:1b:7]") -> RankView:
+    """A rank that waits at an object that these ranks, and the process that began them, share."""
+    pids = (*(100 + other for other in sharing), PARENT)
+    return rank(number, IN_MEETING, **waiting_for("shared", "futex", memory, *pids))
+
+
+def edges(*ranks: RankView) -> set[tuple[str, str]]:
+    return {(edge.source, edge.target) for edge in judge(job(*ranks)).wait_for}
+
+
+def test_who_went_past_a_meeting_departed() -> None:
+    case = job(meets(0, 1, 2), rank(1, IN_ALL_REDUCE), meets(2, 0, 1))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0, 2))
+    assert verdict.cause == "rank_diverged"
+    assert "rank 1 has left the common way 31 s ago: rank 1 waits in all_reduce" in verdict.summary
+    assert "ranks 0,2 wait in meet (demo/train.py:50) at a semaphore or lock" in verdict.summary
+    assert edges(*case.ranks) == {
+        *(("rank:0", "rank:1"), ("rank:2", "rank:1")),
+        *(("rank:1", "rank:0"), ("rank:1", "rank:2")),
+    }
+
+
+def test_of_two_ranks_nothing_tells_who_departed() -> None:
+    verdict = judge(job(meets(0, 1), rank(1, IN_ALL_REDUCE)))
+    assert (verdict.culprits, verdict.cause) == ((0, 1), "rank_diverged")
+    assert "ranks have waited for each other" in verdict.summary
+
+
+def test_who_shares_it_and_stands_elsewhere_could_end_the_wait() -> None:
+    verdict = judge(job(meets(0, 1, 2), rank(1, IN_LOAD), meets(2, 0, 1)))
+    assert (verdict.culprits, verdict.victims) == ((1,), (0, 2))
+    assert "in load (demo/train.py:41)" in verdict.summary
+
+
+@pytest.mark.parametrize(("silent", "kind"), [(6.0, "suspect"), (29.0, "suspect"), (30.0, "hang")])
+def test_a_thread_may_still_bring_what_is_missing_so_nothing_is_proven(
+    silent: float, kind: str
+) -> None:
+    """A queue that ranks share is filled by a thread beside the one that seems to wait."""
+    waits = rank(
+        1,
+        IN_MEETING,
+        silent=silent,
+        **waiting_for("shared", "futex", "memory:[00:1b:7]", 100, 102),
+    )
+    reads = rank(2, IN_MEETING, silent=silent, **PIPE)
+    verdict = judge(job(rank(0, IN_ALL_REDUCE, silent=silent), waits, reads))
+    assert verdict.verdict == kind
+
+
+def test_where_all_that_share_it_wait_there_none_waits_for_another() -> None:
+    verdict = judge(job(meets(0, 1), meets(1, 0)))
+    assert verdict.culprits == (0, 1)
+    assert all(not edge.target.startswith("rank:") for edge in verdict.wait_for)
