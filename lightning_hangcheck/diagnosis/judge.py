@@ -50,7 +50,8 @@ def judge(case: Case) -> Verdict:
     job, finding = conclusion.job, conclusion.finding
     groups, group_of = group_stacks(case)
     culprits = finding.culprits if finding is not None else ()
-    ranks = rank_table(job, culprits, group_of)
+    victims = _victims(conclusion)
+    ranks = rank_table(job, culprits, victims, group_of)
     silence = round(finding.silence_s, 3) if finding is not None else 0.0
     paced = finding is not None and finding.ended_by == "pace"
     stalled = finding is not None and conclusion.kind != "crashed" and not paced
@@ -66,7 +67,7 @@ def judge(case: Case) -> Verdict:
         world_size=max(0, job.world_size),
         nnodes=case.run.nnodes,
         culprits=culprits,
-        victims=_victims(conclusion),
+        victims=victims,
         cause=finding.cause if finding is not None else None,
         phase=finding.phase if finding is not None else None,
         confidence=round(confidence * (SUSPICION if conclusion.kind == "suspect" else 1.0), 2),

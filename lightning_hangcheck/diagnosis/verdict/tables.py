@@ -39,22 +39,28 @@ MOST_GROUPS = 64
 
 
 def rank_table(
-    job: JobReading, culprits: Collection[int], groups: Mapping[int, int]
+    job: JobReading,
+    culprits: Collection[int],
+    victims: Collection[int],
+    groups: Mapping[int, int],
 ) -> tuple[RankState, ...]:
     """Return every rank; above 1,024 only culprits and one rank of each stack group.
 
     Args:
         job: All ranks.
         culprits: Those that a verdict blames; idle or busy, they count as stalled.
+        victims: Those that only wait for them, idle ones at a lock or a store included.
         groups: Stack group of each rank that has one.
     """
-    blamed = set(culprits)
+    blamed, led = set(culprits), set(victims)
     shown: Iterable[RankReading] = job.ranks.values()
     if len(job.ranks) > MOST_ROWS:
         examples = {group: rank for rank, group in sorted(groups.items(), reverse=True)}
         kept = blamed | set(examples.values())
         shown = [reading for reading in shown if reading.rank in kept]
-    return tuple(_row(reading, blamed, groups.get(reading.rank)) for reading in shown)
+    return tuple(
+        _row(reading, _state(reading, blamed, led), groups.get(reading.rank)) for reading in shown
+    )
 
 
 def paced_table(rows: Iterable[RankState], waiting: Collection[int]) -> tuple[RankState, ...]:
@@ -87,16 +93,22 @@ def collectives(job: JobReading, divergence: Divergence | None) -> tuple[Collect
     return tuple(rows.values())[:MOST_GROUPS]
 
 
-def _row(reading: RankReading, blamed: Collection[int], group: int | None) -> RankState:
+def _state(reading: RankReading, blamed: Collection[int], led: Collection[int]) -> State:
+    if reading.rank in blamed and reading.activity in ("idle", "busy", "waiting"):
+        return "stalled"
+    waits = reading.rank in led and reading.activity == "idle"
+    return "waiting" if waits else STATES[reading.activity]
+
+
+def _row(reading: RankReading, state: State, group: int | None) -> RankState:
     view, beat = reading.view, reading.view.beat
     mark = beat.checkpoint if beat is not None else None
-    stalled = reading.rank in blamed and reading.activity in ("idle", "busy", "waiting")
     return RankState(
         rank=reading.rank,
         local_rank=view.local_rank,
         host=view.host,
         pid=view.pid,
-        state="stalled" if stalled else STATES[reading.activity],
+        state=state,
         phase=reading.phase,
         last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
         open_sections=tuple(map(str, _sections(beat))) if beat is not None else (),

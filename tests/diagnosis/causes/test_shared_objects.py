@@ -37,6 +37,7 @@ def test_who_went_past_a_meeting_departed() -> None:
     verdict = judge(case)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0, 2))
     assert verdict.cause == "rank_diverged"
+    assert [one.state for one in verdict.ranks] == ["waiting", "stalled", "waiting"]
     assert "rank 1 has left the common way 31 s ago: rank 1 waits in all_reduce" in verdict.summary
     assert "ranks 0,2 wait in meet (demo/train.py:50) at a semaphore or lock" in verdict.summary
     assert edges(*case.ranks) == {
