@@ -97,7 +97,7 @@ class Frame(Struct, frozen=True):
         return cls(found["function"], found["file"], int(found["line"])) if found else None
 
 
-class ThreadStack(Struct, frozen=True, kw_only=True):
+class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A thread's calls, outermost first.
 
     Attributes:
@@ -131,7 +131,7 @@ class ProcessStack(Struct, frozen=True, kw_only=True):
     threads: tuple[ThreadStack, ...] = ()
 
 
-class Holder(Struct, frozen=True, kw_only=True):
+class Holder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A process that could end somebody's wait.
 
     Attributes:
@@ -148,7 +148,7 @@ class Holder(Struct, frozen=True, kw_only=True):
     host: str = ""
 
 
-class WaitTarget(Struct, frozen=True, kw_only=True):
+class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a system call waits for.
 
     Attributes:
@@ -185,7 +185,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True):
     shared_storage: bool = False
 
 
-class ThreadState(Struct, frozen=True, kw_only=True):
+class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The kernel's view of one thread.
 
     Attributes:
