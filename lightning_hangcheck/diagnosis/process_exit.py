@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.reading.exit_codes import SHELL_SIGNAL_BASE, signal_name
 from lightning_hangcheck.reading.knowledge.loading import causes_file
 from lightning_hangcheck.reading.last_words import last_words, raised
 from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory
@@ -30,7 +31,6 @@ OUR_SERVER = (
     "while torch's worker server was starting, which lightning-hangcheck asks for: it, and not the "
     "training, may be to blame; HANGCHECK_DISABLE=1 runs the job without it"
 )
-SHELL_BASE = 128
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 
 
@@ -210,12 +210,4 @@ def ending_signal(view: RankView) -> int | None:
         return None
     if code < 0:
         return -code
-    return code - SHELL_BASE if code - SHELL_BASE in SHELL_SIGNALS else None
-
-
-def signal_name(number: int) -> str:
-    """Return a signal's name; its number in words where this machine has no name for it."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return code - SHELL_SIGNAL_BASE if code - SHELL_SIGNAL_BASE in SHELL_SIGNALS else None

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER = 36
-SHELL_SIGNAL_BASE = 128
 KILLED_WITHIN_S = 10.0
 
 
@@ -158,11 +157,6 @@ def become(command: Sequence[str]) -> NoReturn:
         os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
     except OSError as error:
         raise _unstartable(command[0], error.strerror) from error
-
-
-def shell_code(exit_code: int) -> int:
-    """Return an exit code as a shell shows it: 128 plus the number of the signal that killed."""
-    return exit_code if exit_code >= 0 else SHELL_SIGNAL_BASE - exit_code
 
 
 def adopt_orphans() -> None:

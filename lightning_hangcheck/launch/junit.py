@@ -10,6 +10,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import FOR_ALL, write_atomically
+from lightning_hangcheck.reading.exit_codes import exit_code_in_words
 from lightning_hangcheck.report.junit_xml import RunCase, Trouble, render
 from lightning_hangcheck.report.saved_run import read_saved_run
 
@@ -50,6 +51,7 @@ def junit_of(
     seconds: float,
 ) -> bytes:
     """One test case: passed with exit code 0, a failure where a hang was found, else an error."""
+    told = f"exit code {exit_code_in_words(exit_code)}"
     where = "" if folder is None else str(folder.path)
     trouble = None
     if exit_code != 0:
@@ -57,8 +59,8 @@ def junit_of(
         trouble = Trouble(
             kind="failure" if found else "error",
             type=(verdict.cause if verdict is not None else None) or f"exit code {exit_code}",
-            message=(verdict.summary if verdict is not None else "") or f"exit code {exit_code}",
-            lines=(f"exit code {exit_code}", *([f"hangcheck report {where}"] if where else [])),
+            message=(verdict.summary if verdict is not None else "") or told,
+            lines=(told, *([f"hangcheck report {where}"] if where else [])),
         )
     case = RunCase(classname="hangcheck.run", name=command, seconds=seconds, trouble=trouble)
     return render("hangcheck run", [case], f"run folder: {where or 'none, it was not watched'}")

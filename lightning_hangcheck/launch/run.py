@@ -18,7 +18,6 @@ from lightning_hangcheck.launch.job import (
     become,
     end_ranks,
     refuse_unstartable,
-    shell_code,
 )
 from lightning_hangcheck.launch.junit import write_junit
 from lightning_hangcheck.launch.live_region import LiveRegion, why_not
@@ -26,6 +25,7 @@ from lightning_hangcheck.launch.sidecar_link import SidecarLink
 from lightning_hangcheck.launch.signals import HELD, HELD_WITH_REGION, hold, next_signal, restore
 from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.reading.exit_codes import shell_code
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,

@@ -16,6 +16,7 @@ from lightning_hangcheck.live_view.rank_now import RunSources, ranks_now
 from lightning_hangcheck.live_view.rank_use import UseMeter
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.reading.exit_codes import exit_code_in_words
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
 from lightning_hangcheck.text.amounts import seconds_in_words, several
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
@@ -184,7 +185,7 @@ def _ended(record: RunRecord, ended_at: str) -> str:
         after = f" after {seconds_in_words(lasted)}"
     except ValueError:
         after = ""
-    code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+    code = "" if record.exit_code is None else f", exit code {exit_code_in_words(record.exit_code)}"
     return f"the run has ended{after}{code}"
 
 

@@ -353,6 +353,13 @@ def test_a_command_that_fails_before_any_rank_is_told() -> None:
     assert "exit code 2" in verdict.summary
 
 
+def test_a_command_that_was_killed_without_a_rank_is_told_in_words_with_what_to_do() -> None:
+    verdict = judge(job(ended=True, exit_code=-9))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "exit code 137: killed by SIGKILL (usually the kernel" in verdict.summary
+    assert "killed for memory" in verdict.remedies[0].text
+
+
 def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:
     raised = _beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
     verdict = judge(job(gone(0, 0), raised, ended=True, exit_code=1))

@@ -20,6 +20,7 @@ from lightning_hangcheck.diagnosis.process_exit import (
 )
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding
+from lightning_hangcheck.reading.exit_codes import ending_signal_of, exit_code_in_words
 from lightning_hangcheck.reading.last_words import raised_at
 from lightning_hangcheck.reading.place import outlived_stack_s
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
@@ -164,7 +165,8 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
     """No rank failed by itself: did only its command fail?"""
     code = job.case.exit_code
     if code:
-        sentence = f"the command ended with exit code {code}, and no rank was seen to fail"
+        told = exit_code_in_words(code)
+        sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
     elif code is None and _was_restarted(job) and not _all_left_well(job):
         sentence = "no rank was seen to fail; how they ended was not seen of all"
     else:
@@ -176,7 +178,7 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
         confidence=0.5,
         silence_s=0.0,
         sentence=sentence,
-        aspect="silent",
+        aspect="silent" if ending_signal_of(code or 0) is None else "killed",
     )
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.diagnosis.process_exit import signal_name
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.exit_codes import signal_name
 from lightning_hangcheck.reading.waits.kernel_targets import steady_targets
 from lightning_hangcheck.reading.waits.wait_chain import may_help
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
