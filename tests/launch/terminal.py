@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
+import struct
+import termios
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-CTRL_C = b"\x03"
+CTRL_C, CTRL_Z = b"\x03", b"\x1a"
 
 
 class Terminal:
@@ -41,6 +44,10 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         """Press keys."""
         os.write(self._master, keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give it a size; it has none at first."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def close(self) -> None:
         """Close its window."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from launch.screen import PROMPT, Screen
+from launch.terminal import CTRL_Z, Terminal
 from processes import is_alive, until
-from watch.launched import python, run
+from watch.launched import python, run, run_words, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +126,28 @@ def test_whoever_is_killed_leaves_the_terminal_in_order(
     finally:
         (tmp_path / "end").touch()
     until(lambda: not is_alive(job) and not is_alive(view), "their end")
+
+
+def test_without_a_shell_ctrl_z_stops_nothing_and_the_terminal_may_be_closed(
+    tmp_path: Path,
+) -> None:
+    """Nobody could continue whoever stops there, so the kernel leaves them alone; so do we."""
+    (tmp_path / "job.py").write_text(JOB)
+    terminal = Terminal(tmp_path, run_words([sys.executable, "job.py"], "--live"), TERM="xterm")
+    try:
+        terminal.resize(80, 24)
+        terminal.until_shown("RANK  STATE")
+        terminal.type(CTRL_Z)
+        terminal.until_shown("^Z")
+        terminal.shown = ""
+        terminal.until_shown("RANK  STATE")
+        below = terminal.below()
+        terminal.close()
+        until(lambda: not any(map(is_alive, below)), "everybody to end")
+        assert terminal.until_ended() == 128 + signal.SIGHUP
+    finally:
+        terminal.end()
+    assert "SIGHUP (its terminal was closed)" in verdict_of(tmp_path / "run").summary
 
 
 def test_without_a_terminal_one_line_and_the_plain_output(tmp_path: Path) -> None:
