@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.step_times import StepTimes
 
 
@@ -16,6 +17,9 @@ class SlowRank(Struct, frozen=True, kw_only=True):
         known_s: The longest that its steps took for as long as this, up to now; seconds.
         level_s: What all its steps since then took at least, but for a few; seconds.
         in_parts: Whether the parts were timed; else all of a step is in ``rest_s``.
+        looks: How often its stack was looked at, at moments that follow no step.
+        waited: In how many of these it waited for other ranks.
+        place: Line of the user's own code at which it was most often in the others.
     """
 
     rank: int
@@ -24,6 +28,9 @@ class SlowRank(Struct, frozen=True, kw_only=True):
     known_s: float
     level_s: float
     in_parts: bool = True
+    looks: int = 0
+    waited: int = 0
+    place: Frame | None = None
 
     @property
     def ratio(self) -> float:

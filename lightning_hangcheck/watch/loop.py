@@ -88,7 +88,7 @@ class Watcher:
         self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._limits = patience_of(settings)
-        self._slow = SlowTelling(settings.slow_after, publisher)
+        self._slow = self._slow_telling()
         self._schedule = Schedule(settings.look_after, figures_of(self._limits))
 
     @property
@@ -153,6 +153,7 @@ class Watcher:
         from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well
 
         self._looker.close()
+        self._slow.close()
         left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
         now_ns = time.monotonic_ns()
         self.roster.update(now_ns, scan=True)
@@ -207,7 +208,8 @@ class Watcher:
             self.earlier = (*self.earlier, ended)
             self.alarm, self._gaps, self._code = Alarm(), (), ()
             self._raised_case, self._recovering_ns = None, 0
-            self._slow = SlowTelling(self._settings.slow_after, self._publisher)
+            self._slow.close()
+            self._slow = self._slow_telling()
             self._schedule.calm()
 
     def _take(self, look: Look) -> None:
@@ -332,7 +334,14 @@ class Watcher:
         slow = self._slow
         slow.read(self.roster.alive, now_ns, lapsed=lapsed)
         if self.alarm.standing is None and self.shutdown.asked is None:
-            slow.tell(now_ns, partial(self._own_case, self.roster.round, now_ns))
+            slow.tell(
+                now_ns, partial(self._own_case, self.roster.round, now_ns), self.roster.targets
+            )
+
+    def _slow_telling(self) -> SlowTelling:
+        settings, servers = self._settings, self._session.torch_servers
+        looker = partial(Looker, settings.probe_timeout, servers)
+        return SlowTelling(settings.slow_after, self._publisher, looker)
 
     def _look_if_due(self, now_ns: int) -> None:
         if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):

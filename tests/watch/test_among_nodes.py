@@ -19,7 +19,7 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.exchange import SILENT_AFTER_S
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,3 +103,12 @@ def test_ranks_of_another_round_are_left_out(nodes: list[AmongNodes]) -> None:
     tell_until(nodes, lambda: hears(nodes))
     later = now(replace(HERE, run=replace(HERE.run, round=1)))
     assert [view.rank for view in nodes[0].join(later).ranks] == [0, 1]
+
+
+def test_a_hang_is_told_on_all_nodes_and_a_lost_pace_where_its_ranks_are() -> None:
+    hang = replace(judge(HERE), verdict="hang", stalled_since="2026-01-01T00:00:00Z")
+    assert is_on_whole_job(hang)
+    assert is_on_whole_job(replace(hang, verdict="recovered"))
+    assert not is_on_whole_job(replace(hang, verdict="finished"))
+    assert not is_on_whole_job(replace(hang, verdict="slow", stalled_since=None))
+    assert not is_on_whole_job(None)

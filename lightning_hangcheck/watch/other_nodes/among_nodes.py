@@ -98,7 +98,7 @@ class AmongNodes:
         asks = self._look_for_silent(own)
         network = Network(self._addresses, () if self._place.number == FIRST else self._reach)
         digest = digest_of(own, self._place.number, own.taken_ns, ended=ended, network=network)
-        relayed = verdict if verdict is not None and verdict.verdict in RELAYED else None
+        relayed = verdict if is_on_whole_job(verdict) else None
         self._exchange.tell(digest, relayed, asks)
 
     def _look_for_silent(self, own: Case) -> tuple[str, ...]:
@@ -250,3 +250,14 @@ def _newest_sample_ns(heard: Heard) -> int:
         for sample in look.samples
     ]
     return heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
+
+
+def is_on_whole_job(verdict: Verdict | None) -> bool:
+    """Whether all nodes are to tell it: a pace that was lost is no stall, and told by its own node.
+
+    Args:
+        verdict: The newest of a node, None where it told nothing.
+    """
+    if verdict is None or verdict.verdict not in RELAYED:
+        return False
+    return verdict.stalled_since is not None

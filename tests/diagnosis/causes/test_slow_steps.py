@@ -52,7 +52,7 @@ def test_where_nobodys_own_work_grew_nobody_is_singled_out() -> None:
     verdict = told(slow(0, 0.1, 0.2, 3.7), slow(1, 0.1, 0.2, 3.7))
     assert (verdict.culprits, verdict.confidence) == ((0, 1), 0.5)
     assert "most in backward, optimizer and waiting" in verdict.summary
-    assert "do not tell who waits for whom" in verdict.summary
+    assert "nothing tells who waits for whom" in verdict.summary
 
 
 def test_ranks_that_are_slow_alike_may_have_other_work_and_must_be_slower() -> None:
@@ -71,8 +71,25 @@ def test_the_one_they_wait_for_may_be_on_another_node() -> None:
 def test_steps_without_parts_tell_no_part() -> None:
     whole = {"before": StepTimes(1, 0.0, 0.0, 0.4), "in_parts": False}
     verdict = told(slow(0, 0.0, 0.0, 4.0, **whole), slow(1, 0.0, 0.0, 4.0, **whole))
-    assert "4 s instead of 0.4 s; the parts of its steps are not timed" in verdict.summary
+    assert "4 s instead of 0.4 s; the parts of a step are not timed" in verdict.summary
     assert "loader" not in " ".join(item.text for item in verdict.evidence)
+
+
+def test_looks_tell_who_works_while_the_others_wait() -> None:
+    whole = {"before": StepTimes(1, 0.0, 0.0, 0.4), "in_parts": False, "looks": 10}
+    waits = slow(0, 0.0, 0.0, 1.4, waited=9, **whole)
+    works = slow(1, 0.0, 0.0, 1.4, waited=1, place=IN_LOAD[-1], **whole)
+    verdict = told(waits, works)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("slow", (1,), (0,))
+    assert "seen in load (demo/train.py:41); rank 0 waits for it" in verdict.summary
+    assert told(waits, works, world_size=4).culprits == (1,)
+    seldom = replace(works, waited=5)
+    both = told(replace(waits, level_s=4.0), replace(seldom, level_s=4.0))
+    assert both.culprits == (0, 1)
+    alike = [replace(one, waited=1, level_s=4.0) for one in (waits, works)]
+    assert told(*alike).culprits == (0, 1)
+    few = [replace(one, looks=3, waited=min(one.waited, 3), level_s=4.0) for one in (waits, works)]
+    assert told(*few).culprits == (0, 1)
 
 
 def test_a_hang_is_graver() -> None:

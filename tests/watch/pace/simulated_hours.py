@@ -3,7 +3,7 @@
 Each kind is a loop of two ranks that wait for each other in every step. Nothing in them is slow
 for as long as the limit, so whatever is told of them is told wrongly; `told_of_slow_rank` has one.
 
-    cd tests && python -m watch.pace.simulated_hours 1000
+    cd tests && python -m watch.pace.simulated_hours 1000 bursts bimodal
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def bursts(rng: random.Random, scale_s: float) -> Iterator[Step]:
     """Storage that others use: five to thirty times as slow, for less than the limit."""
     calm_s = rng.uniform(30, 1800)
     while True:
-        for _ in range(max(1, int(rng.expovariate(1 / calm_s) / scale_s))):
+        for _ in range(int((SLOW_AFTER_S + rng.expovariate(1 / calm_s)) / scale_s)):
             yield _usual(rng, scale_s)
         left_s, factor = rng.uniform(1, SLOW_AFTER_S / 1.5), rng.uniform(5, 30)
         who = rng.choice(RANKS)
         while left_s > 0:
             step = _usual(rng, scale_s)
             loader = list(step.loader_s)
-            loader[who] += scale_s * factor
+            loader[who] += min(scale_s * factor, left_s)
             left_s -= loader[who] + scale_s
             yield _with_loader(step, loader)
 
@@ -232,9 +232,9 @@ def _case(now_ns: int, beat: Beat) -> Case:
 
 
 def main() -> None:
-    """Print what is told of so many hours of each kind."""
-    hours = float(sys.argv[1])
-    for kind in KINDS:
+    """Print what is told of so many hours of each kind, or of those that are named."""
+    hours, names = float(sys.argv[1]), sys.argv[2:]
+    for kind in [one for one in KINDS if not names or one.__name__ in names]:
         for in_parts in (True, False):
             began, wrong, each = time.monotonic(), 0, 24.0
             for seed in range(math.ceil(hours / each)):

@@ -28,4 +28,4 @@ def test_a_slow_rank_is_called_so_once(seed: int) -> None:
     assert [(one.culprits, one.victims) for one in verdicts] == [((who,), (1 - who,))]
     _, verdicts = told_of_slow_rank(random.Random(seed), 9.0, in_parts=False)
     assert [one.culprits for one in verdicts] == [(0, 1)]
-    assert "nothing tells in which" in verdicts[0].summary
+    assert "parts of a step are not timed" in verdicts[0].summary
