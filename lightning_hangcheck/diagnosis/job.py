@@ -19,7 +19,12 @@ from lightning_hangcheck.reading.activity.rank_activity import (
     read_rank_activity,
 )
 from lightning_hangcheck.reading.last_words import raised_at
-from lightning_hangcheck.reading.phase_of_life import PhaseOfLife, life_beside, phase_of_life
+from lightning_hangcheck.reading.phase_of_life import (
+    PhaseOfLife,
+    life_beside,
+    phase_of_life,
+    stepped_by_code,
+)
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.records.started_operations import (
     MESSAGES,
@@ -288,8 +293,13 @@ def _read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankR
 
 
 def _beside(reading: RankReading, case: Case) -> RankReading:
-    """Read where in its life a rank is by the others' records, where its own is not to be had."""
-    if not life_beside(reading.view, reading.life, case.ranks):
+    """Read where in its life a rank is by the others' records, or by the code in which it stands.
+
+    That is for one whose own record is not to be had, as of a job that was started without us.
+    """
+    view, life = reading.view, reading.life
+    told = life_beside(view, life, case.ranks)
+    if not told and not stepped_by_code(view, life, case.code, reading.frames):
         return reading
     return replace(reading, life=PhaseOfLife("training_step", "life"))
 

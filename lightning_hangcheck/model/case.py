@@ -28,6 +28,8 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         branches: First and last lines of the blocks of its function in which the line stands only
             if a test says so; what follows ``if ...: return`` is such a block, too.
         awaits: It asks for the end of something that was started before, or is in a loop that does.
+        after_backward: Its function, or each pass of a loop that it is in, has called ``backward``
+            before it.
     """
 
     file: str
@@ -39,6 +41,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     loops: tuple[tuple[int, int], ...] = ()
     branches: tuple[tuple[int, int], ...] = ()
     awaits: bool = False
+    after_backward: bool = False
 
 
 Reach = Literal["answers", "goes_on", "unanswered", "unknown"]

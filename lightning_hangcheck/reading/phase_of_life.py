@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.reading.knowledge.loading import FrameRule
@@ -118,6 +118,23 @@ def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankV
     if view.pid is None or not unknown:
         return False
     return any(_stepped_with(view, one.flight) for one in others if one.flight is not None)
+
+
+def stepped_by_code(
+    view: RankView, life: PhaseOfLife | None, code: Iterable[CodeNote], frames: Sequence[Frame]
+) -> bool:
+    """Whether a rank of which nothing else is known stands where a step has been made before.
+
+    Args:
+        view: The rank.
+        life: Where in its life it seems to be.
+        code: Notes on lines of source.
+        frames: Of its main thread, outermost first.
+    """
+    if view.pid is None or life is None or (life.phase, life.told_by) != ("startup", "life"):
+        return False
+    lines = {(frame.file, frame.line) for frame in frames}
+    return any(note.after_backward for note in code if (note.file, note.line) in lines)
 
 
 def _stepped_with(view: RankView, flight: FlightRecord) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.case import CodeNote, RankView
 from lightning_hangcheck.model.flight import (
     CollectiveEntry,
     CollectiveRecord,
@@ -85,3 +85,11 @@ def test_of_a_rank_that_is_gone_its_steps_are_still_known() -> None:
 
 def test_of_a_rank_that_never_came_no_phase_is_known() -> None:
     assert phase_of_life(RankView(rank=0), ()) is None
+
+
+@pytest.mark.parametrize(("after", "phase"), [(True, "training_step"), (False, "startup")])
+def test_a_job_that_tells_nothing_has_stepped_where_its_code_stands_behind_a_step(
+    *, after: bool, phase: str
+) -> None:
+    note = CodeNote(file=IN_LOAD[0].file, line=IN_LOAD[0].line, after_backward=after)
+    assert read_job(job(rank(0, IN_LOAD), code=(note,))).ranks[0].phase == phase

@@ -32,6 +32,10 @@ ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "com
 """Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
 AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 """Calls that wait for the end of what was started before."""
+BACKWARD = frozenset({"backward"})
+ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
+LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
+"""Within a loop over epochs the one over batches has some."""
 ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
 """In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
@@ -100,11 +104,16 @@ def _unchanged(file: str, since_s: float) -> int | None:
 
 
 class _File:
-    """A parsed file, and what it calls the rank."""
+    """A parsed file, what it calls the rank, and its functions that make a step."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.ranks = RankTests(tree)
+        self.run_backward = BACKWARD | {
+            one.name
+            for one in ast.walk(tree)
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and _calls(one, BACKWARD)
+        }
 
 
 @lru_cache(maxsize=FILES_KEPT)
@@ -138,6 +147,7 @@ def _note(source: _File, file: str, line: int) -> CodeNote:
         loops=tuple(_span(loop) for loop in found.loops if not _only_waits(loop)),
         branches=tuple(found.branches),
         awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
+        after_backward=found.comes_after(source.run_backward),
     )
 
 
@@ -154,12 +164,14 @@ class _Surroundings:
         self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
         self.branches: list[tuple[int, int]] = []
         self.awaits = False
+        self._function: list[ast.stmt] = []
 
     def enter(self, scope: ast.AST, inner: ast.AST) -> None:
         """Go one node further in."""
         if isinstance(inner, (*FUNCTIONS, ast.ClassDef)):
             self._forget()
             self._decorated(inner)
+            self._function = inner.body if not isinstance(inner, ast.Lambda) else []
         elif isinstance(inner, LOOPS):
             self.loops.append(inner)
         self._after_exits(scope, inner)
@@ -169,6 +181,13 @@ class _Surroundings:
             self.branches.append(_span(inner))
         elif isinstance(inner, ast.Call):
             self.awaits = self.awaits or _called(inner) in AWAITS
+
+    def comes_after(self, names: frozenset[str]) -> bool:
+        """Whether one of these is called before, in each pass of a loop or by a step's function."""
+        line, loops = self._line, [loop.body for loop in self.loops]
+        return _runs_before(self._function, line, names, ALWAYS_RUN) or any(
+            _runs_before(body, line, names, ALWAYS_RUN + LOOPS_OVER_SOME) for body in loops
+        )
 
     def _decorated(self, inner: ast.AST) -> None:
         for decorator in getattr(inner, "decorator_list", ()):
@@ -252,6 +271,30 @@ def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 
 def _called(call: ast.Call) -> str:
     return called_name(call).lstrip("_")
+
+
+def _runs_before(
+    body: list[ast.stmt], line: int, names: frozenset[str], always: tuple[type[ast.stmt], ...]
+) -> bool:
+    """Whether one comes to a line of a block only after a call of one of these names.
+
+    Args:
+        body: The block.
+        line: In it.
+        names: Of what is called.
+        always: Statements that run what is in them, whatever is the case.
+    """
+    block = body
+    while block:
+        before = [one for one in block if (one.end_lineno or one.lineno) < line]
+        if any(isinstance(one, always) and _calls(one, names) for one in before):
+            return True
+        around = next((one for one in block if _spans(one, line)), None)
+        parts: list[list[ast.stmt]] = [
+            getattr(around, name, []) for name in ("body", "orelse", "finalbody")
+        ]
+        block = next((one for one in parts if any(_spans(child, line) for child in one)), [])
+    return False
 
 
 def _shown(test: ast.expr) -> str:

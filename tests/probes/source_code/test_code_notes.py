@@ -131,3 +131,46 @@ def test_the_brackets_around_a_test_are_in_no_branch() -> None:
     tree = ast.parse("if (\n    rank == 0\n):\n    save()")
     assert note_of(tree, "train.py", 1).branches == ()
     assert note_of(tree, "train.py", 3).branches == ()
+
+
+STEPS = """\
+def train(loader, r):
+    for epoch in range(2):
+        for batch in loader:
+            warm(batch)
+            with autocast():
+                loss = net(batch)
+                loss.backward()
+            if r == 1:
+                publish(loss)
+            else:
+                wait(loss)
+        if epoch:
+            validate()
+    if late:
+        loss.backward()
+    save()
+    for batch in loader:
+        if batch:
+            loss.backward()
+        log(batch)
+
+def train_step(batch):
+    loss = net(batch)
+    loss.backward()
+    clip()
+
+def main():
+    load()
+    for batch in loader:
+        fetch(batch)
+        loss = train_step(batch)
+        sync(loss)
+    export()
+"""
+
+
+def test_what_comes_in_a_pass_after_backward_is_known() -> None:
+    tree = ast.parse(STEPS)
+    after = [line for line in range(2, 35) if note_of(tree, "train.py", line).after_backward]
+    assert after == [8, 9, 10, 11, 12, 13, 25, 32]
