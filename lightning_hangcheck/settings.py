@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX = "HANGCHECK_"
+SHARED_BY_NODES = "HANGCHECK_NODES_TOKEN"
+"""Variable with a secret, so it is no option; see `nodes.sealed_place`."""
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 LoggerFailure = Literal["raise", "offline", "none"]
 
 
@@ -64,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             leaves it to a person.
         nodes_dir: Folder that all nodes of the job see, in which their sidecars meet; None for the
             store that torchrun serves.
+        nodes_port: Where no launcher serves a store, the first node's sidecar serves one on this
+            port, and the other nodes' connect to it; None for none.
         price: What a rank costs for an hour, for the questions of phases and `hangcheck ledger`:
             ``0.89/h``, or by GPU model ``A100=1.89/h``.
         logger_on_failure: What to do where the run cannot be created: ``raise`` on every rank, go
@@ -106,6 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     if_done: Literal["ask", "reuse", "rerun"] = "ask"
     price: str | None = None
     nodes_dir: str | None = None
+    nodes_port: Port | None = None
 
 
 MAY_BE_OFF = frozenset({"slow_after"})
@@ -150,7 +156,7 @@ def read_option(name: str, text: str) -> object:
     except msgspec.ValidationError as error:
         raise BadUsage(
             f"{PREFIX}{name.upper()}={text!r} cannot be used ({error})",
-            f"write for example {PREFIX}{name.upper()}={_write(option.default)}",
+            f"write for example {PREFIX}{name.upper()}={_example(option)}",
         ) from error
     if isinstance(value, float) and not 0 < value < float("inf"):
         raise BadUsage(
@@ -158,6 +164,10 @@ def read_option(name: str, text: str) -> object:
             f"write for example {PREFIX}{name.upper()}={_write(option.default)}",
         )
     return value
+
+
+def _example(option: msgspec.structs.FieldInfo) -> str:
+    return "29511" if option.name == "nodes_port" else _write(option.default)
 
 
 def _write(value: object) -> str:

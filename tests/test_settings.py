@@ -45,6 +45,7 @@ def test_every_option_has_a_variable() -> None:
         "if_done": "reuse",
         "price": "0.89/h",
         "nodes_dir": "/shared/meet",
+        "nodes_port": "29511",
     }
     environment = {PREFIX + name.upper(): examples.get(name, "7.5") for name in NAMES}
     settings = from_environment(environment)
@@ -63,6 +64,7 @@ def test_every_option_has_a_variable() -> None:
         if_done="reuse",
         price="0.89/h",
         nodes_dir="/shared/meet",
+        nodes_port=29511,
         **{name: 7.5 for name in NAMES if name not in examples},
     )
 

@@ -10,7 +10,15 @@ import click
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.settings import MAY_BE_OFF, OFF, PREFIX, Settings, from_environment
+from lightning_hangcheck.nodes.sealed_place import LEAST_SECRET
+from lightning_hangcheck.settings import (
+    MAY_BE_OFF,
+    OFF,
+    PREFIX,
+    SHARED_BY_NODES,
+    Settings,
+    from_environment,
+)
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -66,6 +74,7 @@ WORDS: dict[str, _Words] = {
     "if_done": _Words(None, "The answer where a phase asks whether to run again."),
     "price": _Words("PRICE", "Of a rank for an hour, for those questions: 0.89/h."),
     "nodes_dir": _Words("DIR", "Where nodes meet [default: torchrun's store, or below --run-dir]."),
+    "nodes_port": _Words("PORT", "Serve a store for them there, where no launcher does."),
 }
 
 
@@ -101,7 +110,7 @@ def _option(field: msgspec.structs.FieldInfo) -> Callable[[Command], Command]:
     return click.option(
         name,
         field.name,
-        type=click.Choice(get_args(field.type)) if get_origin(field.type) is Literal else str,
+        type=_kind(field),
         callback=_reader(field),
         metavar=words.unit,
         default=None,
@@ -120,6 +129,12 @@ def _reader(
 def positive_or_off(context: click.Context, option: click.Option, text: str | None) -> float | None:
     """Read the same, or 0, none, off."""
     return 0.0 if text is not None and text.lower() in OFF else positive(context, option, text)
+
+
+def _kind(field: msgspec.structs.FieldInfo) -> click.IntRange | click.Choice[str] | type[str]:
+    if field.name == "nodes_port":
+        return click.IntRange(1, 65_535)
+    return click.Choice(get_args(field.type)) if get_origin(field.type) is Literal else str
 
 
 def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -150,6 +165,20 @@ def refuse_without_folder(option: str, file: str | None) -> None:
         return
     if not there:
         raise BadUsage(f"{option} {file}: its folder is not there", "make it, or name another file")
+
+
+def refuse_without_secret(settings: Settings) -> None:
+    """Refuse a port to be served without what keeps strangers from being heard there.
+
+    Raises:
+        BadUsage: The environment has no secret of that length.
+    """
+    if settings.nodes_port is not None and len(os.environ.get(SHARED_BY_NODES, "")) < LEAST_SECRET:
+        raise BadUsage(
+            f"--nodes-port needs a secret of {LEAST_SECRET} characters or more, the same on all "
+            "nodes",
+            f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
+        )
 
 
 def _shown(default: object) -> str:

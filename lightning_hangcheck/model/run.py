@@ -69,6 +69,7 @@ class NodePlace(Struct, frozen=True, kw_only=True):
         job: Names the job for all its nodes; empty where the store alone does.
         machines: How many these nodes are on, where each of several tasks of a machine counts as a
             node of its own; 0 where each has its own.
+        first: Address of the first node; empty where nothing says it.
     """
 
     number: int
@@ -78,6 +79,7 @@ class NodePlace(Struct, frozen=True, kw_only=True):
     ranks: int = 0
     job: str = ""
     machines: int = 0
+    first: str = ""
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The nodes of one job tell each other what they see, while it runs.
 
 `digest` is what one node tells, `encoding` the only form in which it travels, `meeting_place` where
-nodes leave it for each other, `exchange` who asks whom and what was heard when.
+nodes leave it for each other, `sealed_place` such a place among strangers, `exchange` who asks whom
+and what was heard when.
 """
 
-__all__ = ["digest", "encoding", "exchange", "meeting_place", "store_place"]
+__all__ = ["digest", "encoding", "exchange", "meeting_place", "sealed_place", "store_place"]

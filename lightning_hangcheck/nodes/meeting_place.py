@@ -37,6 +37,13 @@ class MeetingPlace(Protocol):
         """
 
 
+class ClosablePlace(MeetingPlace, Protocol):
+    """One that holds something open."""
+
+    def close(self) -> None:
+        """End it, also while another thread waits for an answer."""
+
+
 class FolderPlace:
     """Files in a folder that all who meet there see."""
 
@@ -79,3 +86,6 @@ class FolderPlace:
                 f"the ranks cannot meet: {path} cannot be read ({error.strerror})",
                 "run all ranks as the same user",
             ) from error
+
+    def close(self) -> None:
+        """Nothing is held open."""

@@ -21,6 +21,7 @@ from lightning_hangcheck.machine.room import require_room
 
 MODULE = "lightning_hangcheck.hooks.rendezvous.store_courier"
 PREFIX = "lightning-hangcheck/nodes"
+SERVE, CONNECT = "serve", "connect"
 CONNECTED_WITHIN_S = 20.0
 """The first node may start later; until then there is nobody to connect to."""
 STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
@@ -50,22 +51,29 @@ class Answer(Struct, frozen=True):
 
 
 class CourierPlace:
-    """The store of torchrun's agent on the first node.
+    """A store on the first node: that of torchrun's agent, or one that its sidecar offers.
 
     Args:
         host: Its host.
         port: Its port.
+        offered: It is one that a sidecar offers.
+        serves: This node offers it: the courier serves it as long as it lives.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(
+        self, host: str, port: int, *, offered: bool = False, serves: bool = False
+    ) -> None:
         self._address = host, str(port)
+        self._offered = offered
+        self._how = SERVE if serves else CONNECT
         self._process: subprocess.Popen[bytes] | None = None
         self._again_at = 0.0
 
     @property
     def where(self) -> str:
         """The store in words."""
-        return f"torchrun's store at {':'.join(self._address)}"
+        whose = "the first sidecar's" if self._offered else "torchrun's"
+        return f"{whose} store at {':'.join(self._address)}"
 
     def post(self, key: str, value: bytes) -> None:
         """Set a key of the store."""
@@ -99,7 +107,7 @@ class CourierPlace:
         try:
             require_room(TASKS)
             self._process = process = subprocess.Popen(
-                own_command(MODULE, *self._address, PREFIX),
+                own_command(MODULE, self._how, *self._address, PREFIX),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ other only, and Ray sets its variables long after the process has started.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -65,6 +66,7 @@ def place_in(environment: Mapping[str, str]) -> NodePlace | None:
         port=(who.store_port or 0) if host else 0,
         ranks=who.local_world_size or 0,
         job=job_key(environment, who),
+        first=who.store_host or first_host(environment),
     )
 
 
@@ -86,7 +88,8 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
     if tasks <= nodes:
         return place_in(environment)
     job = job_key(environment, who)
-    return NodePlace(number=who.rank, nnodes=tasks, ranks=1, job=job, machines=nodes)
+    first = who.store_host or first_host(environment)
+    return NodePlace(number=who.rank, nnodes=tasks, ranks=1, job=job, machines=nodes, first=first)
 
 
 def step_nodes(environment: Mapping[str, str]) -> int:
@@ -97,6 +100,21 @@ def step_nodes(environment: Mapping[str, str]) -> int:
     """
     names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
     return next(filter(None, (_number(environment, name) for name in names)), 1)
+
+
+def first_host(environment: Mapping[str, str]) -> str:
+    """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``.
+
+    Args:
+        environment: Of one of its tasks.
+
+    Returns:
+        Empty where no list is there, or it is of another form.
+    """
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+    hosts = next((environment[name] for name in names if name in environment), "")
+    found = re.match(r"([\w.-]+)(?:\[(\d+)[\d,-]*\]([\w.-]*))?(?:,|$)", hosts, re.ASCII)
+    return "".join(part or "" for part in found.groups()) if found is not None else ""
 
 
 def place_of(session: Session) -> NodePlace | None:

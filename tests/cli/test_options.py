@@ -44,6 +44,7 @@ RUN_OPTIONS = {
     "--if-done": ("ask", "reuse", "reuse"),
     "--price": (None, "0.89/h", "0.89/h"),
     "--nodes-dir": (None, "/shared/meet", "/shared/meet"),
+    "--nodes-port": (None, "29511", 29511),
 }
 """Option: its default, a text to give it, and the value which that text means."""
 
@@ -157,7 +158,7 @@ def test_defaults_are_frozen(option: str) -> None:
 def test_an_option_overrides_the_environment(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     default, text, value = RUN_OPTIONS[option]
     field = option[2:].replace("-", "_")
-    monkeypatch.setenv(f"HANGCHECK_{field.upper()}", str(default or "other-run"))
+    monkeypatch.setenv(f"HANGCHECK_{field.upper()}", str(default or "29500"))
     assert getattr(_settings(option, text), field) == value
     monkeypatch.setenv(f"HANGCHECK_{field.upper()}", text)
     assert getattr(_settings(), field) == value

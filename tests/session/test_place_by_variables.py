@@ -10,7 +10,13 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.session.node_place import PlaceTeller, place_in, place_of, tell_place
+from lightning_hangcheck.session.node_place import (
+    PlaceTeller,
+    first_host,
+    place_in,
+    place_of,
+    tell_place,
+)
 from lightning_hangcheck.session.session import Session, SessionFacts
 
 if TYPE_CHECKING:
@@ -47,7 +53,9 @@ RAY = {
     "MASTER_ADDR": "10.0.0.1",
     "MASTER_PORT": "40001",
 }
-OF_TORCHRUN = NodePlace(number=1, nnodes=2, host="n0", port=29400, ranks=2, job="torchrun-job7")
+OF_TORCHRUN = NodePlace(
+    number=1, nnodes=2, host="n0", port=29400, ranks=2, job="torchrun-job7", first="n0"
+)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +71,16 @@ OF_TORCHRUN = NodePlace(number=1, nnodes=2, host="n0", port=29400, ranks=2, job=
             SLURM | {"SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"},
             NodePlace(number=1, nnodes=3, ranks=1, job="slurm-7-0"),
         ),
-        (RAY, NodePlace(number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001")),
+        (
+            SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"},
+            NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0", first="n07"),
+        ),
+        (
+            RAY,
+            NodePlace(
+                number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001", first="10.0.0.1"
+            ),
+        ),
         (RAY | {"LOCAL_WORLD_SIZE": "4"}, None),
         ({"RANK": "2", "WORLD_SIZE": "4"}, None),
         (TORCHRUN | {"GROUP_RANK": "two"}, None),
@@ -75,6 +92,23 @@ def test_the_launchers_variables_say_which_node_this_is(
     environment: dict[str, str], place: NodePlace | None
 ) -> None:
     assert place_in(environment) == place
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("node[007-012,20],gpu3", "node007"),
+        ("rack[3,5]-a.example.org", "rack3-a.example.org"),
+        ("n[1-2]x[3-4]", ""),
+        ("$(id)", ""),
+        ("", ""),
+    ],
+)
+def test_the_first_host_of_a_slurm_step(hosts: str, first: str) -> None:
+    """As `scontrol show hostnames` has it."""
+    assert first_host({"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": "other"}) == first
 
 
 def test_a_job_of_several_nodes_may_go_on_with_one() -> None:

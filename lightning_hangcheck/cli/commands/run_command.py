@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.cli.alert_options import alert_options, alerts_from, made_ready
-from lightning_hangcheck.cli.options import refuse_without_folder, settings_from, settings_options
+from lightning_hangcheck.cli.options import (
+    refuse_without_folder,
+    refuse_without_secret,
+    settings_from,
+    settings_options,
+)
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
@@ -60,6 +65,7 @@ def run(command: tuple[str, ...], junit: str | None, *, live: bool, **options: o
         )
     alerts = alerts_from(options)
     settings = settings_from(options)
+    refuse_without_secret(settings)
     if not settings.disable:
         refuse_without_folder("--prometheus", settings.prometheus)
         refuse_without_folder("--junit", junit)

@@ -1,6 +1,7 @@
-"""A program that talks with torchrun's store for a sidecar, which never loads torch itself.
+"""A program that talks with a store of torch's for a sidecar, which never loads torch itself.
 
-It gets the store's host and port and a prefix as arguments, and does what it reads on its standard
+It gets as arguments whether to serve the store or to connect to it, its host and port and a prefix,
+and does what it reads on its standard
 input until that is closed. Whoever started it ends it when an answer is late, and may start
 another.
 """
@@ -15,9 +16,11 @@ import msgspec
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.files.apart import let_go_of_streams
+from lightning_hangcheck.hooks.rendezvous.offered_store import offered_store
 from lightning_hangcheck.hooks.rendezvous.places import StorePlace
 from lightning_hangcheck.nodes.store_place import (
     CONNECTED_WITHIN_S,
+    SERVE,
     Answer,
     Request,
     read_message,
@@ -30,12 +33,13 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Answer requests until nobody asks any more."""
-    host, port, prefix = arguments
+    how, host, port, prefix = arguments
+    reach = offered_store if how == SERVE else StorePlace.of_agent
     # torch prints what it likes, on these streams, too
     asked, answers = os.dup(0), os.dup(1)
     let_go_of_streams()
     try:
-        place = StorePlace.of_agent(host, int(port), prefix, CONNECTED_WITHIN_S)
+        place = reach(host, int(port), prefix, CONNECTED_WITHIN_S)
     except (MeetingFailed, ImportError) as error:
         write_message(answers, msgspec.msgpack.encode(Answer(trouble=str(error))))
         return 1

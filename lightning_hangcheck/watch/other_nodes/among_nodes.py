@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.nodes.digest import TAKEN_NS, Network, digest_of
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
-from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import AddressReach, Gap
     from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.meeting_place import MeetingPlace
+    from lightning_hangcheck.nodes.meeting_place import ClosablePlace
     from lightning_hangcheck.settings import Settings
 
 JITTER_NS = NANOSECONDS // 2
@@ -62,7 +61,7 @@ class AmongNodes:
         now_ns: Present time.
     """
 
-    def __init__(self, place: NodePlace, meeting: MeetingPlace, now_ns: int) -> None:
+    def __init__(self, place: NodePlace, meeting: ClosablePlace, now_ns: int) -> None:
         self._place = place
         self._meeting = meeting
         self._exchange = Exchange(place, meeting)
@@ -231,8 +230,7 @@ class AmongNodes:
     def close(self) -> None:
         """Tell what was asked for last, and end what talks with the store."""
         self._exchange.close()
-        if isinstance(self._meeting, CourierPlace):
-            self._meeting.close()
+        self._meeting.close()
 
 
 def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes | None:

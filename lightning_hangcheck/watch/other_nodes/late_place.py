@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.session.node_place import place_of
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.other_nodes.meeting_choice import NOWHERE, WAY_OUT, meeting_of
+from lightning_hangcheck.watch.other_nodes.meeting_choice import nowhere
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodePlace
@@ -51,12 +51,12 @@ class LatePlace:
         if place is None or alone or _is_same(place, known):
             return None
         self._place = place
-        nowhere = place.nnodes > 1 and meeting_of(place, self._settings) is None
-        if nowhere and not self._settings.quiet:
+        without = nowhere(place, self._settings)
+        if without is not None and not self._settings.quiet:
             log.once(
                 "nowhere to meet",
                 f"this is node {place.number} of {place.nnodes}, and the nodes do not meet: "
-                f"{NOWHERE}, so each gives a verdict of its own; {WAY_OUT}",
+                f"{without.why}, so each gives a verdict of its own; {without.way_out}",
             )
         return place
 

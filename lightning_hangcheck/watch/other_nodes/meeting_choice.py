@@ -3,70 +3,112 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
+from lightning_hangcheck.nodes.exchange import FIRST
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.sealed_place import LEAST_SECRET, SealedPlace
 from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.rundir.layout import NODES_FOLDER
+from lightning_hangcheck.settings import SHARED_BY_NODES
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodePlace
-    from lightning_hangcheck.nodes.meeting_place import MeetingPlace
+    from lightning_hangcheck.nodes.meeting_place import ClosablePlace
     from lightning_hangcheck.settings import Settings
 
-NOWHERE = (
-    "the launcher serves no store that outlives the ranks, and no folder was named that all nodes "
-    "see"
-)
-WAY_OUT = (
-    "name one with --nodes-dir, or give all nodes the same --run-dir on storage that they share, "
-    "or join the verdicts with hangcheck merge"
-)
+NO_STORE = "the launcher serves no store that outlives the ranks"
 
 
 class Choice(NamedTuple):
     """A place to meet, and why it was chosen."""
 
-    meeting: MeetingPlace
+    meeting: ClosablePlace
     why: str
 
 
-def meeting_of(place: NodePlace, settings: Settings) -> MeetingPlace | None:
+class Nowhere(NamedTuple):
+    """Why there is no place to meet, and what would make one."""
+
+    why: str
+    way_out: str
+
+
+UNNAMED = Nowhere(
+    f"{NO_STORE}, and no folder was named that all nodes see",
+    "name one with --nodes-dir, or give all nodes the same --run-dir on storage that they share, "
+    "or have the first node serve a store with --nodes-port, or join the verdicts with hangcheck "
+    "merge",
+)
+NO_SECRET = Nowhere(
+    f"{NO_STORE}, and --nodes-port needs a secret that all nodes know",
+    f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
+)
+NO_ADDRESS = Nowhere(
+    f"{NO_STORE}, and for --nodes-port nothing says where the first node is",
+    "set MASTER_ADDR on all nodes",
+)
+
+
+def meeting_of(place: NodePlace, settings: Settings) -> ClosablePlace | None:
     """Return where the nodes of a job meet; None where there is no such place, or one node."""
     choice = _choose(place, settings)
-    return choice.meeting if choice is not None else None
+    return choice.meeting if isinstance(choice, Choice) else None
+
+
+def nowhere(place: NodePlace, settings: Settings) -> Nowhere | None:
+    """Say why the nodes of a job do not meet; None where they do, or where there is one."""
+    choice = _choose(place, settings)
+    return choice if isinstance(choice, Nowhere) else None
 
 
 def why_there(place: NodePlace, settings: Settings) -> str:
     """Say for run.json where this job's nodes meet, and why; empty for a job of one node."""
-    if place.nnodes == 1:
-        return ""
-    which = f"this is node {place.number} of {place.nnodes}"
     choice = _choose(place, settings)
     if choice is None:
-        return f"nowhere: {NOWHERE}; {which}"
+        return ""
+    which = f"this is node {place.number} of {place.nnodes}"
+    if isinstance(choice, Nowhere):
+        return f"nowhere: {choice.why}; {which}"
     return f"{choice.meeting.where}: {choice.why}; {which}"
 
 
-def _choose(place: NodePlace, settings: Settings) -> Choice | None:
-    """A folder that was named for it, else a store that is there, else a run folder that may be."""
+def _choose(place: NodePlace, settings: Settings) -> Choice | Nowhere | None:
+    """What was named for it, else a store that is there, else one to be served, else a folder."""
     if place.nnodes == 1:
         return None
     if settings.nodes_dir is not None:
         return Choice(_folder(settings.nodes_dir, place), "--nodes-dir names it")
     if place.host:
         return Choice(CourierPlace(place.host, place.port), "it is there, and no --nodes-dir")
-    if settings.run_dir is not None:
-        folder = Path(settings.run_dir) / NODES_FOLDER
-        why = "no store that outlives the ranks, no --nodes-dir; the nodes were given one --run-dir"
-        return Choice(_folder(folder, place), why)
-    return None
+    offered = _offered(place, settings.nodes_port) if settings.nodes_port is not None else UNNAMED
+    if isinstance(offered, Choice) or settings.run_dir is None:
+        return offered
+    folder = Path(settings.run_dir) / NODES_FOLDER
+    why = "no store that outlives the ranks, no --nodes-dir; the nodes were given one --run-dir"
+    return Choice(_folder(folder, place), why)
+
+
+def _offered(place: NodePlace, port: int) -> Choice | Nowhere:
+    """The store that the first node's sidecar serves; nothing there counts without a seal."""
+    secret = os.environ.get(SHARED_BY_NODES, "")
+    if len(secret) < LEAST_SECRET:
+        return NO_SECRET
+    if not place.first:
+        return NO_ADDRESS
+    store = CourierPlace(place.first, port, offered=True, serves=place.number == FIRST)
+    why = "no store that outlives the ranks, no --nodes-dir; --nodes-port has one served"
+    return Choice(SealedPlace(store, secret, _job(place)), why)
 
 
 def _folder(named: str | Path, place: NodePlace) -> FolderPlace:
     """A folder of this job alone: two jobs may be given one."""
-    job = place.job or f"{place.host}:{place.port}"
-    mark = hashlib.sha256(job.encode()).hexdigest()[:12]
+    mark = hashlib.sha256(_job(place).encode()).hexdigest()[:12]
     return FolderPlace(Path(named).absolute() / f"hangcheck-{mark}", MOST_PACKED)
+
+
+def _job(place: NodePlace) -> str:
+    return place.job or f"{place.host}:{place.port}"

@@ -1,0 +1,58 @@
+"""Where a store that is offered listens: where the other nodes come, and nowhere else."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from lightning_hangcheck.hooks.rendezvous.offered_store import EVERYWHERE, listen
+
+
+def _outer_address() -> str | None:
+    """An address of this machine that is not loopback, where it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _listens_at(host: str) -> str:
+    with listen(host, 0) as listening:
+        return str(listening.getsockname()[0])
+
+
+def test_loopback_where_the_job_meets_on_loopback() -> None:
+    assert _listens_at("127.0.0.1") == "127.0.0.1"
+    assert _listens_at("localhost") == "127.0.0.1"
+
+
+def test_the_address_that_the_others_were_told() -> None:
+    outer = _outer_address()
+    if outer is None:
+        pytest.skip("this machine has loopback only")
+    assert _listens_at(outer) == outer
+
+
+def test_a_name_that_leads_itself_to_loopback_is_served_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Debian's installer writes it into /etc/hosts."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert _listens_at("node0") == EVERYWHERE
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_that_is_none_of_ours_is_served_everywhere(host: str) -> None:
+    """The others come by a name or a translated address that this machine does not know."""
+    assert _listens_at(host) == EVERYWHERE
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(OSError, match="Address already in use"):
+            listen("127.0.0.1", port)
