@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import Holder, ProcessLook
+from lightning_hangcheck.reading.waits.free_threads import free_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import WaitTarget
+    from lightning_hangcheck.reading.waits.free_threads import FreeThread
 
     Process = tuple[str, int]
 
@@ -61,6 +63,17 @@ class JobProcesses(Struct, frozen=True):
     def file_node(self, host: str, target: WaitTarget) -> str:
         """Return the node of a file: of the same path on two hosts' own disks there are two."""
         return f"file:{target.name}{'' if target.shared_storage else self._at(host)}"
+
+    def threads_that_could_end(self, host: str, target: WaitTarget) -> Iterator[FreeThread]:
+        """Yield the free threads of whoever holds or serves what is waited for.
+
+        Args:
+            host: Of whoever waits.
+            target: What for.
+        """
+        for holder in target.holders:
+            look = self.looks.get(process_of(host, holder))
+            yield from free_threads(look) if look is not None else ()
 
     def _at(self, host: str) -> str:
         return f"@{host}" if self.several_hosts and host else ""

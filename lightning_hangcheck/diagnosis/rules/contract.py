@@ -66,7 +66,8 @@ class Situation(Struct, frozen=True, kw_only=True):
         """Return the ranks of the cycle that a suspect is in, if none of them can leave it.
 
         Suspects stand where the graph ends: a cycle there leads to nobody else, so it is proven
-        that nobody ends it where each member waits without a time limit, and none moves meanwhile.
+        that nobody ends it where each member waits without a time limit, none moves meanwhile, and
+        no free thread of those that it leads through may end it.
 
         Returns:
             None where there is no such cycle.
@@ -78,10 +79,21 @@ class Situation(Struct, frozen=True, kw_only=True):
                 and one.process_activity.activity != "moving"
                 and not one.kept_by_message
             )
-            or (one.activity == "idle" and endless(one.targets) and not _is_shared(one))
+            or (
+                one.activity == "idle"
+                and endless(one.targets)
+                and not _is_shared(one)
+                and not self._may_be_helped(one)
+            )
             for one in members
         )
         return members if still and self.waited_for else ()
+
+    def _may_be_helped(self, reading: RankReading) -> bool:
+        """Whether a free thread, be it of its own process, may end what a rank waits for."""
+        processes, host = self.job.processes, reading.view.host
+        free = (processes.threads_that_could_end(host, one) for one in reading.targets)
+        return any(True for threads in free for _ in threads)
 
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks that wait for each other with this one; see `WaitGraph.cycle`."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job_processes import Process
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Situation
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+    from lightning_hangcheck.reading.waits.free_threads import FreeThread
 
 BY_PATIENCE: tuple[EndedBy, ...] = (
     *("nobody", "person", "inside", "known_pace", "outside", "circles", "unknown_pace"),
@@ -130,7 +131,9 @@ class _Walk:
 
     def __init__(self, job: JobReading, reading: RankReading) -> None:
         self._reading = reading
+        self._processes = job.processes
         self._looks = job.processes.looks
+        self._threads: set[int] = set()
         self._seen: set[tuple[str, int | None]] = {(reading.view.host, reading.view.pid)}
 
     def of_process(self, process: Process) -> EndedBy:
@@ -172,7 +175,24 @@ class _Walk:
         following = [one for one in could - self._seen if one in self._looks]
         if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
             following = [one for one in following if self._looks[one].role != "child"]
-        return _most_patient(map(self.of_process, following))
+        ends = list(map(self.of_process, following))
+        for thread in self._processes.threads_that_could_end(host, target):
+            if thread.state.tid not in self._threads:
+                self._threads.add(thread.state.tid)
+                ends.append(self._of_thread(host, thread))
+        return _most_patient(ends)
+
+    def _of_thread(self, host: str, thread: FreeThread) -> EndedBy:
+        """Say who could end what a free thread does, of a process that others wait for."""
+        state = thread.state
+        if state.state == "R":
+            return "unknown_pace"
+        if thread.ticks or thread.for_ranks:
+            return "inside"
+        named = [one for one in state.waits_for if one.kind not in ("time", "futex")]
+        if not named or len(named) < len(state.waits_for):
+            return "outside"
+        return _most_patient(self._of_target(host, one, timed=False) for one in named)
 
 
 def _most_patient(ends: Iterable[EndedBy]) -> EndedBy:

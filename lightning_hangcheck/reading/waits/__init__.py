@@ -1,6 +1,7 @@
 """What a thread waits for, and where that wait ends: frames, locks, the kernel, other threads."""
 
 __all__ = [
+    "free_threads",
     "kernel_targets",
     "seen_before",
     "stuck_thread",

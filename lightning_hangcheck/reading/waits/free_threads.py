@@ -1,0 +1,89 @@
+"""Threads of a process that may act whatever its main thread waits for. Pure.
+
+Whoever waits at a process's socket or pipe, or for a lock that it holds, can be helped by any of
+its threads: one that sleeps may answer once it wakes. So no circle through such a process is closed
+while one of them is free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.model.evidence import ThreadState
+from lightning_hangcheck.reading.place import users_place
+from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
+from lightning_hangcheck.reading.waits.wait_chain import may_help, wait_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
+
+
+class FreeThread(Struct, frozen=True):
+    """A thread that runs the user's code and is not known to wait for what only others bring.
+
+    Attributes:
+        state: As the kernel saw it last.
+        ticks: It slept twice at one place until different moments: it woke since, and what it then
+            did ended nobody's wait.
+        for_ranks: It waits in a collective.
+    """
+
+    state: ThreadState
+    ticks: bool = False
+    for_ranks: bool = False
+
+
+def free_threads(look: ProcessLook) -> tuple[FreeThread, ...]:
+    """Return the threads beside those through which the main thread's wait leads.
+
+    A library's own threads are left out: such a one does its library's work, and nearly every
+    process has some. So are those that wait without a time limit for news of their own process,
+    which another of its threads would have to bring.
+    """
+    samples = [one for one in look.samples if one.stack is not None and one.kernel is not None]
+    if not samples:
+        return ()
+    before = {tid: slept for tid, _, slept in _beside_main(samples[-2])} if samples[1:] else {}
+    return tuple(
+        FreeThread(
+            slept.state,
+            ticks=_ticks(before.get(tid), slept),
+            for_ranks=(wait := find_wait(stack.frames)) is not None and wait.kind in FOR_RANKS,
+        )
+        for tid, stack, slept in _beside_main(samples[-1])
+        if not _waits_for_own_news(slept.state)
+    )
+
+
+class _Standing(Struct, frozen=True):
+    place: object
+    state: ThreadState
+
+
+def _beside_main(sample: Sample) -> Iterator[tuple[int, ThreadStack, _Standing]]:
+    """The threads in the user's code that the main thread's wait does not lead through."""
+    threads = sample.stack.threads[1:] if sample.stack is not None else ()
+    states = sample.kernel.threads if sample.kernel is not None else ()
+    by_tid = {one.tid: one for one in states}
+    chain = wait_chain(sample)
+    waited_for = {one.tid for one in chain.threads} if chain is not None else set()
+    for thread in threads:
+        place = users_place(thread.frames)
+        if thread.tid in by_tid and thread.tid not in waited_for and place and may_help(thread):
+            yield thread.tid, thread, _Standing(place, by_tid[thread.tid])
+
+
+def _ticks(before: _Standing | None, now: _Standing) -> bool:
+    if before is None or before.place != now.place:
+        return False
+    wakes = (before.state.wakes_ns, now.state.wakes_ns)
+    return None not in wakes and wakes[0] != wakes[1]
+
+
+def _waits_for_own_news(state: ThreadState) -> bool:
+    kinds = {target.kind for target in state.waits_for}
+    return kinds == {"futex"}

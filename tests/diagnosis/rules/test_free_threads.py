@@ -1,0 +1,104 @@
+"""A circle of waits is closed only where no free thread of its processes may open it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import FUTEX, IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, job, rank, user, waiting_for
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
+ACCEPT = WaitTarget(call="accept4", kind="socket", name="127.0.0.1:80")
+ANSWER = (user("serve", 12), user("answer", 7))
+
+
+def beside(
+    view: RankView, frames: tuple[Frame, ...] = ANSWER, wakes: tuple[int, ...] = (), **state: Any
+) -> RankView:
+    """The rank with a further thread, which sleeps until these moments, sample after sample."""
+    own = view.processes[0]
+    samples = []
+    for number, one in enumerate(own.samples):
+        assert one.kernel is not None
+        assert one.stack is not None
+        fields = {"state": "S", "cpu_s": 0.0, "waits_for": (SLEEP,), **state}
+        if wakes:
+            fields["wakes_ns"] = wakes[number]
+        thread = ThreadState(tid=300, **fields)
+        stack = ThreadStack(tid=300, name="server", frames=frames)
+        kernel = replace(one.kernel, threads=(*one.kernel.threads, thread))
+        stacks = replace(one.stack, threads=(*one.stack.threads, stack))
+        samples.append(replace(one, kernel=kernel, stack=stacks))
+    return replace(view, processes=(replace(own, samples=tuple(samples)),))
+
+
+def told(serving: RankView, silent: float, **asking: Any) -> str:
+    """What is told where rank 1 asks rank 0 at a connection, and that waits for it."""
+    fields = asking or waiting_for("socket", "recvfrom", "127.0.0.1:80", 100)
+    return judge(job(serving, rank(1, IN_LOAD, silent=silent, **fields))).verdict
+
+
+def test_nobody_ends_a_circle_of_ranks_without_another_thread() -> None:
+    assert told(rank(0, IN_BARRIER), 6.0) == "hang"
+
+
+@pytest.mark.parametrize(
+    ("state", "silent"),
+    [
+        ({}, 200.0),
+        ({"state": "R", "waits_for": ()}, 200.0),
+        ({"waits_for": (ACCEPT,)}, 200.0),
+        (waiting_for("process", "wait4", "700", 700), 25.0),
+    ],
+)
+def test_a_thread_of_the_one_that_is_asked_may_answer(state: dict[str, Any], silent: float) -> None:
+    assert told(beside(rank(0, IN_BARRIER), **state), silent) in ("suspect", "healthy")
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        waiting_for("pipe", "read", "pipe:[9]", 100),
+        waiting_for("lock", "flock", "/data/cache.lock", 100),
+        waiting_for("fifo", "read", "/data/fifo", 100),
+    ],
+)
+def test_whatever_the_other_holds_any_thread_of_it_may_bring(held: dict[str, Any]) -> None:
+    assert told(rank(0, IN_BARRIER), 6.0, **held) == "hang"
+    assert told(beside(rank(0, IN_BARRIER)), 200.0, **held) == "suspect"
+
+
+def test_so_may_one_of_its_own_process_at_a_pipe_of_its_own() -> None:
+    reads = rank(1, IN_LOAD, silent=200.0, **waiting_for("pipe", "read", "pipe:[9]", 101))
+    assert judge(job(rank(0, IN_BARRIER), reads)).verdict == "hang"
+    assert judge(job(rank(0, IN_BARRIER), beside(reads))).verdict == "suspect"
+
+
+def test_one_that_ticks_beside_did_not_answer_when_it_woke() -> None:
+    ticking = beside(rank(0, IN_BARRIER), wakes=(1, 2, 3))
+    assert told(ticking, 20.0) == "suspect"
+    assert told(ticking, 31.0) == "hang"
+
+
+@pytest.mark.parametrize(
+    ("frames", "state"),
+    [
+        ((Frame("TMonitor.run", f"{SITE}/tqdm/_monitor.py", 60),), {}),
+        (ANSWER, {"waits_for": FUTEX, "syscall": 202}),
+    ],
+)
+def test_a_library_s_thread_and_one_that_waits_for_its_own_process_answer_nobody(
+    frames: tuple[Frame, ...], state: dict[str, Any]
+) -> None:
+    assert told(beside(rank(0, IN_BARRIER), frames, **state), 6.0) == "hang"
+
+
+def test_a_thread_in_a_collective_is_no_more_free_than_its_job() -> None:
+    assert told(beside(rank(0, IN_BARRIER), IN_ALL_REDUCE, waits_for=()), 31.0) == "hang"
