@@ -44,6 +44,7 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
     assert all(float(row["hangcheck/step_time"]) >= 0.15 for row in rows)
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("program", "where"),
     [
@@ -64,10 +65,10 @@ def test_a_rank_that_loses_its_pace_is_told_once_and_so_is_its_return(
         usual = '"step": 500'
         until(lambda: any(usual in line for line in list(steps)), "500 usual steps", START_S)
         (tmp_path / "slow").touch()
-        slow = until(lambda: _told(said, "SLOW"), "the line on the slow rank")
+        slow = until(lambda: _told(said, "SLOW"), "the line on the slow rank", PATIENCE_S)
         assert 'hangcheck_state{run="run"} 0' in (tmp_path / "job.prom").read_text()
         (tmp_path / "slow").unlink()
-        until(lambda: _told(said, "RECOVERED"), "the line on its return")
+        until(lambda: _told(said, "RECOVERED"), "the line on its return", PATIENCE_S)
         (tmp_path / "enough").touch()
         assert process.wait(PATIENCE_S) == 0
     finally:
