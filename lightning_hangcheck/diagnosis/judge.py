@@ -22,13 +22,17 @@ from lightning_hangcheck.gather.stack_groups import group_stacks
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
 from lightning_hangcheck.model.verdict import Gap as ToldGap
+from lightning_hangcheck.reading.place import users_place
+from lightning_hangcheck.reading.waits.wait_chain import in_event_loop
 from lightning_hangcheck.text.moments import EPOCH, read_utc, utc
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
-    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
     from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import Frame
 
 
 SUSPICION = 0.75
@@ -133,6 +137,7 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
         gaps = [gap for gap in gaps if gap.kind != "flight_record"]
     if finding is not None:
         gaps += finding.gaps if finding.ended_by == "pace" else (*finding.gaps, *_unseen(job))
+        gaps += _suspended(job, finding.culprits)
     if _moment(job.case.taken_at) is None:
         why = f"the case's time {job.case.taken_at!r} cannot be read"
         gaps.append(Gap("time", None, why, "time"))
@@ -156,6 +161,27 @@ def _unseen(job: JobReading) -> list[Gap]:
         more = len(unseen) - MOST_UNSEEN
         gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
     return gaps
+
+
+def _suspended(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
+    """Culprits whose own code runs an event loop: nobody sees what their coroutines await."""
+    blamed = [job.ranks[rank] for rank in culprits if rank in job.ranks]
+    return [
+        Gap(
+            f"coroutines of rank {one.rank}",
+            one.rank,
+            "while they are suspended they are on no stack: the line is the one that runs their "
+            "event loop",
+            "stack",
+            "hc.section(...) around what they await names it, asyncio.timeout(60) ends it",
+        )
+        for one in blamed[:MOST_UNSEEN]
+        if in_event_loop(_wait_ends_in(one)) and users_place(_wait_ends_in(one)) is not None
+    ]
+
+
+def _wait_ends_in(reading: RankReading) -> tuple[Frame, ...]:
+    return reading.rank_activity.stuck_frames or reading.frames
 
 
 def _timestamp(text: str, before_s: float = 0.0) -> str:

@@ -108,7 +108,7 @@ def _followed(key: _ById) -> WaitChain | None:
         if state is None or not _waits_for_threads(thread, state):
             ends.append(thread)
             continue
-        if own_targets(thread, state) or (_in_event_loop(thread) and _limited(state)):
+        if own_targets(thread, state) or (in_event_loop(thread.frames) and _limited(state)):
             ends.append(thread)
         able = _joined(thread, helpers) or _could_end(thread, others)
         new = [one for one in able if id(one) not in met]
@@ -147,7 +147,7 @@ def own_targets(thread: ThreadStack, state: ThreadState) -> tuple[WaitTarget, ..
     Futexes name nobody, and neither does the socket by which an event loop is woken by other
     threads of its process: it has no name.
     """
-    looping = _in_event_loop(thread)
+    looping = in_event_loop(thread.frames)
     return tuple(
         target
         for target in state.waits_for
@@ -163,7 +163,7 @@ def wakes_itself(thread: ThreadStack, state: ThreadState) -> bool:
     to another process: that of a client of a unix socket has none.
     """
     alone = len(state.waits_for) == 1 and state.waits_for[0].kind == "socket"
-    return alone and _in_event_loop(thread) and not own_targets(thread, state)
+    return alone and in_event_loop(thread.frames) and not own_targets(thread, state)
 
 
 def is_our_thread(thread: ThreadStack) -> bool:
@@ -181,7 +181,7 @@ def _waits_for_threads(thread: ThreadStack, state: ThreadState) -> bool:
     """Whether only other threads of its process, as far as the kernel shows, could end its wait."""
     if not thread.frames or _waits_for_ranks(thread):
         return False
-    if _in_event_loop(thread):
+    if in_event_loop(thread.frames):
         return True
     in_library = thread.takes_lock or is_standard(thread.frames[-1].file)
     return in_library and state.state == "S" and state.syscall in FUTEXES
@@ -196,8 +196,9 @@ def _waits_for_ranks(thread: ThreadStack) -> bool:
     return wait is not None and wait.kind in FOR_RANKS
 
 
-def _in_event_loop(thread: ThreadStack) -> bool:
-    inner = thread.frames[-2:]
+def in_event_loop(frames: Sequence[Frame]) -> bool:
+    """Whether a thread is in an event loop that waits until there is anything to do."""
+    inner = frames[-2:]
     return len(inner) == 2 and (
         inner[0].file.endswith("/asyncio/base_events.py")
         and inner[1].file.endswith("/selectors.py")
@@ -319,7 +320,7 @@ def _rests(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
     state = states.get(thread.tid) if thread.tid is not None else None
     if state is None:
         return False
-    if _in_event_loop(thread) and all(is_standard(frame.file) for frame in thread.frames):
+    if in_event_loop(thread.frames) and all(is_standard(frame.file) for frame in thread.frames):
         return False
     named = own_targets(thread, state)
     reads = bool(named) and all(one.kind in ("socket", "pipe") for one in named)
