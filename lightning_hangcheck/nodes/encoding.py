@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.nodes.digest import NodeDigest, NodeViews, unfold
+from lightning_hangcheck.nodes.digest import NodeDigest, NodeState, NodeViews, unfold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,10 @@ MOST_RANKS = 1 << 20
 """Of a job."""
 LARGEST_INTEGER = 1 << 63
 """msgpack has 64 bits, one more where there is no sign; JSON has as many as are written."""
+MOST_ASKED = 64
+"""Addresses of silent nodes: where more fell silent, those of a few tell enough."""
+LONGEST_RANKS = 1_024
+"""Characters of the ranks of one node."""
 LEVEL = 6
 
 
@@ -50,12 +54,17 @@ class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
         stamp: Another one each time.
         verdict: The newest that it told; None while there is none.
         asks: Addresses of nodes that it no longer hears: what shows of them?
+        state: Of the first node itself, without its ranks: should it fall silent, the others are to
+            know who it was.
+        ranks: Their numbers, as ranges.
     """
 
     version: int = 1
     stamp: int
     verdict: Verdict | None = None
     asks: tuple[str, ...] = ()
+    state: NodeState | None = None
+    ranks: str = ""
 
 
 Told = TypeVar("Told", NodeDigest, FirstWord)
@@ -72,7 +81,10 @@ def unpack_word(data: bytes) -> FirstWord:
     Raises:
         BadDigest: As for `unpack`.
     """
-    return _decoded(data, FirstWord)
+    word = _decoded(data, FirstWord)
+    if len(word.asks) > MOST_ASKED or len(word.ranks) > LONGEST_RANKS:
+        raise BadDigest("it asks for more, or has more ranks, than can be")
+    return word
 
 
 def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews]]:

@@ -35,6 +35,7 @@ from lightning_hangcheck.nodes.encoding import (
     unpack_word,
 )
 from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,6 +54,8 @@ SILENT_AFTER_S = 15.0
 TROUBLE_AFTER_S = 60.0
 """The first node may start so much later than the others; training waits for it, too."""
 FIRST_KEY = "first"
+MOST_OF_A_NODE = 1_024
+"""Ranks of one node."""
 LAST_WORD_S = 1.0
 
 
@@ -115,6 +118,15 @@ class Exchange:
         """What the first node told last, while it is heard."""
         word = self._word
         return word.verdict if word is not None and self.follows else None
+
+    @property
+    def first(self) -> Heard | None:
+        """What is known of the first node, which is another; None while nothing was heard of it."""
+        word = self._word
+        if word is None or word.state is None:
+            return None
+        views = tuple(RankView(rank=rank) for rank in _few_ranks(word.ranks))
+        return Heard(word.state, views, self._word_ns, NodeDigest(nodes=()))
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -235,10 +247,32 @@ class Exchange:
             data = pack(without_evidence(joined))
         self._meeting.post(_key(self._own), data)
         if self._own == FIRST:
-            word = FirstWord(stamp=now_ns, verdict=self._verdict, asks=self._asks)
+            word = _first_word(digest, now_ns, self._verdict, self._asks)
             self._meeting.post(FIRST_KEY, pack(word))
         if digest is self._digest:
             self._told.set()
+
+
+def _first_word(
+    digest: NodeDigest, stamp: int, verdict: Verdict | None, asks: tuple[str, ...]
+) -> FirstWord:
+    (state,) = digest.nodes
+    return FirstWord(
+        stamp=stamp,
+        verdict=verdict,
+        asks=asks,
+        state=replace(state, ranks=(), gaps=(), code=()),
+        ranks=format_ranks(one.view.rank for one in state.ranks),
+    )
+
+
+def _few_ranks(text: str) -> tuple[int, ...]:
+    """Read the ranks of a node; none where they are not to be read, or more than a node has."""
+    try:
+        ranks = parse_ranks(text)
+    except ValueError:
+        return ()
+    return ranks if len(ranks) <= MOST_OF_A_NODE else ()
 
 
 def below(node: int, nnodes: int) -> range:

@@ -80,6 +80,7 @@ class Watcher:
         self.shutdown = Shutdown()
         self._said_still_there: set[int] = set()
         self._raised_ns = 0
+        self._alone = False
         self._recovering_ns = 0
         self._raised_case: Case | None = None
         self._look_begun_ns = 0
@@ -277,6 +278,7 @@ class Watcher:
             self.alarm.recovered(verdict.detected_at, verdict.stalled_for_s)
             self._publisher.publish(case, verdict, "line")
             return
+        self._alone = False
         telling = self.alarm.take(verdict)
         self._raise(case, verdict, "line" if telling == "report" else telling)
 
@@ -286,6 +288,7 @@ class Watcher:
             return
         from lightning_hangcheck.diagnosis import judge
 
+        self._alone = True
         case = self._case(self.roster.round, now_ns)
         verdict = judge(case)
         self._schedule.judged(self.roster.alive, now_ns)
@@ -304,7 +307,7 @@ class Watcher:
 
     def _notice_recovery(self, now_ns: int) -> None:
         """Wait a little after the first progress: it may be that of ranks that are asked to end."""
-        if self.follows:
+        if self.follows and not self._alone:
             return
         standing = self.alarm.standing
         culprits = standing.culprits if standing is not None else ()
@@ -313,12 +316,20 @@ class Watcher:
         if self._nodes is not None:
             there = self._nodes.elsewhere(now_ns)
             advanced += [there[rank] > self._raised_ns for rank in culprits if rank in there]
+            advanced = advanced or self._victims_advanced()
         if not advanced or not all(advanced):
             self._recovering_ns = 0
             return
         self._recovering_ns = self._recovering_ns or now_ns
         if now_ns - self._recovering_ns >= SETTLED_NS:
             self._tell_recovery(self._recovering_ns)
+
+    def _victims_advanced(self) -> list[bool]:
+        """Whether those that waited advance, where nobody sees those that they waited for."""
+        standing = self.alarm.standing
+        victims = standing.victims if standing is not None else ()
+        left = [one for one in self.roster.alive if one.found.rank in victims]
+        return [one.progress.last_progress_ns > self._raised_ns for one in left]
 
     def _tell_recovery(self, since_ns: int) -> None:
         standing = self.alarm.standing

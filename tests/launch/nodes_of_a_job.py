@@ -64,11 +64,12 @@ def is_rank(words: list[str]) -> bool:
 
 
 class Node:
-    """`hangcheck run` on one node; FOLDER/run is its run folder, FOLDER/said what it printed."""
+    """`hangcheck run` on one node, in a folder of its own; FOLDER/said is what it printed."""
 
     def __init__(self, network: Network, number: int, folder: Path, words: list[str]) -> None:
         folder.mkdir()
         self.folder = folder
+        self.run_folder = folder / "run" / (f"node-{number}" if number else "")
         with (folder / "said").open("wb") as said:
             self.process = subprocess.Popen(
                 ["ip", "netns", "exec", network.nodes[number], *words],
@@ -89,7 +90,7 @@ class Node:
 
     def verdict(self) -> tuple[str, tuple[int, ...]]:
         try:
-            newest = verdict_of(self.folder / "run")
+            newest = verdict_of(self.run_folder)
         except (OSError, msgspec.MsgspecError):
             return "", ()
         return newest.verdict, newest.culprits

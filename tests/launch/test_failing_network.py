@@ -16,6 +16,8 @@ from watch.launched import verdict_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import psutil
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
@@ -67,6 +69,7 @@ def test_a_node_that_is_cut_off_and_a_rank_that_is_killed_are_named_by_the_first
 ) -> None:
     """Before that, 200 ms of delay and lost packets are no news."""
     network, between = cable
+    left: list[psutil.Process] = []
     nodes = first, *_ = start(network, tmp_path, ["100000"])
     try:
         until(lambda: "made 10 steps" in first.said, "the first steps", seconds=LONGEST_S)
@@ -84,7 +87,7 @@ def test_a_node_that_is_cut_off_and_a_rank_that_is_killed_are_named_by_the_first
             "the first node to name the rank that nobody reaches",
             seconds=LONGEST_S,
         )
-        verdict = verdict_of(first.folder / "run")
+        verdict = verdict_of(first.run_folder)
         assert verdict.cause == "network_wait"
         assert "rank 3 cannot be reached: node 3 (rank 3) has not been heard for" in verdict.summary
         assert "its host is down, or the network is cut" in verdict.summary
@@ -92,11 +95,24 @@ def test_a_node_that_is_cut_off_and_a_rank_that_is_killed_are_named_by_the_first
 
         between.order("join 3")
         until(lambda: first.verdict()[0] == "recovered", "the job to go on", seconds=LONGEST_S)
-        assert "node 3 (rank 3) is heard again" in first.said
+        until(
+            lambda: "node 3 (rank 3) is heard again" in first.said,
+            "the first node to hear the other again",
+            seconds=LONGEST_S,
+        )
+
+        left = nodes[2].kill_watch()
+        until(
+            lambda: "node 2 (rank 2) has not been heard for" in first.said,
+            "the first node to say that another is silent",
+            seconds=LONGEST_S,
+        )
+        assert "still carry something: only its sidecar is dead" in first.said
+        assert first.verdict()[0] == "recovered", "no alarm: its ranks go on"
 
         nodes[3].rank().kill()
         first.process.wait(LONGEST_S)
         assert first.verdict() == ("crashed", (3,)), first.said
         assert "rank 3 failed first: it was killed by SIGKILL" in first.said
     finally:
-        end_all(*nodes)
+        end_all(*nodes, others=left)

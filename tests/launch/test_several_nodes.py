@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import psutil
+
+    from lightning_hangcheck.model.verdict import Verdict
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 ADDRESSES = "10.231.77.1", "10.231.77.2"
@@ -45,16 +49,16 @@ def test_nodes_that_meet_in_a_folder_and_get_on_are_no_news(
     assert codes == [0, 0], [node.said for node in nodes]
     assert [node.verdict()[0] for node in nodes] == ["finished", "finished"]
     assert "suspect" not in nodes[0].said + nodes[1].said
-    assert record_of(nodes[1].folder / "run").meeting.endswith("this is node 1 of 2")
+    assert record_of(nodes[1].run_folder).meeting.endswith("this is node 1 of 2")
     (job,) = meet.iterdir()
     assert sorted(one.name for one in job.iterdir()) == ["first", "node-0", "node-1"]
     assert job.stat().st_mode & 0o077 == 0
 
 
-def test_the_first_node_names_a_rank_of_the_other_and_then_the_node_that_fell_silent(
+def test_the_first_node_names_a_rank_of_the_other_which_goes_on_alone_where_it_falls_silent(
     network: Network, tmp_path: Path
 ) -> None:
-    """In torchrun's own store; the job itself goes on whatever happens to the second sidecar."""
+    """In torchrun's own store; what both have saved can be joined afterwards."""
     nodes = first, second = start(network, tmp_path, ["20", "1"], "--stall-timeout", "12")
     left: list[psutil.Process] = []
     try:
@@ -64,15 +68,30 @@ def test_the_first_node_names_a_rank_of_the_other_and_then_the_node_that_fell_si
                 "both nodes to say which rank",
                 seconds=LONGEST_S,
             )
-        assert "stand_still" in verdict_of(first.folder / "run").summary
-        assert "torchrun's store" in record_of(first.folder / "run").meeting
-        assert {one.rank for one in verdict_of(first.folder / "run").ranks} == {0, 1}
-        left = second.kill_watch()
+        assert "stand_still" in verdict_of(first.run_folder).summary
+        assert "torchrun's store" in record_of(first.run_folder).meeting
+        assert {one.rank for one in verdict_of(first.run_folder).ranks} == {0, 1}
+        left = first.kill_watch()
         until(
-            lambda: "node 1 (rank 1) has not been heard for" in first.said,
-            "the first node to say that the other is silent",
+            lambda: "node 0 (rank 0) has not been heard for" in second.said,
+            "the other node to say that the first one is silent",
             seconds=LONGEST_S,
         )
+        assert "each node judges its own ranks: hangcheck merge joins that" in second.said
         assert all(map(is_alive, left))
+        merged = merge(*(node.run_folder for node in nodes), into=tmp_path / "merged")
+        assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (1,), (0,))
     finally:
         end_all(*nodes, others=left)
+
+
+def merge(*folders: Path, into: Path) -> Verdict:
+    words = [*map(str, folders), "--run-dir", str(into)]
+    joined = subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", "merge", *words],
+        check=False,
+        timeout=60,
+        capture_output=True,
+    )
+    assert joined.returncode == 3, joined.stderr.decode()
+    return verdict_of(into)

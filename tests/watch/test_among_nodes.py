@@ -31,6 +31,7 @@ GAP = Gap("ranks 2-3", None, ELSEWHERE, "other_nodes")
 MARK = Beat(pid=102, step=120, checkpoint=CheckpointMark(5, "Model created", ""))
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS, gaps=(GAP,))
+WAITS = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER), **FACTS)
 THERE = job(rank(2, IN_BARRIER, beat=MARK), rank(3, IN_LOAD), **FACTS)
 
 
@@ -90,6 +91,25 @@ def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
     assert gap.what == "node 1 (ranks 2-3)"
     assert gap.why.startswith("has not been heard for ")
     assert gap.why.endswith("last known there: checkpoint 5 (Model created), step 120")
+
+
+def test_where_the_first_node_falls_silent_the_others_judge_and_know_who_it_was(
+    nodes: list[AmongNodes], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its ranks are those that theirs wait for."""
+    tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
+    assert [view.rank for view in nodes[1].join(now(WAITS)).ranks] == [2, 3]
+    nodes[0].close()
+    later = now(WAITS, SILENT_AFTER_S + 10.0)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later.taken_ns)
+    assert not nodes[1].follows
+    case = nodes[1].join(later)
+    assert [view.rank for view in case.ranks if view.unheard_for_s] == [0, 1]
+    assert [node.ranks for node in case.run.silent_nodes] == ["0-1"]
+    nodes[1].notice_silence(later)
+    said = capfd.readouterr().err
+    assert "node 0 (ranks 0-1) has not been heard for" in said
+    assert "each node judges its own ranks: hangcheck merge joins that" in said
 
 
 def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]) -> None:

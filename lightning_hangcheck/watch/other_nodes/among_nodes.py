@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.nodes.digest import TAKEN_NS, Network, digest_of
+from lightning_hangcheck.nodes.encoding import MOST_ASKED
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
 from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
 from lightning_hangcheck.text.moments import NANOSECONDS
@@ -42,10 +43,9 @@ if TYPE_CHECKING:
 
 JITTER_NS = NANOSECONDS // 2
 """By which the same look may seem to be of another moment, as its telling took longer."""
-MOST_ASKED = 64
-"""Addresses of silent nodes: where more fell silent, those of a few tell enough."""
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
 """Silence after which it is said though nothing shows why."""
+ALONE = "; until it is heard again, each node judges its own ranks: hangcheck merge joins that"
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
@@ -106,13 +106,21 @@ class AmongNodes:
         Returns:
             On the first node what it asks of the others.
         """
-        heard, asks = self._exchange.heard, self._exchange.asked
-        if self._place.number == FIRST:
-            silent = addresses_to_ask(heard, self._addresses, own.taken_ns)
-            asks = tuple(chain.from_iterable(silent.values()))[:MOST_ASKED]
+        silent = addresses_to_ask(self._judged_with(), self._addresses, own.taken_ns)
+        asks = tuple(chain.from_iterable(silent.values()))[:MOST_ASKED] or self._exchange.asked
         pids = [view.pid for view in own.ranks if view.pid is not None]
         self._reach = reach_of(asks, pids) if asks else ()
         return asks
+
+    def _judged_with(self) -> dict[int, Heard]:
+        """Return the nodes that this one may say something of.
+
+        On the first node all that it heard; on others the first one, which may fall silent.
+        """
+        if self._place.number == FIRST:
+            return self._exchange.heard
+        first = self._exchange.first
+        return {FIRST: first} if first is not None else {}
 
     def news(self) -> Verdict | None:
         """Return what the first node has told since last asked, where this one follows it."""
@@ -133,10 +141,13 @@ class AmongNodes:
     def join(self, own: Case) -> Case:
         """Return the case with the ranks of the other nodes; the first node's only.
 
+        On another node, which judges where the first one is silent, that one's ranks join as
+        unheard.
+
         Args:
             own: Case of the ranks of this node.
         """
-        if self._place.number != FIRST or self._unjoinable:
+        if self.follows or self._unjoinable:
             return own
         try:
             return self._joined(own)
@@ -146,12 +157,15 @@ class AmongNodes:
             return own
 
     def _joined(self, own: Case) -> Case:
-        heard, now_ns = self._exchange.heard, own.taken_ns
+        heard, now_ns = self._judged_with(), own.taken_ns
         silent = {node: one for node, one in heard.items() if silent_s(one, now_ns)}
         there = [one for node, one in heard.items() if node not in silent]
+        if self._place.number != FIRST:
+            there = []  # the first one has nothing to tell of its ranks but who they are
         joined = join_heard(own, there, silent.values())
         fell_silent = tuple(self._silent_nodes(own))
-        absent = tuple(node for node in range(1, self._place.nnodes) if node not in heard)
+        others = range(1, self._place.nnodes) if self._place.number == FIRST else ()
+        absent = tuple(node for node in others if node not in heard)
         gaps = [silence_gap(one) for one in fell_silent]
         waited_s = (now_ns - self._began_ns) / NANOSECONDS
         if absent and waited_s >= SILENT_AFTER_S:
@@ -161,7 +175,7 @@ class AmongNodes:
         return with_unheard(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
-        heard, now_ns = self._exchange.heard, own.taken_ns
+        heard, now_ns = self._judged_with(), own.taken_ns
         there = [one for one in heard.values() if not silent_s(one, now_ns)]
         others = [*own.ranks, *chain.from_iterable(one.views for one in there)]
         reaches = [*self._reach, *chain.from_iterable(one.state.reach for one in there)]
@@ -211,12 +225,12 @@ class AmongNodes:
     def notice_silence(self, own: Case) -> None:
         """Say once on the first node of each other one that it fell silent, or is heard again.
 
+        On the others of the first one, and that it no longer judges for them.
+
         Args:
             own: Case of the ranks of this node.
         """
-        if self._place.number != FIRST:
-            return
-        heard, silent = self._exchange.heard, {one.number: one for one in self._silent_nodes(own)}
+        heard, silent = self._judged_with(), {one.number: one for one in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():
             before, gap = self._said_silent.pop(node)
             if not heard[node].state.ended:
@@ -225,7 +239,8 @@ class AmongNodes:
             stamp, gap = heard[node].state.stamp, silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = stamp, gap
-                log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}")
+                alone = "" if self._place.number == FIRST else ALONE
+                log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}{alone}")
 
     def close(self) -> None:
         """Tell what was asked for last, and end what talks with the store."""
