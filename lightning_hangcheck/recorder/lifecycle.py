@@ -231,7 +231,7 @@ class Recorder(Announcer):
     def _tell_place(self) -> None:
         try:
             if self._place_teller is not None:
-                self._place_teller.look(self.identity)
+                self._place_teller.look()
         except OSError as error:
             log.once("place", f"this node's sidecar is not told which node it is on: {error}")
 

@@ -28,7 +28,6 @@ from lightning_hangcheck.session.job_key import job_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.session.session import Session
 
 
@@ -154,14 +153,13 @@ class PlaceTeller:
         self._environment = environment
         self._told = False
 
-    def look(self, who: Identity) -> None:
-        """Look once: 20 microseconds until it is told, and the first rank of a node only.
+    def look(self) -> None:
+        """Look once: 20 microseconds until it is told; the first rank of a node tells it.
 
-        Args:
-            who: The rank, as far as it is known by now.
+        Raises:
+            OSError: The session is gone.
         """
-        alone = who.launcher == "none" and (who.world_size or 1) == 1
-        if self._told or who.local_rank or alone:
+        if self._told or self._environment.get("LOCAL_RANK", "0") != "0":
             return
         place = place_in(self._environment)
         if place is not None:

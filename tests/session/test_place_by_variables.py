@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.session.node_place import (
     PlaceTeller,
@@ -122,10 +121,10 @@ def test_what_a_rank_learns_late_its_sidecar_reads(tmp_path: Path) -> None:
     session = _session(tmp_path)
     environment = {"PATH": "/bin"}
     teller = PlaceTeller(session, environment)
-    teller.look(identify(environment))
+    teller.look()
     assert place_of(session) is None
     environment |= RAY
-    teller.look(identify(environment))
+    teller.look()
     told = place_of(session)
     assert told is not None
     assert (told.number, told.nnodes, told.ranks) == (1, 2, 2)
@@ -135,7 +134,7 @@ def test_a_later_round_may_number_the_nodes_anew(tmp_path: Path) -> None:
     session = _session(tmp_path)
     for number in ("1", "0"):
         later = TORCHRUN | {"GROUP_RANK": number}
-        PlaceTeller(session, later).look(identify(later))
+        PlaceTeller(session, later).look()
         assert place_of(session) == replace(OF_TORCHRUN, number=int(number))
 
 

@@ -165,7 +165,7 @@ def run_facts(
     local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
     world_size = max((rank.world_size or 0 for rank in found), default=0)
     place = place_of(session)
-    if place is not None and place.ranks and found:
+    if place is not None and place.ranks and not all(rank.guessed for rank in found):
         local = [place.ranks]
     nnodes = max(1, -(-world_size // max(local))) if local else 1
     return RunFacts(
