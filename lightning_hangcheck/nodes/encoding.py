@@ -112,7 +112,9 @@ def _decoded(data: bytes, kind: type[Told]) -> Told:
     try:
         told = msgspec.msgpack.decode(_inflated(data), type=kind)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadDigest(f"it cannot be read ({error})") from error
+        raise BadDigest(
+            f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
+        ) from error
     if told.version != VERSION:
         raise BadDigest(
             f"it has version {told.version}, this one reads {VERSION}: install the same "

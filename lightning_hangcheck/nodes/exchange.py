@@ -96,6 +96,7 @@ class Exchange:
         self._asks: tuple[str, ...] = ()
         self._trouble_since_ns = 0
         self._hurried = False
+        self._turn_began_ns = 0
         self._wake = threading.Event()
         self._told = threading.Event()
         self._closing = False
@@ -145,6 +146,7 @@ class Exchange:
         self._digest, self._verdict, self._asks = digest, verdict, asks
         self._told.clear()
         self._wake.set()
+        self._notice_stall()
 
     @property
     def in_trouble(self) -> bool:
@@ -167,6 +169,7 @@ class Exchange:
         while not self._closing:
             self._wake.wait(HURRIED_S if self._hurried else EVERY_S)
             self._wake.clear()
+            self._turn_began_ns = time.monotonic_ns()
             try:
                 self._hear()
                 self._post()
@@ -175,6 +178,18 @@ class Exchange:
                 self._note_trouble(error)
             except Exception as error:  # noqa: BLE001 - the thread's boundary: the watch goes on
                 log.once("nodes failed", f"the nodes do not hear each other: {error!r}")
+            self._turn_began_ns = 0
+
+    def _notice_stall(self) -> None:
+        """Said by whoever tells: the thread itself waits for storage that does not answer."""
+        began_ns = self._turn_began_ns
+        if began_ns and time.monotonic_ns() - began_ns >= TROUBLE_AFTER_S * NANOSECONDS:
+            log.once(
+                "nodes",
+                "the nodes do not hear each other, each gives a verdict of its own: "
+                f"{self._meeting.where} has not answered for {TROUBLE_AFTER_S:.0f} s; see whether "
+                "its storage is up, and join the verdicts with hangcheck merge",
+            )
 
     def _note_trouble(self, error: MeetingFailed) -> None:
         now_ns = time.monotonic_ns()

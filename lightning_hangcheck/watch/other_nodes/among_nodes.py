@@ -16,6 +16,7 @@ from lightning_hangcheck.nodes.encoding import MOST_ASKED
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
 from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
 from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
 from lightning_hangcheck.watch.other_nodes.last_words import (
     first_failure_ns,
@@ -225,11 +226,15 @@ class AmongNodes:
     def notice_silence(self, own: Case) -> None:
         """Say once on the first node of each other one that it fell silent, or is heard again.
 
-        On the others of the first one, and that it no longer judges for them.
+        On the others of the first one, and that it no longer judges for them. What nodes cannot
+        both be right about is said by the first one.
 
         Args:
             own: Case of the ranks of this node.
         """
+        if self._place.number == FIRST:
+            for sentence in contradictions(own, self._exchange.heard.values()):
+                log.once(sentence, sentence)
         heard, silent = self._judged_with(), {one.number: one for one in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():
             before, gap = self._said_silent.pop(node)

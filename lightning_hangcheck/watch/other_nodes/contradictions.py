@@ -1,0 +1,49 @@
+"""What two nodes cannot both be right about: said once, also where nothing hangs. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.reading.wording import name_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.nodes.exchange import Heard
+
+MOST_COMPARED = 4_096
+"""Ranks; comparing more would cost more than it is worth each second."""
+
+
+def contradictions(own: Case, heard: Iterable[Heard]) -> Iterator[str]:
+    """Compare what nodes tell with what is seen here, and with each other.
+
+    Args:
+        own: Case of the ranks of this node.
+        heard: Of the others; what is of another round, or without a launcher's word for its ranks,
+            is left out.
+
+    Yields:
+        A sentence for each node that contradicts: how, and what to mend.
+    """
+    if own.run.local_world_size is None:
+        return
+    size = own.run.world_size
+    holders = {view.rank: 0 for view in own.ranks[:MOST_COMPARED]}
+    for one in heard:
+        node, told = one.state.node, one.state.world_size
+        if one.state.round != own.run.round or one.state.local_world_size is None:
+            continue
+        if size and told and told != size:
+            yield (
+                f"node {node} says that the job has {told} ranks, node 0 that it has {size}: start "
+                "all nodes with the same --nnodes and --nproc-per-node (or WORLD_SIZE)"
+            )
+        ranks = [view.rank for view in one.views[: MOST_COMPARED - len(holders)]]
+        doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
+        if doubled:
+            yield (
+                f"{name_ranks(doubled)} {'is' if len(doubled) == 1 else 'are'} on node {node} and "
+                f"on node {holders[doubled[0]]}: give each node another --node-rank (or NODE_RANK)"
+            )

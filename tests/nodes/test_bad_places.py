@@ -1,0 +1,97 @@
+"""Places where nodes cannot meet: one sentence each, and nobody waits for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_BARRIER, job, rank
+from processes import until
+
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes import exchange
+from lightning_hangcheck.nodes.digest import digest_of
+from lightning_hangcheck.nodes.exchange import Exchange
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.store_place import CourierPlace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASE = job(rank(0, IN_BARRIER))
+
+
+class Stalled:
+    """Storage that takes a request and never answers, as a hard-mounted disk that is gone."""
+
+    where = "folder /dead"
+
+    def __init__(self) -> None:
+        self.back = threading.Event()
+
+    def post(self, key: str, value: bytes) -> None:
+        self.back.wait(60.0)
+
+    def look(self, key: str) -> bytes | None:
+        self.back.wait(60.0)
+        return None
+
+
+def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exchange, "TROUBLE_AFTER_S", 0.2)
+    place = Stalled()
+    with closing(Exchange(NodePlace(number=1, nnodes=2), place)) as node:
+        longest_s = 0.0
+
+        def told() -> bool:
+            nonlocal longest_s
+            began = time.monotonic()
+            node.tell(digest_of(CASE, 1, 1), None)
+            longest_s = max(longest_s, time.monotonic() - began)
+            return "folder /dead has not answered for" in capfd.readouterr().err
+
+        until(told, "the sentence", seconds=20.0)
+        place.back.set()
+    assert longest_s < 1.0
+
+
+def test_a_folder_on_a_read_only_disk_is_a_sentence_with_a_way_out(tmp_path: Path) -> None:
+    """Where there is none that we may mount, one below a file: nothing can be made there either."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MeetingFailed, match="cannot be written") as failed:
+        FolderPlace(tmp_path / "file" / "meet").post("node-0", b"1")
+    assert "make it writable" in str(failed.value)
+
+
+def test_storage_that_takes_no_more_is_named_and_keeps_no_half_file(tmp_path: Path) -> None:
+    """Past a limit on the size of files, which stands for a full disk."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, old[1]))
+    try:
+        with pytest.raises(MeetingFailed, match=os.strerror(errno.EFBIG)):
+            FolderPlace(tmp_path / "meet").post("node-0", b"1" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handled)
+    assert list((tmp_path / "meet").iterdir()) == []
+
+
+@pytest.mark.real
+def test_a_master_address_that_does_not_resolve_is_named() -> None:
+    place = CourierPlace("no-such-host.invalid", 29500)
+    with (
+        closing(place),
+        pytest.raises(MeetingFailed, match=r"MASTER_ADDR 'no-such-host\.invalid' does not resolve"),
+    ):
+        place.look("first")

@@ -1,0 +1,49 @@
+"""Nodes that cannot be of one job as they tell it, and what is said of them."""
+
+from __future__ import annotations
+
+import pytest
+from cases import IN_BARRIER, job, rank
+from msgspec.structs import replace
+
+from lightning_hangcheck.nodes.digest import NodeState
+from lightning_hangcheck.nodes.exchange import Heard
+from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
+
+FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
+HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
+STATE = NodeState(node=1, stamp=1, world_size=4, local_world_size=2)
+
+
+def said(*ranks: int, **changes: object) -> list[str]:
+    views = tuple(rank(number, IN_BARRIER) for number in ranks)
+    heard = Heard(replace(STATE, **changes), views, 0, None)  # type: ignore[arg-type]
+    return list(contradictions(HERE, [heard]))
+
+
+def test_nodes_of_one_job_are_no_news() -> None:
+    assert said(2, 3) == []
+
+
+def test_another_world_size_is_said_with_what_to_mend() -> None:
+    (sentence,) = said(2, 3, world_size=8)
+    assert sentence == (
+        "node 1 says that the job has 8 ranks, node 0 that it has 4: start all nodes with the same "
+        "--nnodes and --nproc-per-node (or WORLD_SIZE)"
+    )
+
+
+def test_ranks_of_two_nodes_are_said() -> None:
+    (sentence,) = said(1, 2)
+    assert sentence == (
+        "rank 1 is on node 1 and on node 0: give each node another --node-rank (or NODE_RANK)"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"round": 1}, {"local_world_size": None}, {"world_size": 0}],
+    ids=["another round", "ranks that no launcher numbered", "a size that is not known yet"],
+)
+def test_what_may_be_right_is_left_alone(changes: dict[str, object]) -> None:
+    assert said(*((0, 1) if "world_size" not in changes else (2, 3)), **changes) == []
