@@ -99,11 +99,13 @@ def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
     session, who = recorder.session, recorder.identity
     if session is None or nnodes < 2 or who.local_rank or place_of(session) is not None:
         return
+    launched = identify(os.environ)
     place = NodePlace(
         number=number,
         nnodes=nnodes,
         ranks=(who.world_size or 0) // nnodes,
-        job=job_key(os.environ, identify(os.environ)),
+        job=job_key(os.environ, launched),
+        first=launched.store_host or "",
     )
     try:
         tell_place(session, place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -23,14 +22,11 @@ from lightning_hangcheck.rundir.layout import (
 )
 from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 
-if TYPE_CHECKING:
-    from lightning_hangcheck.model.run import NodePlace
-
 DISK_LIMIT_S = 1.0
 """The command waits for this; a second is what a user does not notice beside the start of torch."""
 
 
-def take_run_folder(wanted: str | None, record: RunRecord, node: NodePlace | None) -> RunFolder:
+def take_run_folder(wanted: str | None, record: RunRecord, number: int = 0) -> RunFolder:
     """Make a folder this run's own. Training goes on without: an unusable one is replaced.
 
     All nodes of a job may be given one folder: the first node takes it, the others one below it.
@@ -39,15 +35,15 @@ def take_run_folder(wanted: str | None, record: RunRecord, node: NodePlace | Non
     Args:
         wanted: As the user named it, if at all.
         record: What is known of the run; its ``run_id`` becomes the folder's name.
-        node: Which of the job's nodes this one is, where that is known.
+        number: Which of the job's nodes this one is, 0 also where that is not known.
 
     Raises:
         UsedRunFolder: It holds another run.
     """
-    number = 0 if node is None or wanted is None else node.number
-    folder = folder_of_node(wanted, str(number)) if number else name_run_folder(wanted)
+    below = number > 0 and wanted is not None
+    folder = folder_of_node(wanted, str(number)) if below else name_run_folder(wanted)
     try:
-        return apart(DISK_LIMIT_S, lambda: _taken(folder, record, below=bool(number)))
+        return apart(DISK_LIMIT_S, lambda: _taken(folder, record, below=below))
     except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
         other = temporary_run_folder()
         log.once("run folder", kept_instead(folder, error, other))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.identity import identify
 from lightning_hangcheck.launch.folder import take_run_folder
 from lightning_hangcheck.launch.job import (
     Abort,
@@ -241,7 +242,9 @@ def _open_session(
     """A run that cannot be watched still runs: what is missing is said once."""
     shown, started_at = show_command(command), utc_now()
     record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
-    folder = take_run_folder(settings.run_dir, record, node)
+    # NODE_RANK numbers a node of a job that Lightning starts, which says no more of it so early
+    number = identify(os.environ).node_rank if node is None else node.number
+    folder = take_run_folder(settings.run_dir, record, number or 0)
     facts = SessionFacts(
         run_dir=str(folder.path),
         command=shown,

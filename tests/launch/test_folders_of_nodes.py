@@ -14,7 +14,7 @@ from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.launch.folder import take_run_folder
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.model.run import NodePlace, RunRecord
+from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir.layout import folders_of_nodes
 from lightning_hangcheck.session.joining import join_session
 
@@ -26,15 +26,11 @@ NAMED = replace(RECORD, job="nodes--n0-29400")
 SLURM = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
 
 
-def node(number: int) -> NodePlace:
-    return NodePlace(number=number, nnodes=11)
-
-
 def test_the_first_node_takes_it_and_others_a_folder_below(tmp_path: Path) -> None:
     shared = tmp_path / "run"
     for number in (10, 2, 0):
-        take_run_folder(str(shared), RECORD, node(number))
-    first = take_run_folder(None, RECORD, node(2))
+        take_run_folder(str(shared), RECORD, number)
+    first = take_run_folder(None, RECORD, 2)
     assert first.path.parent.name == "hangcheck_runs"
     (run,) = [one for one in tmp_path.iterdir() if one == shared]
     assert run.stat().st_mode & 0o077 == 0
@@ -43,27 +39,27 @@ def test_the_first_node_takes_it_and_others_a_folder_below(tmp_path: Path) -> No
 
 
 def test_each_nodes_folder_holds_one_run(tmp_path: Path) -> None:
-    take_run_folder(str(tmp_path / "run"), RECORD, node(1))
+    take_run_folder(str(tmp_path / "run"), RECORD, 1)
     with pytest.raises(UsedRunFolder, match="node-1 already holds a run"):
-        take_run_folder(str(tmp_path / "run"), RECORD, node(1))
+        take_run_folder(str(tmp_path / "run"), RECORD, 1)
 
 
 def test_where_no_node_has_a_number_yet_the_first_to_come_takes_it(tmp_path: Path) -> None:
     shared = tmp_path / "run"
-    first = take_run_folder(str(shared), NAMED, None)
-    second = take_run_folder(str(shared), NAMED, None)
+    first = take_run_folder(str(shared), NAMED)
+    second = take_run_folder(str(shared), NAMED)
     assert first.path == shared
     assert second.path == shared / f"node-{socket.gethostname().partition('.')[0]}"
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["the same job again", "another job"])
 def test_a_folder_of_an_earlier_run_is_refused(ended: bool, tmp_path: Path) -> None:
-    first = take_run_folder(str(tmp_path / "run"), NAMED if ended else RECORD, None)
+    first = take_run_folder(str(tmp_path / "run"), NAMED if ended else RECORD)
     if ended:
         over = replace(NAMED, ended_at="2026-11-20T11:00:00Z")
         write_atomically(first.run_file, encode_pretty(over))
     with pytest.raises(UsedRunFolder, match="already holds a run"):
-        take_run_folder(str(tmp_path / "run"), NAMED, None)
+        take_run_folder(str(tmp_path / "run"), NAMED)
 
 
 @pytest.mark.parametrize(("number", "below"), [("0", ""), ("3", "/node-3")])
