@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,10 +11,12 @@ from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder, folders_of_nodes
 from lightning_hangcheck.rundir.saved_evidence import newest_case
+from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +26,19 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 
-def merge_runs(named: Sequence[str], merged: RunFolder) -> tuple[Case, Verdict]:
+class Merged(NamedTuple):
+    """What the run folders of several nodes come to.
+
+    Attributes:
+        left_out: One for each folder that cannot be used; they are gaps of the case, too.
+    """
+
+    case: Case
+    verdict: Verdict
+    left_out: tuple[Gap, ...]
+
+
+def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
     """Join what `attach` or `run` wrote on several nodes into one verdict, and keep it.
 
     Args:
@@ -33,20 +47,35 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> tuple[Case, Verdict]:
 
     Raises:
         BadUsage: A folder is named twice.
-        UnreadableRun: A folder cannot be read or holds no evidence.
+        UnreadableRun: What was named is no folder, or none of them can be used.
         UsedRunFolder: The folder to keep it in holds another run.
     """
     from lightning_hangcheck.diagnosis import judge
 
     _refuse_twice(named)
     roots = [find_run_folder(name) for name in named]
-    below = [one for root in roots for one in folders_of_nodes(root)]
+    below = [one for root in roots for one in _below(root)]
     folders = list(dict.fromkeys([*roots, *below]))
-    nodes = [_node(folder) for folder in folders if folder not in below or _saw_ranks(folder)]
-    case = merge_cases(nodes, merged.run_id)
+    read = {folder: _read(folder) for folder in folders}
+    nodes = [one for one in read.values() if isinstance(one, NodeCase)]
+    refused = [one for one in read.values() if isinstance(one, UnreadableRun)]
+    if not nodes:
+        raise _none_of(refused)
+    left_out = tuple(
+        Gap(f"run folder {folder.path}", None, str(one.args[0]), "saved_evidence", one.remedy)
+        for folder, one in read.items()
+        if isinstance(one, UnreadableRun) and not _is_silent(folder, one, below)
+    )
+    joined = merge_cases(nodes, merged.run_id)
+    case = replace(joined, gaps=(*joined.gaps, *left_out))
     verdict = judge(case)
-    save_run(case, verdict, tuple(rank for folder in folders for rank in _ranks(folder)), merged)
-    return case, verdict
+    ranks = tuple(rank for folder in folders for rank in _ranks(folder))
+    save_run(case, verdict, ranks, merged)
+    return Merged(case, verdict, left_out)
+
+
+class _NoEvidence(UnreadableRun):
+    """The folder is one, and nothing was judged in it."""
 
 
 def _refuse_twice(named: Sequence[str]) -> None:
@@ -58,15 +87,38 @@ def _refuse_twice(named: Sequence[str]) -> None:
         seen.add(path)
 
 
-def _saw_ranks(folder: RunFolder) -> bool:
-    """Whether a folder that nobody named holds evidence: a healthy node may have left none."""
-    return newest_case(folder)[0] is not None
+def _below(root: RunFolder) -> list[RunFolder]:
+    try:
+        return within(PART_LIMIT_S, lambda: folders_of_nodes(root))
+    except NoAnswer:
+        return []  # that it does not answer is said when it is read
+
+
+def _read(folder: RunFolder) -> NodeCase | UnreadableRun:
+    """Read one node's case, or say why it cannot be: one dead disk or torn file costs no other."""
+    try:
+        return within(READING_LIMIT_S, lambda: _node(folder))
+    except UnreadableRun as error:
+        return error
+    except NoAnswer as error:
+        return UnreadableRun(f"{folder.path} does not answer ({error})", "try again, or leave it")
+
+
+def _is_silent(folder: RunFolder, error: UnreadableRun, below: Sequence[RunFolder]) -> bool:
+    """Whether a folder that nobody named holds no evidence: a healthy node may have left none."""
+    return folder in below and isinstance(error, _NoEvidence)
+
+
+def _none_of(refused: Sequence[UnreadableRun]) -> UnreadableRun:
+    first = refused[0]
+    more = f" (and none of {len(refused) - 1} more can be used)" if len(refused) > 1 else ""
+    return UnreadableRun(f"{first.args[0]}{more}", first.remedy)
 
 
 def _node(folder: RunFolder) -> NodeCase:
     case, gaps = newest_case(folder)
     if case is None:
-        raise UnreadableRun(
+        raise _NoEvidence(
             f"{folder.path} holds no evidence",
             "name a folder that hangcheck attach wrote, or hangcheck run after a verdict",
         )
@@ -77,6 +129,7 @@ def _ranks(folder: RunFolder) -> tuple[RankRecord, ...]:
     """Read who the ranks were; without run.json the verdict still stands."""
     file = folder.run_file
     try:
-        return decode(read_owned(file, EVIDENCE_BYTES), RunRecord, str(file)).ranks
-    except (OSError, UnreadableRun):
+        data = within(PART_LIMIT_S, lambda: read_owned(file, EVIDENCE_BYTES))
+        return decode(data, RunRecord, str(file)).ranks
+    except (OSError, UnreadableRun, NoAnswer):
         return ()

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from lightning_hangcheck.cli.showing import as_typed, exit_code_of, show
+from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import terminal
 from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
@@ -30,7 +30,8 @@ Examples:
 def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     """Join what attach or run wrote on several nodes into one verdict.
 
-    Exit code 0 if no hang was found, 3 if the job hangs, 2 if a folder cannot be used.
+    Exit code 0 if no hang was found, 3 if the job hangs, 2 if no folder can be used. One that
+    cannot is left out, and said.
     """
     if not folders:
         raise BadUsage(
@@ -42,6 +43,8 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     # imported here so that the other commands need no part of the sidecar
     from lightning_hangcheck.attach.merge import merge_runs
 
-    case, verdict = merge_runs(folders, folder)
-    show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
-    return exit_code_of(verdict)
+    merged = merge_runs(folders, folder)
+    show(terminal.render(merged.case, merged.verdict, run_dir or as_typed(folder.path)))
+    for gap in merged.left_out:
+        say(f"left out: {gap.reason}")
+    return exit_code_of(merged.verdict)

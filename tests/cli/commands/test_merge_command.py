@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cases import IN_BARRIER, IN_LOAD, job, rank
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.saving import save_run
@@ -71,15 +73,72 @@ def test_a_folder_that_is_not_there(nodes: list[str], capsys: pytest.CaptureFixt
     assert "node7-run is no folder" in refused(capsys, nodes[0], "node7-run")
 
 
-def test_a_folder_without_evidence(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree("node1-run/evidence")
-    assert "node1-run holds no evidence; name a folder" in refused(capsys, *nodes)
+def spoiled(folder: str, how: str) -> None:
+    """Make the evidence of a folder one that cannot be used."""
+    case = Path(folder) / "evidence" / "1" / "case.json"
+    if how == "none":
+        shutil.rmtree(case.parent.parent)
+    elif how == "torn":
+        case.write_bytes(case.read_bytes()[:200])
+    elif how == "newer":
+        case.write_text('{"schema_version": 2}')
+    else:
+        case.unlink()
+        os.mkfifo(case)
 
 
-def test_evidence_that_is_torn(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    case = Path("node1-run/evidence/1/case.json")
-    case.write_bytes(case.read_bytes()[:200])
-    assert "case.json cannot be read" in refused(capsys, *nodes)
+SPOILED = {
+    "none": "node1-run holds no evidence; name a folder that hangcheck attach wrote",
+    "torn": "case.json cannot be read: ",
+    "newer": "has schema_version 2; this version reads 1; install",
+    "fifo": "it is a FIFO, not a file",
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_folder_that_cannot_be_used_is_left_out_and_said(
+    how: str, nodes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of many nodes one may have written what nobody can read: the others' verdict stands."""
+    spoiled("node1-run", how)
+    assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("hangcheck: left out: ")
+    assert said.err.count("\n") == 1
+    assert SPOILED[how] in said.err
+    verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
+    assert verdict.verdict not in ("hang", "dead", "crashed")
+    assert {"ranks 2-3", f"run folder {Path.cwd()}/node1-run"} == {gap.what for gap in verdict.gaps}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_folders_of_which_none_can_be_used_are_refused(
+    how: str, nodes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoiled("node0-run", how)
+    spoiled("node1-run", how)
+    said = refused(capsys, *nodes)
+    assert SPOILED[how].replace("node1", "node0").split(";")[0] in said
+    assert "(and none of 1 more can be used)" in said
+
+
+def test_a_hundred_folders_with_one_that_is_torn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [f"node{number}-run" for number in range(100)]
+    for number, folder in enumerate(folders):
+        stands = rank(number, IN_LOAD if number == 3 else IN_BARRIER)
+        case = job(stands, world_size=100, local_world_size=1, nnodes=100)
+        evidence = Path(folder) / "evidence" / "1"
+        evidence.mkdir(parents=True)
+        (evidence / "case.json").write_bytes(encode_pretty(case))
+    spoiled("node57-run", "torn")
+    assert invoke(["merge", *folders, "--run-dir", "whole"]) == 3
+    verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
+    assert verdict.culprits == (3,)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "node57-run" in line
 
 
 def test_older_evidence_stands_in_for_what_was_not_finished(nodes: list[str]) -> None:
@@ -87,11 +146,6 @@ def test_older_evidence_stands_in_for_what_was_not_finished(nodes: list[str]) ->
     assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
     verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
     assert [gap.why for gap in verdict.gaps] == ["it was not finished"]
-
-
-def test_evidence_of_a_newer_version(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    Path("node1-run/evidence/1/case.json").write_text('{"schema_version": 2}')
-    assert "has schema_version 2; this version reads 1" in refused(capsys, *nodes)
 
 
 def test_a_used_folder_for_the_result(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
