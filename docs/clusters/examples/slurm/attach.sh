@@ -5,12 +5,11 @@ set -uo pipefail
 
 job=${1:?"usage: attach.sh JOB [SRUN OPTION...]"}
 shift
-export LOOK="$PWD/look-$job-$(date +%H%M%S)"
-mkdir -p "$LOOK"
+look="$PWD/look-$job-$(date +%H%M%S)"
 nodes=$(squeue --noheader --jobs="$job" --format=%D)
 
 # --overlap: the job's own step keeps its processors and GPUs, and this one uses them beside it
 srun --jobid="$job" --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 "$@" \
-  bash -c 'exec hangcheck attach --run-dir "$LOOK/node-$SLURM_NODEID"'
+  hangcheck attach --run-dir "$look"
 
-hangcheck merge "$LOOK"/node-* --run-dir "$LOOK/whole"
+hangcheck merge "$look" --run-dir "$look-whole"
