@@ -82,6 +82,23 @@ class NodePlace(Struct, frozen=True, kw_only=True):
     first: str = ""
 
 
+class NodeClock(Struct, frozen=True):
+    """How far the wall clock of a node is ahead of the first node's, in seconds.
+
+    Attributes:
+        within_s: By so much the figure may be off.
+    """
+
+    node: int
+    ahead_s: float
+    within_s: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether the clocks are seen to differ, by what a log's reader would mind."""
+        return abs(self.ahead_s) > max(self.within_s, 0.1)
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """The run as a whole.
 
@@ -92,6 +109,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         rounds: Each start of the job's ranks, the first one first.
         ended_at: None while it goes on.
         exit_code: Of the command, where `hangcheck run` started it.
+        clocks: Of the job's other nodes, as the first one estimates them; no verdict rests on it.
         meeting: Where the sidecars of the job's nodes meet, and why there; empty for one node.
     """
 
@@ -108,3 +126,4 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     ended_at: str | None = None
     exit_code: int | None = None
     meeting: str = ""
+    clocks: tuple[NodeClock, ...] = ()

@@ -2,7 +2,15 @@
 
 `digest` is what one node tells, `encoding` the only form in which it travels, `meeting_place` where
 nodes leave it for each other, `sealed_place` such a place among strangers, `exchange` who asks whom
-and what was heard when.
+and what was heard when, `clocks` how far their clocks are apart.
 """
 
-__all__ = ["digest", "encoding", "exchange", "meeting_place", "sealed_place", "store_place"]
+__all__ = [
+    "clocks",
+    "digest",
+    "encoding",
+    "exchange",
+    "meeting_place",
+    "sealed_place",
+    "store_place",
+]

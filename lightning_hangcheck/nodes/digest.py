@@ -1,7 +1,8 @@
 """What one node tells the others of its ranks, and what a few of them tell together. Pure.
 
-No moment of any clock is in it: times are told as if the node's evidence had been taken at
-`TAKEN_NS`, so that whoever reads it can put them on a clock of its own.
+But for the node's clock itself, which is only shown, no moment of any clock is in it: times are
+told as if the evidence had been taken at `TAKEN_NS`, so that whoever reads it can put them on
+a clock of its own.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         local_world_size: Ranks that should run there, None where no launcher says so.
         addresses: By which other nodes may know this one.
         reach: What connections show of the addresses that the first node asked about.
+        wall_clock_s: Of the node, when it told this; 0 where it does not tell.
+        first_word_s: Its clock less the first node's, of the quickest word that it read of that
+            one's: what the word took, and the clocks' difference.
         code: What the source says around the lines on which ranks stand.
     """
 
@@ -78,6 +82,8 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gaps: tuple[Gap, ...] = ()
     addresses: tuple[str, ...] = ()
     reach: tuple[AddressReach, ...] = ()
+    wall_clock_s: float = 0.0
+    first_word_s: float | None = None
     code: tuple[CodeNote, ...] = ()
 
 

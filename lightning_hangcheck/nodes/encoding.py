@@ -57,6 +57,7 @@ class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
         state: Of the first node itself, without its ranks: should it fall silent, the others are to
             know who it was.
         ranks: Their numbers, as ranges.
+        wall_clock_s: Of the first node, when it told this.
     """
 
     version: int = 1
@@ -65,6 +66,7 @@ class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
     asks: tuple[str, ...] = ()
     state: NodeState | None = None
     ranks: str = ""
+    wall_clock_s: float = 0.0
 
 
 Told = TypeVar("Told", NodeDigest, FirstWord)

@@ -4,8 +4,8 @@ Each node leaves its digest, joined with what it heard of the nodes below it, at
 the node above takes it from there. So none takes more than `FAN_IN`, however many there are. All is
 done in a thread of its own: a place that does not answer holds nobody up.
 
-No clock of another node is ever read. What was left by a job before this one looks like a node that
-is there, so nothing counts before it has changed while we watched.
+No clock of another node counts for anything but to be shown. What was left by a job before this one
+looks like a node that is there, so nothing counts before it has changed while we watched.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.nodes.clocks import Quickest, clock_of
 from lightning_hangcheck.nodes.digest import (
     NodeDigest,
     NodeState,
@@ -40,7 +41,7 @@ from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lightning_hangcheck.model.run import NodePlace
+    from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import MeetingPlace
 
@@ -91,6 +92,8 @@ class Exchange:
         self._word: FirstWord | None = None
         self._word_ns = 0
         self._word_stamp: int | None = None
+        self._words = Quickest()
+        self._answers: dict[int, Quickest] = {}
         self._digest: NodeDigest | None = None
         self._verdict: Verdict | None = None
         self._asks: tuple[str, ...] = ()
@@ -128,6 +131,17 @@ class Exchange:
             return None
         views = tuple(RankView(rank=rank) for rank in _few_ranks(word.ranks))
         return Heard(word.state, views, self._word_ns, NodeDigest(nodes=()))
+
+    @property
+    def clocks(self) -> dict[int, NodeClock]:
+        """Clocks of the nodes that were heard; the first node's only."""
+        answers = dict(self._answers) if self._own == FIRST else {}
+        found = (
+            clock_of(node, heard.state.first_word_s, answers[node].least)
+            for node, heard in self.heard.items()
+            if node in answers
+        )
+        return {clock.node: clock for clock in found if clock is not None}
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -237,6 +251,8 @@ class Exchange:
             if before not in (None, state.stamp):
                 heard_ns = now_ns - int(state.age_s * NANOSECONDS)
                 self._heard[state.node] = Heard(state, told.views, heard_ns, digest)
+                answers = self._answers.setdefault(state.node, Quickest())
+                answers.take(time.time() - state.wall_clock_s, time.monotonic())
 
     def _hear_first(self, data: bytes | None) -> None:
         if data is None or data == self._read.get(FIRST_KEY):
@@ -250,13 +266,20 @@ class Exchange:
         before, self._word_stamp = self._word_stamp, word.stamp
         if before not in (None, word.stamp):
             self._word, self._word_ns = word, time.monotonic_ns()
+            self._words.take(time.time() - word.wall_clock_s, time.monotonic())
+
+    def _with_clock(self, digest: NodeDigest) -> NodeDigest:
+        (state,) = digest.nodes
+        least = self._words.least
+        state = replace(state, wall_clock_s=time.time(), first_word_s=least)
+        return replace(digest, nodes=(state,))
 
     def _post(self) -> None:
         digest = self._digest
         if digest is None:
             return
         now_ns = time.monotonic_ns()
-        joined = merge_digests([digest, *_aged(self._heard.values(), now_ns)])
+        joined = merge_digests([self._with_clock(digest), *_aged(self._heard.values(), now_ns)])
         data = pack(joined)
         if len(data) > MOST_PACKED:
             data = pack(without_evidence(joined))
@@ -276,6 +299,7 @@ def _first_word(
         stamp=stamp,
         verdict=verdict,
         asks=asks,
+        wall_clock_s=time.time(),
         state=replace(state, ranks=(), gaps=(), code=()),
         ranks=format_ranks(one.view.rank for one in state.ranks),
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import CodeNote
     from lightning_hangcheck.model.evidence import Gap
-    from lightning_hangcheck.model.run import Round, RoundStart
+    from lightning_hangcheck.model.run import NodeClock, Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
@@ -96,6 +96,11 @@ class Watcher:
     def follows(self) -> bool:
         """Whether the first one of several nodes judges for this one, too."""
         return self._nodes is not None and self._nodes.follows
+
+    @property
+    def clocks(self) -> tuple[NodeClock, ...]:
+        """How far other nodes' clocks are ahead of this one's, where this is the first node."""
+        return self._nodes.clocks() if self._nodes is not None else ()
 
     def meet(self, nodes: AmongNodes | None) -> None:
         """Be one of the job's nodes from now on.

@@ -107,6 +107,7 @@ class Service:
             self._tell_of_start()
             self._remind()
             self._keep_notes(time.monotonic_ns())
+            self._record.clocks = self._watcher.clocks
             record = self._record.update(self._watcher.roster, self._watcher.earlier)
             if record is not None:
                 self._publisher.save(partial(self._record.write, record))

@@ -71,6 +71,8 @@ def test_the_first_node_names_a_rank_of_the_other_which_goes_on_alone_where_it_f
         assert "stand_still" in verdict_of(first.run_folder).summary
         assert "torchrun's store" in record_of(first.run_folder).meeting
         assert {one.rank for one in verdict_of(first.run_folder).ranks} == {0, 1}
+        (clock,) = record_of(first.run_folder).clocks
+        assert abs(clock.ahead_s) <= clock.within_s + 0.001, "both have this machine's clock"
         left = first.kill_watch()
         until(
             lambda: "node 0 (rank 0) has not been heard for" in second.said,

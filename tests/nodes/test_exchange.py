@@ -47,6 +47,15 @@ def test_nodes_hear_each_other_and_the_others_follow_the_first(tmp_path: Path) -
         until(heard, "the nodes to hear each other", seconds=30.0)
         assert not first.follows
 
+        def clock_known() -> bool:
+            heard()
+            return 1 in first.clocks
+
+        until(clock_known, "how far the clocks are apart", seconds=30.0)
+        clock = first.clocks[1]
+        assert abs(clock.ahead_s) <= clock.within_s + 0.001, "they have one clock"
+        assert second.clocks == {}
+
 
 def test_what_an_earlier_job_left_is_nobody(tmp_path: Path) -> None:
     """It does not change: such a node is not there."""

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.nodes.clocks import worth_showing
 from lightning_hangcheck.nodes.digest import TAKEN_NS, Network, digest_of
 from lightning_hangcheck.nodes.encoding import MOST_ASKED
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case, SilentNode
     from lightning_hangcheck.model.evidence import AddressReach, Gap
-    from lightning_hangcheck.model.run import NodePlace
+    from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import ClosablePlace
     from lightning_hangcheck.settings import Settings
@@ -73,12 +74,18 @@ class AmongNodes:
         self._looked_ns: dict[int, int] = {}
         self._addresses = own_addresses()
         self._reach: tuple[AddressReach, ...] = ()
+        self._clocks: dict[int, NodeClock] = {}
         self._said_silent: dict[int, tuple[int, Gap]] = {}
 
     @property
     def follows(self) -> bool:
         """Whether the first node's verdict counts, and this node judges nothing by itself."""
         return self._exchange.follows
+
+    def clocks(self) -> tuple[NodeClock, ...]:
+        """Return how far other nodes' clocks are ahead of this one's; the first node's only."""
+        self._clocks = worth_showing(self._exchange.clocks, self._clocks)
+        return tuple(self._clocks.values())
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time to tell the others how things are."""

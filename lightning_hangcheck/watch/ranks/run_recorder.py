@@ -16,6 +16,7 @@ from lightning_hangcheck.observe.run_record import rank_record, versions
 from lightning_hangcheck.text.moments import utc_now
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.run import NodeClock
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.ranks.roster import Roster
 
@@ -31,11 +32,13 @@ class RunRecorder:
 
     Attributes:
         meeting: As in `RunRecord`.
+        clocks: As in `RunRecord`.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.meeting = ""
+        self.clocks: tuple[NodeClock, ...] = ()
         self._records: dict[int, RankRecord] = {}
         self._round = 0
         self._versions = versions()
@@ -98,6 +101,7 @@ class RunRecorder:
             ended_at=ended_at,
             exit_code=exit_code,
             meeting=self.meeting,
+            clocks=self.clocks,
         )
 
 

@@ -17,7 +17,7 @@ from lightning_hangcheck.model.case import Case, Spent, StepMark
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
-from lightning_hangcheck.model.run import RankRecord, RunRecord
+from lightning_hangcheck.model.run import NodeClock, RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.report.page.forms import write_as
 from lightning_hangcheck.rundir.layout import RunFolder
@@ -237,6 +237,17 @@ def test_what_differs_between_ranks(tmp_path: Path) -> None:
     assert "<code>8</code> ranks 1-2" in told
     assert "NCCL_DEBUG" not in told
     assert '"row">RANK' not in told
+
+
+def test_nodes_whose_clocks_are_seen_to_differ_are_shown(tmp_path: Path) -> None:
+    clocks = (NodeClock(1, 3.2, 0.4), NodeClock(2, 0.3, 0.4), NodeClock(3, 0.05, 0.01))
+    record = RunRecord(run_id="run", command="x", started_at="2026-11-20T10:23:01Z", clocks=clocks)
+    (tmp_path / "run.json").write_bytes(encode(record))
+    page = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)))
+    told = page.partition("What differs between ranks</h3>")[2].partition("</table>")[0]
+    assert "<code>+3.20 s, within 0.40 s</code> node 1" in told
+    assert "node 2" not in told
+    assert "node 3" not in told
 
 
 def test_a_verdict_without_its_case_has_a_page(tmp_path: Path) -> None:

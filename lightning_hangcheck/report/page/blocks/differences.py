@@ -52,11 +52,24 @@ def differences(facts: PageFacts) -> tuple[Difference, ...]:
         (name, {one.rank: one.environment.get(name, NOT_SET) for one in ranks}) for name in names
     ]
     compared += _told_at_start(facts)
-    return tuple(
+    found = tuple(
         Difference(name, tuple(_by_value(told)))
         for name, told in compared
         if len(set(told.values())) > 1
     )
+    return (*found, *_clocks(facts))
+
+
+def _clocks(facts: PageFacts) -> Iterator[Difference]:
+    """Times in logs of these nodes do not compare with the first one's."""
+    clocks = facts.record.clocks if facts.record is not None else ()
+    apart = tuple(
+        (f"{one.ahead_s:+.2f} s, within {one.within_s:.2f} s", f"node {one.node}")
+        for one in clocks
+        if one.differs
+    )
+    if apart:
+        yield Difference("clock, ahead of node 0's", apart)
 
 
 def _told_at_start(facts: PageFacts) -> Iterator[tuple[str, Mapping[int, str]]]:
