@@ -10,9 +10,9 @@ import pytest
 
 from lightning_hangcheck.model.evidence import Connection
 from lightning_hangcheck.probes.kernel import kernel_state
+from lightning_hangcheck.probes.waits.connections.reach import own_addresses, reach_of
+from lightning_hangcheck.probes.waits.connections.tcp_connections import tcp_connections
 from lightning_hangcheck.probes.waits.holders import with_holders
-from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
-from lightning_hangcheck.probes.waits.tcp_connections import tcp_connections
 
 
 @pytest.mark.parametrize(

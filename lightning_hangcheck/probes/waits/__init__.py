@@ -3,8 +3,14 @@
 `system_calls` reads the call's arguments, `polled_locks` and `tried_locks` the locks that Python
 and native code poll for, and `marker_files` who made a file whose existence is a lock;
 `thread_variables` tells which thread another joins; `holders` adds who holds a lock or has the
-other end, which only all processes together show. `reach` tells of other machines what the kernel
-has seen of them.
+other end, which only all processes together show. `connections` are the kernel's tables of these.
 """
 
-__all__ = ["file_locks", "holders", "polled_locks", "reach", "system_calls", "thread_variables"]
+__all__ = [
+    "connections",
+    "file_locks",
+    "holders",
+    "polled_locks",
+    "system_calls",
+    "thread_variables",
+]

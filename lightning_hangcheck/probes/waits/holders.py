@@ -12,6 +12,11 @@ from lightning_hangcheck.machine.network_storage import is_of_network, mounts_of
 from lightning_hangcheck.model.evidence import Connection, Holder
 from lightning_hangcheck.probes.proc.files import read_proc
 from lightning_hangcheck.probes.proc.vitals import io_bytes, vitals
+from lightning_hangcheck.probes.waits.connections.sockets import Socket, sockets_seen_by
+from lightning_hangcheck.probes.waits.connections.tcp_connections import (
+    TcpConnection,
+    tcp_connections,
+)
 from lightning_hangcheck.probes.waits.descriptors import SOCKET, Descriptors
 from lightning_hangcheck.probes.waits.file_locks import (
     FileLock,
@@ -20,8 +25,6 @@ from lightning_hangcheck.probes.waits.file_locks import (
     holders_that_block,
 )
 from lightning_hangcheck.probes.waits.shared_memory import SharedMemory
-from lightning_hangcheck.probes.waits.sockets import Socket, sockets_seen_by
-from lightning_hangcheck.probes.waits.tcp_connections import TcpConnection, tcp_connections
 from lightning_hangcheck.probes.waits.tried_locks import polled_file
 from lightning_hangcheck.time_limit import NoAnswer, within
 

@@ -15,7 +15,7 @@ from lightning_hangcheck.nodes.clocks import worth_showing
 from lightning_hangcheck.nodes.digest import TAKEN_NS, Network, digest_of
 from lightning_hangcheck.nodes.encoding import MOST_ASKED
 from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
-from lightning_hangcheck.probes.waits.reach import own_addresses, reach_of
+from lightning_hangcheck.probes.waits.connections.reach import own_addresses, reach_of
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard

@@ -11,7 +11,7 @@ import struct
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.probes.waits.sockets import shown_end
+from lightning_hangcheck.probes.waits.connections.sockets import shown_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

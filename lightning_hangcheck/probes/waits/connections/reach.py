@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import psutil
 
 from lightning_hangcheck.model.evidence import AddressReach
+from lightning_hangcheck.probes.waits.connections.tcp_connections import tcp_connections
 from lightning_hangcheck.probes.waits.descriptors import Descriptors
-from lightning_hangcheck.probes.waits.tcp_connections import tcp_connections
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from lightning_hangcheck.probes.waits.tcp_connections import TcpConnection
+    from lightning_hangcheck.probes.waits.connections.tcp_connections import TcpConnection
 
 MOST_ADDRESSES = 8
 """Of one machine: one for each network that its ranks may talk over."""
