@@ -122,6 +122,9 @@ class WatchedRound:
             known.found = found
             return None
         self.started_at = self.started_at if self.ranks else utc_now()
+        # taken for rank 0 until it learnt its number, as Lightning's first process of a later node
+        for before in [one for one, rank in self.ranks.items() if rank.found.pid == found.pid]:
+            del self.ranks[before]
         if found.guessed:
             self._guessed_command = command_line(found.pid)
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
