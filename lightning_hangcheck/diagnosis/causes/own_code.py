@@ -170,6 +170,8 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
             others = [one for one in target.holders if one.pid != reading.view.pid]
             if others:
                 return "child", f", reading what {process_name(others[0])} does not write"
+            if target.holders:
+                return None, ", reading from a pipe what no thread of its own has written"
             return "input", f", reading input from {target.name} that nobody gives it"
         if target.kind == "shared" and target.holders:
             sharing = ", ".join(map(process_name, target.holders[:MOST_NAMED]))

@@ -78,7 +78,9 @@ def test_whatever_the_other_holds_any_thread_of_it_may_bring(held: dict[str, Any
 def test_so_may_one_of_its_own_process_at_a_pipe_of_its_own() -> None:
     reads = rank(1, IN_LOAD, silent=200.0, **waiting_for("pipe", "read", "pipe:[9]", 101))
     assert judge(job(rank(0, IN_BARRIER), reads)).verdict == "hang"
-    assert judge(job(rank(0, IN_BARRIER), beside(reads))).verdict == "suspect"
+    verdict = judge(job(rank(0, IN_BARRIER), beside(reads)))
+    assert verdict.verdict == "suspect"
+    assert "what no thread of its own has written" in verdict.summary
 
 
 def test_one_that_ticks_beside_did_not_answer_when_it_woke() -> None:
