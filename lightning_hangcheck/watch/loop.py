@@ -18,6 +18,7 @@ from lightning_hangcheck.watch.alarm import Alarm
 from lightning_hangcheck.watch.lapses import Lapses
 from lightning_hangcheck.watch.ranks.roster import Roster
 from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
+from lightning_hangcheck.watch.recovery import Recovery
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.shutdown import Shutdown
 from lightning_hangcheck.watch.slow_telling import SlowTelling
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 LOOKING_POLL_S = 0.05
 MOST_SEEN_CLOSER = 4
 """Culprits of which the facts tell."""
-SETTLED_NS = 3 * NANOSECONDS
-"""Time for which a rank must have advanced before that is called a recovery. On Ctrl-C a Python
-program ends within a second, and its launcher's word comes within a tenth."""
 LEFT_BEHIND_AFTER_S = 1.0
 """Time in which helpers of multiprocessing, and loggers, end after the command."""
 STILL_THERE_NS = 10 * NANOSECONDS
@@ -79,9 +77,8 @@ class Watcher:
         self.alarm = Alarm()
         self.shutdown = Shutdown()
         self._said_still_there: set[int] = set()
-        self._raised_ns = 0
+        self._recovery = Recovery()
         self._alone = False
-        self._recovering_ns = 0
         self._raised_case: Case | None = None
         self._look_begun_ns = 0
         self._seen_closer: Verdict | None = None
@@ -181,7 +178,7 @@ class Watcher:
             self._tell_aftermath(aftermath_of(case), asked_ns)
             return standing
         if well:
-            self._tell_recovery(self._recovering_ns or now_ns)
+            self._tell_recovery(self._recovery.since_ns or now_ns)
         verdict = judge(case)
         self._publisher.publish(
             case, verdict, "line" if verdict.verdict == "finished" else "report"
@@ -199,7 +196,7 @@ class Watcher:
         lapse_ns = self._lapses.read(now_ns, suspended=self.roster.suspended)
         if lapse_ns:
             self.roster.forgive(lapse_ns, now_ns)
-            self._raised_ns = min(self._raised_ns + lapse_ns, now_ns)
+            self._recovery.forgive(lapse_ns, now_ns)
         return lapse_ns > 0
 
     def _end_left_rounds(self, now_ns: int) -> None:
@@ -213,7 +210,7 @@ class Watcher:
                 self._publisher.publish(case, verdict, "line")
             self.earlier = (*self.earlier, ended)
             self.alarm, self._gaps, self._code = Alarm(), (), ()
-            self._raised_case, self._recovering_ns = None, 0
+            self._raised_case, self._recovery = None, Recovery()
             self._slow.close()
             self._slow = self._slow_telling()
             self._schedule.calm()
@@ -302,8 +299,8 @@ class Watcher:
     def _raise(self, case: Case, verdict: Verdict, telling: Telling | None) -> None:
         if telling is None:
             return
-        now_ns = case.taken_ns
-        self._raised_ns, self._raised_case, self._recovering_ns = now_ns, case, 0
+        self._recovery.raised(case.taken_ns)
+        self._raised_case = case
         if self.alarm.proven:
             self.shutdown.hang_proven(case.ranks)
         self._publisher.publish(case, verdict, telling)
@@ -311,36 +308,15 @@ class Watcher:
             self._hang_proven()
 
     def _notice_recovery(self, now_ns: int) -> None:
-        """Wait a little after the first progress: it may be that of ranks that are asked to end."""
         if self.follows and not self._alone:
             return
-        standing = self.alarm.standing
-        culprits = standing.culprits if standing is not None else ()
-        blamed = [rank for rank in self.roster.alive if rank.found.rank in culprits]
-        advanced = [one.progress.last_progress_ns > self._raised_ns for one in blamed]
-        if self._nodes is not None:
-            there = self._nodes.elsewhere(now_ns)
-            advanced += [there[rank] > self._raised_ns for rank in culprits if rank in there]
-            advanced = advanced or self._victims_advanced()
-        if not advanced or not all(advanced):
-            self._recovering_ns = 0
-            return
-        self._recovering_ns = self._recovering_ns or now_ns
-        if now_ns - self._recovering_ns >= SETTLED_NS:
-            self._tell_recovery(self._recovering_ns)
-
-    def _victims_advanced(self) -> list[bool]:
-        """Whether those that waited advance, where nobody sees those that they waited for."""
-        standing = self.alarm.standing
-        victims = standing.victims if standing is not None else ()
-        left = [one for one in self.roster.alive if one.found.rank in victims]
-        return [one.progress.last_progress_ns > self._raised_ns for one in left]
+        alive, standing = self.roster.alive, self.alarm.standing
+        if self._recovery.has_come(standing, alive, self._nodes, now_ns):
+            self._tell_recovery(self._recovery.since_ns)
 
     def _tell_recovery(self, since_ns: int) -> None:
-        standing = self.alarm.standing
-        silence = standing.stalled_for_s if standing is not None else 0.0
-        silence += (since_ns - self._raised_ns) / NANOSECONDS
-        recovered = self.alarm.recovered(utc_now(), silence)
+        silence_s = self._recovery.silence_s(self.alarm.standing, since_ns)
+        recovered = self.alarm.recovered(utc_now(), silence_s)
         if recovered is not None:
             case = self._case(self.roster.round, time.monotonic_ns())
             self._publisher.publish(case, recovered, "line")
