@@ -115,7 +115,7 @@ class MessageCounter:
         self._posted = count(1)
 
     def post_send(self, peer: int) -> None:
-        """Count a message to a rank; about 0.4 microseconds."""
+        """Count a message to a rank; about 0.5 microseconds."""
         if 0 <= peer < MOST_RANKS:
             number = next(self._sent.get(peer) or self._sent.setdefault(peer, count(1)))
             COUNTER.pack_into(self._page, 2 * peer * COUNTER.size, number)
