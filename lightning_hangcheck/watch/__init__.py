@@ -2,9 +2,9 @@
 
 From the top: `sidecar` (the program), `service` (its life), `loop` (read, look, judge, tell), with
 `schedule` (when to look), `lapses` (when nobody watched), `alarm` (what is worth telling),
-`shutdown` (what ends the judging), `ranks` (what is known of each), `pace` (whether they keep their
-own, told by `slow_telling`) and `other_nodes` (what those of the job's other nodes add). Outsiders
-start it (`starting`) and talk to it (`messages`).
+`recovery` (do they advance again), `shutdown` (what ends the judging), `ranks` (what is known of
+each), `pace` (whether they keep their own, told by `slow_telling`) and `other_nodes` (what those of
+the job's other nodes add). Outsiders start it (`starting`) and talk to it (`messages`).
 """
 
 __all__ = ["messages", "starting"]

@@ -310,8 +310,9 @@ class Watcher:
     def _notice_recovery(self, now_ns: int) -> None:
         if self.follows and not self._alone:
             return
-        alive, standing = self.roster.alive, self.alarm.standing
-        if self._recovery.has_come(standing, alive, self._nodes, now_ns):
+        here, standing = self.roster.ranks, self.alarm.standing
+        there = self._nodes.elsewhere(now_ns) if self._nodes is not None else None
+        if self._recovery.has_come(standing, here, there, now_ns):
             self._tell_recovery(self._recovery.since_ns)
 
     def _tell_recovery(self, since_ns: int) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
     from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
 SETTLED_NS = 3 * NANOSECONDS
@@ -36,26 +35,19 @@ class Recovery:
     def has_come(
         self,
         standing: Verdict | None,
-        alive: Sequence[WatchedRank],
-        nodes: AmongNodes | None,
+        here: Mapping[int, WatchedRank],
+        elsewhere: Mapping[int, int] | None,
         now_ns: int,
     ) -> bool:
         """Wait a little after the first progress: it may be that of ranks that are asked to end.
 
         Args:
             standing: The verdict that stands.
-            alive: Ranks of this node.
-            nodes: The job's other nodes, where there are any.
+            here: Ranks of this node, those whose process is gone included.
+            elsewhere: When ranks of other nodes advanced last; None for a job of one node.
             now_ns: Present time.
         """
-        culprits = standing.culprits if standing is not None else ()
-        advanced = self._advanced(culprits, alive)
-        if nodes is not None:
-            there = nodes.elsewhere(now_ns)
-            advanced += [there[rank] > self._raised_ns for rank in culprits if rank in there]
-            # of ranks that nobody sees tell those that waited for them
-            advanced = advanced or self._advanced(standing.victims if standing else (), alive)
-        if not advanced or not all(advanced):
+        if not advanced(standing, self._raised_ns, here, elsewhere):
             self.since_ns = 0
             return False
         self.since_ns = self.since_ns or now_ns
@@ -66,6 +58,28 @@ class Recovery:
         before_s = standing.stalled_for_s if standing is not None else 0.0
         return before_s + (since_ns - self._raised_ns) / NANOSECONDS
 
-    def _advanced(self, ranks: Sequence[int], alive: Sequence[WatchedRank]) -> list[bool]:
-        there = (one for one in alive if one.found.rank in ranks)
-        return [one.progress.last_progress_ns > self._raised_ns for one in there]
+
+def advanced(
+    standing: Verdict | None,
+    raised_ns: int,
+    here: Mapping[int, WatchedRank],
+    elsewhere: Mapping[int, int] | None,
+) -> bool:
+    """Whether all culprits that are left have advanced since a verdict was raised.
+
+    Where none of them is seen anywhere, as their node is silent: whether those have that waited for
+    them here.
+
+    Args:
+        standing: The verdict, None where none stands.
+        raised_ns: When that was.
+        here: Ranks of this node, those whose process is gone included.
+        elsewhere: When ranks of other nodes advanced last; None for a job of one node.
+    """
+    alive = {rank: one for rank, one in here.items() if one.process_exit is None}
+    seen = dict(elsewhere or {}) | {r: one.progress.last_progress_ns for r, one in alive.items()}
+    culprits = standing.culprits if standing is not None else ()
+    asked = [rank for rank in culprits if rank in seen]
+    if standing is not None and elsewhere is not None and not here.keys() & culprits and not asked:
+        asked = [rank for rank in standing.victims if rank in alive]
+    return bool(asked) and all(seen[rank] > raised_ns for rank in asked)
