@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.nodes.sealed_place import LEAST_SECRET
 from lightning_hangcheck.settings import (
+    LEAST_SECRET,
     MAY_BE_OFF,
     OFF,
     PREFIX,

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import Holder, ProcessLook
 from lightning_hangcheck.reading.waits.free_threads import free_threads
+from lightning_hangcheck.reading.waits.kernel_targets import steady_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,6 +75,22 @@ class JobProcesses(Struct, frozen=True):
         for holder in target.holders:
             look = self.looks.get(process_of(host, holder))
             yield from free_threads(look) if look is not None else ()
+
+    def threads_along(self, host: str, targets: Iterable[WaitTarget]) -> Iterator[FreeThread]:
+        """Yield those of all processes that a wait leads through, from one to the next.
+
+        Args:
+            host: Of whoever waits.
+            targets: What for.
+        """
+        pending = [(host, target) for target in targets]
+        met: set[Process] = set()
+        for where, target in pending:
+            yield from self.threads_that_could_end(where, target)
+            new = {process_of(where, one) for one in target.holders} - met
+            met |= new
+            looks = [(process[0], self.looks[process]) for process in new if process in self.looks]
+            pending += [(there, one) for there, look in looks for one in steady_targets(look)]
 
     def _at(self, host: str) -> str:
         return f"@{host}" if self.several_hosts and host else ""

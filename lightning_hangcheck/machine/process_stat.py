@@ -30,6 +30,7 @@ class StatLine(NamedTuple):
             thread's file), at the kernel's tick.
         started_ticks: Field 22, clock ticks between boot and the start of the process.
         rss_bytes: Field 24.
+        caught_signals: Field 34, a bit for each signal up to 31 that it has a handler for.
         exit_status: Field 52: of a zombie its wait status, 0 where ptrace access is refused; of a
             living process it means nothing.
     """
@@ -40,6 +41,7 @@ class StatLine(NamedTuple):
     cpu_s: float
     started_ticks: int
     rss_bytes: int
+    caught_signals: int
     exit_status: int
 
 
@@ -58,6 +60,7 @@ def parse_stat(line: bytes) -> StatLine:
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
         started_ticks=int(fields[19]),
         rss_bytes=int(fields[21]) * PAGE_BYTES,
+        caught_signals=int(fields[31]),
         exit_status=int(fields[49]),
     )
 

@@ -264,6 +264,8 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         exit_code: Of one that failed and whose parent has not asked for it yet, as subprocess gives
             it (negative: killed by that signal). None for all else, and where it is not shown.
         memory: Of the tightest limit that holds for it, None where that cannot be read.
+        catches_timers: It has a handler for the signals of interval timers (``signal.alarm``). No
+            file of the kernel shows whether one runs: it may wake the main thread at any time.
         threads: Main thread first; at most 256, the rest counted in ``threads_left_out``.
     """
 
@@ -276,6 +278,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     major_faults: int = 0
     exit_code: int | None = None
     memory: MemoryUse | None = None
+    catches_timers: bool = False
     read_bytes: int | None = None
     written_bytes: int | None = None
     network_bytes: int | None = None

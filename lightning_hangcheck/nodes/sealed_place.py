@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.meeting_place import ClosablePlace
 
 SEAL_BYTES = 32
-LEAST_SECRET = 16
-"""Characters: `openssl rand -hex 16` has twice as many."""
 
 
 class SealedPlace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,6 +41,7 @@ class _Call(NamedTuple):
 
 
 NO_CALL = _Call(None, ())
+OF_TIMERS = sum(1 << (number - 1) for number in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
 NOT_COUNTED = Refusal("the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
 
 
@@ -131,6 +133,7 @@ def _process_state(
         major_faults=line.major_faults,
         exit_code=_failure(line),
         memory=memory_use(pid),
+        catches_timers=bool(line.caught_signals & OF_TIMERS),
         read_bytes=read_bytes,
         written_bytes=written_bytes,
         threads=tuple(threads),

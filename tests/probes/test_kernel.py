@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,6 +90,18 @@ def test_a_busy_loop_is_running_and_in_no_call(program: StartProgram) -> None:
     state = until(lambda: (s := look(running.pid)).state == "R" and s, "it to run")
     assert state.threads[0].syscall is None
     assert state.threads[0].wchan == ""
+
+
+def test_a_handler_for_a_timer_s_signal_is_told(program: StartProgram) -> None:
+    before = signal.signal(signal.SIGVTALRM, lambda *_: None)
+    try:
+        own, _ = kernel_state(os.getpid(), None, 1.0)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    other, _ = kernel_state(program("sleeping.py").pid, None, 1.0)
+    assert own is not None
+    assert other is not None
+    assert (own.catches_timers, other.catches_timers) == (True, False)
 
 
 def test_the_turns_of_the_main_thread_are_counted_and_of_no_other(program: StartProgram) -> None:

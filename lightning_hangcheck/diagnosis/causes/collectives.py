@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
-from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
+from lightning_hangcheck.diagnosis.rules.who_ends import helpers_end, who_ends
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
 from lightning_hangcheck.model.verdict import EvidenceItem
@@ -83,10 +83,16 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
 
 
 def _ended_by(situation: Situation, divergence: Divergence) -> EndedBy:
-    """Say who could end it: nobody, by the record, unless a device that is asked may still work."""
-    pending = (one.reading for one in divergence.pending_collectives)
+    """Say who could end it: nobody, by the record.
+
+    Unless a device that is asked may still work, or a thread of a rank comes to it beside the main
+    one.
+    """
+    pending = [one.reading for one in divergence.pending_collectives]
     if kept := [reading for reading in pending if reading.kept_by_message]:
         return who_ends(situation, kept)
+    if (by_helper := helpers_end(situation.job, pending)) is not None:
+        return by_helper
     return "nobody" if divergence.proven else "inside"
 
 

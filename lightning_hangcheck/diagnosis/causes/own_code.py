@@ -17,6 +17,7 @@ from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.place import users_place
+from lightning_hangcheck.reading.waits.free_threads import free_threads
 from lightning_hangcheck.reading.waits.kernel_targets import in_words, pids_here
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.wording import (
@@ -170,7 +171,8 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
             others = [one for one in target.holders if one.pid != reading.view.pid]
             if others:
                 return "child", f", reading what {process_name(others[0])} does not write"
-            if target.holders:
+            own = reading.view.own_process
+            if target.holders and own is not None and free_threads(own):
                 return None, ", reading from a pipe what no thread of its own has written"
             return "input", f", reading input from {target.name} that nobody gives it"
         if target.kind == "shared" and target.holders:

@@ -91,9 +91,8 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def _may_be_helped(self, reading: RankReading) -> bool:
         """Whether a free thread, be it of its own process, may end what a rank waits for."""
-        processes, host = self.job.processes, reading.view.host
-        free = (processes.threads_that_could_end(host, one) for one in reading.targets)
-        return any(True for threads in free for _ in threads)
+        along = self.job.processes.threads_along(reading.view.host, reading.own_targets)
+        return any(True for _ in along)
 
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks that wait for each other with this one; see `WaitGraph.cycle`."""

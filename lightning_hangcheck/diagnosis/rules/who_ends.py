@@ -12,6 +12,7 @@ from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
 from lightning_hangcheck.diagnosis.job_processes import process_of
 from lightning_hangcheck.reading.activity.process_activity import gpu_works
 from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
+from lightning_hangcheck.reading.waits.free_threads import free_threads
 from lightning_hangcheck.reading.waits.kernel_targets import (
     in_own_memory,
     limited,
@@ -52,6 +53,31 @@ def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
     if any(_nobody_can(situation, one) for one in culprits):
         return "nobody"
     return _most_patient(_of_rank(situation.job, one) for one in culprits)
+
+
+def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | None:
+    """Say who could end a wait in collectives that helper threads of the ranks make.
+
+    An asynchronous save meets in a group of its own while the main threads go on. So where one rank
+    waits in such a thread, a thread of another that still writes, or sleeps, may come to it.
+
+    Args:
+        job: All ranks.
+        waiting: Those that wait.
+
+    Returns:
+        None where no helper thread waits, or none is free.
+    """
+    if all(one.rank_activity.stuck is None for one in waiting):
+        return None
+    ends = [
+        walk.of_thread(one.view.host, thread)
+        for one in waiting
+        if one.view.own_process is not None
+        for walk in [_Walk(job, one)]
+        for thread in free_threads(one.view.own_process)
+    ]
+    return _most_patient(ends) if ends else None
 
 
 def computation(reading: RankReading) -> EndedBy:
@@ -179,11 +205,16 @@ class _Walk:
         for thread in self._processes.threads_that_could_end(host, target):
             if thread.state.tid not in self._threads:
                 self._threads.add(thread.state.tid)
-                ends.append(self._of_thread(host, thread))
+                ends.append(self.of_thread(host, thread))
         return _most_patient(ends)
 
-    def _of_thread(self, host: str, thread: FreeThread) -> EndedBy:
-        """Say who could end what a free thread does, of a process that others wait for."""
+    def of_thread(self, host: str, thread: FreeThread) -> EndedBy:
+        """Say who could end what a free thread does, of a process that others wait for.
+
+        Args:
+            host: Of the process.
+            thread: Of it.
+        """
         state = thread.state
         if state.state == "R":
             return "unknown_pace"

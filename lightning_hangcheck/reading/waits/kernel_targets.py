@@ -74,12 +74,18 @@ def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at what only the process itself can change.
 
     That is a word of its memory, or an event loop that waits for nothing but to be woken by its
-    own process.
+    own process. A handler of a timer's signal runs in the main thread, and may do either.
     """
-    return any(
+    return not catches_timers(look) and any(
         _waits_for(state, "futex") or (stack is not None and wakes_itself(stack, state))
         for state, stack in _ends(look)
     )
+
+
+def catches_timers(look: ProcessLook) -> bool:
+    """Whether a timer of the process's own may end its main thread's wait, by its newest sample."""
+    kernels = [one.kernel for one in look.samples if one.kernel is not None]
+    return bool(kernels) and kernels[-1].catches_timers
 
 
 def _ends(look: ProcessLook) -> Iterator[tuple[ThreadState, ThreadStack | None]]:

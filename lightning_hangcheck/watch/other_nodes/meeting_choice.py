@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.exchange import FIRST
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.sealed_place import LEAST_SECRET, SealedPlace
+from lightning_hangcheck.nodes.sealed_place import SealedPlace
 from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.rundir.layout import NODES_FOLDER
-from lightning_hangcheck.settings import SHARED_BY_NODES
+from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodePlace

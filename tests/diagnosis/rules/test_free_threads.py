@@ -5,7 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import FUTEX, IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, job, rank, user, waiting_for
+from cases import (
+    FUTEX,
+    IN_ALL_REDUCE,
+    IN_BARRIER,
+    IN_LOAD,
+    MAIN,
+    SITE,
+    STDLIB,
+    job,
+    look,
+    rank,
+    torch,
+    user,
+    waiting_for,
+)
+from flights import flying
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
@@ -16,6 +31,9 @@ if TYPE_CHECKING:
 
 SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 ACCEPT = WaitTarget(call="accept4", kind="socket", name="127.0.0.1:80")
+MAIN_JOINS = (MAIN, user("finish", 20))
+JOIN = Frame("Thread.join", f"{STDLIB}/threading.py", 1119)
+IN_SAVE = (user("save", 31), torch("all_reduce"))
 ANSWER = (user("serve", 12), user("answer", 7))
 
 
@@ -81,6 +99,25 @@ def test_so_may_one_of_its_own_process_at_a_pipe_of_its_own() -> None:
     verdict = judge(job(rank(0, IN_BARRIER), beside(reads)))
     assert verdict.verdict == "suspect"
     assert "what no thread of its own has written" in verdict.summary
+
+
+def test_a_thread_that_empties_the_pipe_of_a_child_may_end_it() -> None:
+    full = waiting_for("pipe", "write", "pipe:[9]", 100)
+    child = look((user("shout", 3),), pid=700, role="child", **full)
+    awaits = waiting_for("process", "wait4", "700", 700)
+    waits = rank(0, IN_LOAD, silent=20.0, children=(child,), **awaits)
+    assert judge(job(waits, rank(1, IN_BARRIER))).verdict == "hang"
+    assert judge(job(beside(waits), rank(1, IN_BARRIER))).verdict == "suspect"
+
+
+def test_a_collective_in_a_helper_thread_may_be_met_by_another_one() -> None:
+    """An asynchronous save: its threads meet beside the main ones."""
+    saves = rank(0, (*MAIN_JOINS, JOIN), silent=20.0)
+    saves = beside(saves, IN_SAVE, waits_for=())
+    for in_helper, kind in ((saves, "suspect"), (rank(0, IN_SAVE, silent=20.0), "hang")):
+        first = flying(in_helper, "all_reduce 1", group="1", ranks=(0, 1))
+        other = flying(beside(rank(1, IN_BARRIER, silent=20.0)), "barrier", ranks=(0, 1))
+        assert judge(job(first, other)).verdict == kind
 
 
 def test_one_that_ticks_beside_did_not_answer_when_it_woke() -> None:

@@ -20,7 +20,7 @@ from lightning_hangcheck.probes.proc.files import read_stat
 # fields 3 to 52 of a process that was killed by SIGKILL (exit status 9)
 FIELDS = (
     "Z 55 55 57 0 -1 4194304 1931 0 1 0 130 27 0 0 20 0 2 0 111803 93368320 3305 "
-    "18446744073709551615 1 2 3 0 0 0 0 16781318 0 0 0 0 17 0 0 0 0 0 0 4 5 6 7 8 9 10 9"
+    "18446744073709551615 1 2 3 0 0 0 0 16781318 8194 0 0 0 17 0 0 0 0 0 0 4 5 6 7 8 9 10 9"
 )
 
 
@@ -34,6 +34,7 @@ def test_any_process_name_leaves_the_fields_behind_it_whole(name: str) -> None:
         cpu_s=157 / TICKS_PER_SECOND,
         started_ticks=111803,
         rss_bytes=3305 * PAGE_BYTES,
+        caught_signals=8194,
         exit_status=9,
     )
 

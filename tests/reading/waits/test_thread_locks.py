@@ -61,6 +61,24 @@ def test_threads_that_all_stand_in_locks_are_proven() -> None:
     assert Edge("rank:1", "rank:1", "for a lock of its own threads") in verdict.wait_for
 
 
+def test_a_timer_s_signal_may_wake_the_main_thread() -> None:
+    """``signal.alarm`` shows in no file of the kernel, only that somebody has a handler for it."""
+    dead = with_threads(rank(1, IN_LOAD, silent=200.0), LOCKED, PARKED)
+    (own,) = dead.processes
+    samples = tuple(
+        msgspec.structs.replace(
+            one, kernel=msgspec.structs.replace(one.kernel, catches_timers=True)
+        )
+        for one in own.samples
+        if one.kernel is not None
+    )
+    alarmed = msgspec.structs.replace(
+        dead, processes=(msgspec.structs.replace(own, samples=samples),)
+    )
+    assert told(job(WAITS, dead))[0] == "hang"
+    assert told(job(WAITS, alarmed))[0] == "suspect"
+
+
 def test_a_thread_that_waits_for_news_itself_releases_nothing() -> None:
     """Whoever could bring it waits for the lock."""
     feeds_nobody = with_threads(rank(1, IN_LOAD, silent=11.0), LOCKED, QUEUED)
