@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.job_processes import JobProcesses, job_processes, process_of
+from lightning_hangcheck.diagnosis.job_processes import (
+    JobProcesses,
+    job_processes,
+    process_of,
+    works_outside,
+)
+from lightning_hangcheck.diagnosis.views_of_ranks import (
+    told_by_others,
+    views_of_others,
+    views_of_ranks,
+)
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
 from lightning_hangcheck.reading.activity.rank_activity import (
     ProcessActivity,
     RankActivity,
+    has_left,
     read_process_activity,
     read_rank_activity,
 )
@@ -31,14 +42,14 @@ from lightning_hangcheck.reading.records.started_operations import (
     asked_end,
     device_message,
 )
-from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children, works
+from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children
 from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_own_process
-from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from lightning_hangcheck.diagnosis.job_processes import Process
+    from lightning_hangcheck.model.case import Alike, RankName
     from lightning_hangcheck.model.evidence import Holder
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.reading.activity.rank_activity import Activity
@@ -71,7 +82,7 @@ class WorkerReading(Struct, frozen=True, kw_only=True):
         return self.wait is not None and self.wait.kind == "index_queue"
 
 
-class RankReading(Struct, frozen=True, kw_only=True):
+class RankReading(Struct, frozen=True, kw_only=True, gc=False):
     """One rank, read.
 
     Attributes:
@@ -84,6 +95,8 @@ class RankReading(Struct, frozen=True, kw_only=True):
             thread waits for other threads or for a child, what these wait for.
         own_targets: The same of its own process: the child itself.
         child: The child in which its wait ends, if any.
+        told_by: The rank whose evidence this is, where another stands for it: what is that rank's
+            alone (process ids, figures) is not its own.
     """
 
     view: RankView
@@ -95,6 +108,7 @@ class RankReading(Struct, frozen=True, kw_only=True):
     targets: tuple[WaitTarget, ...] = ()
     own_targets: tuple[WaitTarget, ...] = ()
     child: ProcessLook | None = None
+    told_by: int | None = None
 
     @property
     def waiter(self) -> str:
@@ -225,39 +239,54 @@ class JobReading(Struct, frozen=True, kw_only=True):
 
     def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
         """Return the ranks that stand in a wait of these kinds."""
+        seen = ((reading, reading.rank_activity) for reading in self.ranks.values())
         return tuple(
             reading
-            for reading in self.ranks.values()
-            if reading.activity == "waiting" and reading.wait_kind in kinds
+            for reading, found in seen
+            if found.activity == "waiting" and found.wait is not None and found.wait.kind in kinds
         )
 
 
 def read_job(case: Case) -> JobReading:
     """Read a case."""
-    views: dict[int, RankView] = {}
-    gaps: list[Gap] = []
-    for view in case.ranks:
-        if view.rank in views or view.rank < 0:
-            gaps.append(_doubled(view))
-        else:
-            views[view.rank] = view
-    unheard = {rank for rank, view in views.items() if view.unheard_for_s}
-    absent = (rank for rank in range(case.run.world_size) if rank not in views or rank in unheard)
+    views, gaps = views_of_ranks(case.ranks)
     processes = job_processes(views.values())
     known = processes.looks.keys()
-    ranks = {
-        rank: _in_operation(_read_rank(views[rank], known, case.taken_ns), case)
+    every = {**views_of_others(views, case.alike), **views}
+    read = {
+        rank: _in_operation(_read_rank(views[rank], known, case.taken_ns), case, every)
         for rank in sorted(views)
     }
-    if 0 in ranks:
-        ranks[0] = _as_store_keeper(ranks[0], ranks)
+    if 0 in read:
+        read[0] = _as_store_keeper(read[0], read)
+    read = {rank: _beside(_circling_with(one, read), case) for rank, one in read.items()}
+    ranks = _with_those_alike(read, case.alike) if case.alike else read
+    seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
+    absent = (rank for rank in range(case.run.world_size) if rank not in seen)
     return JobReading(
         case=case,
-        ranks={rank: _beside(_circling_with(one, ranks), case) for rank, one in ranks.items()},
+        ranks=ranks,
         elsewhere=tuple(islice(absent, MOST_LISTED)),
-        gaps=tuple(gaps),
+        gaps=gaps,
         processes=processes,
     )
+
+
+def _with_those_alike(
+    read: Mapping[int, RankReading], alike: Iterable[Alike]
+) -> dict[int, RankReading]:
+    """Read the ranks that are told by one of them as that one, each under its own name."""
+    found = dict(read)
+    for told_by, name in told_by_others(alike, read):
+        found[name.rank] = _as_rank(read[told_by], name)
+    return {rank: found[rank] for rank in sorted(found)}
+
+
+def _as_rank(reading: RankReading, name: RankName) -> RankReading:
+    view = replace(
+        reading.view, rank=name.rank, local_rank=name.local_rank, host=name.host, pid=name.pid
+    )
+    return replace(reading, view=view, told_by=reading.rank)
 
 
 def _read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
@@ -270,10 +299,11 @@ def _read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankR
         known: Processes of the job: whether these work, their own samples tell.
         now_ns: When the case was taken, as `Case` has it.
     """
-    found, targets = read_rank_activity(view), _targets_of_rank(view)
+    found, own = read_rank_activity(view), view.own_process
+    targets = steady_targets(own) if own is not None else ()
     child, at_end = through_children(view, targets)
     idle = found.activity == "idle"
-    if (idle and _works_outside(view, targets, known)) or _has_left(view, found, now_ns):
+    if (idle and works_outside(view, targets, known)) or has_left(view, found, now_ns):
         found = replace(found, activity="moving")
     return RankReading(
         view=view,
@@ -334,13 +364,13 @@ def _functions(reading: RankReading) -> list[tuple[str, str]]:
     return [(frame.function, frame.file) for frame in reading.frames]
 
 
-def _in_operation(reading: RankReading, case: Case) -> RankReading:
+def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
     """Read a rank that waits, without a frame of torch, for an operation that it started before."""
     if reading.activity not in ("idle", "busy") or reading.wait is not None:
         return reading
-    wait = asked_end(case, reading.view, reading.frames)
+    wait = asked_end(case.code, every, reading.view, reading.frames)
     if wait is None and reading.activity == "busy":
-        wait = device_message(case, reading.view)
+        wait = device_message(every, reading.view)
     if wait is None:
         return reading
     activity = replace(reading.rank_activity, activity="waiting", wait=wait)
@@ -351,27 +381,6 @@ def _silence_s(view: RankView, found: RankActivity) -> float:
     if found.livelocked:
         return view.nothing_new_for_s
     return view.idle_for_s if found.activity == "idle" else view.silent_for_s
-
-
-def _targets_of_rank(view: RankView) -> tuple[WaitTarget, ...]:
-    own = view.own_process
-    return steady_targets(own) if own is not None else ()
-
-
-def _has_left(view: RankView, found: RankActivity, now_ns: int) -> bool:
-    """Whether a rank that was seen to wait advanced since then, by what it told itself."""
-    own = view.own_process
-    if own is None or not own.samples or found.activity not in ("idle", "busy", "waiting"):
-        return False
-    return view.silent_for_s * NANOSECONDS < now_ns - own.samples[-1].taken_ns
-
-
-def _works_outside(
-    view: RankView, targets: Iterable[WaitTarget], known: Collection[Process]
-) -> bool:
-    own, holders = view.own_process, (one for target in targets for one in target.holders)
-    outside = (one for one in holders if process_of(view.host, one) not in known)
-    return own is not None and any(works(own, holder) for holder in outside)
 
 
 def _read_worker(look: ProcessLook, *, of_livelocked: bool) -> WorkerReading:
@@ -386,14 +395,4 @@ def _read_worker(look: ProcessLook, *, of_livelocked: bool) -> WorkerReading:
         place=users_place(frames),
         wait=find_wait(frames),
         targets=steady_targets(look) if activity.activity == "idle" else (),
-    )
-
-
-def _doubled(view: RankView) -> Gap:
-    return Gap(
-        kind="rank",
-        what=f"process {view.pid}",
-        rank=view.rank if view.rank >= 0 else None,
-        why=f"it says that it is rank {view.rank}, which another process is, or which cannot be; "
-        "its evidence was left out",
     )

@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import Holder, ProcessLook
 from lightning_hangcheck.reading.waits.free_threads import free_threads
-from lightning_hangcheck.reading.waits.kernel_targets import steady_targets
+from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, works
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import WaitTarget
@@ -118,3 +118,18 @@ def job_processes(views: Iterable[RankView]) -> JobProcesses:
                 nodes[view.host, look.pid] = f"worker:{view.rank}/{look.index}"
     hosts = {view.host for view in every if view.host}
     return JobProcesses(ranks, nodes, looks, len(hosts) > 1)
+
+
+def works_outside(
+    view: RankView, targets: Iterable[WaitTarget], known: Collection[Process]
+) -> bool:
+    """Whether a process outside the job works for what a rank waits for.
+
+    Args:
+        view: The rank.
+        targets: What it waits for.
+        known: Processes of the job: whether these work, their own samples tell.
+    """
+    own, holders = view.own_process, (one for target in targets for one in target.holders)
+    outside = (one for one in holders if process_of(view.host, one) not in known)
+    return own is not None and any(works(own, holder) for holder in outside)

@@ -12,6 +12,7 @@ from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_en
 from lightning_hangcheck.diagnosis.process_exit import failed, left_well
 from lightning_hangcheck.diagnosis.rounds import earlier_rounds
 from lightning_hangcheck.diagnosis.rules.engine import Conclusion, conclude
+from lightning_hangcheck.diagnosis.verdict.bounds import bounded
 from lightning_hangcheck.diagnosis.verdict.facts import facts_about, waits
 from lightning_hangcheck.diagnosis.verdict.lost_progress import lost_progress
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
@@ -60,7 +61,7 @@ def judge(case: Case) -> Verdict:
     paced = finding is not None and finding.ended_by == "pace"
     stalled = finding is not None and conclusion.kind != "crashed" and not paced
     confidence = finding.confidence if finding is not None else 0.0
-    return Verdict(
+    verdict = Verdict(
         verdict=conclusion.kind,
         run_id=case.run.run_id,
         command=case.run.command,
@@ -84,6 +85,7 @@ def judge(case: Case) -> Verdict:
         stack_groups=groups,
         collectives=collectives(job, conclusion.divergence) if finding is not None else (),
     )
+    return bounded(verdict)
 
 
 def _later_s(case: Case) -> float:
@@ -96,12 +98,10 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
     if finding is None:
         return ()
     if conclusion.kind == "crashed":
-        ranks = conclusion.job.ranks.items()
-        return tuple(
-            rank for rank, one in ranks if rank not in finding.culprits and failed(one.view)
-        )
-    waiting = sorted({*conclusion.graph.waiters, *finding.left_standing})
-    return tuple(rank for rank in waiting if rank not in finding.culprits)
+        ranks, blamed = conclusion.job.ranks.items(), set(finding.culprits)
+        return tuple(rank for rank, one in ranks if rank not in blamed and failed(one.view))
+    waiting = {*conclusion.graph.waiters, *finding.left_standing}
+    return tuple(sorted(waiting.difference(finding.culprits)))
 
 
 def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:

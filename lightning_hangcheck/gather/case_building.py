@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.model.case import Alike, CodeNote
 
 ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
 
@@ -29,6 +29,7 @@ def build_case(
     ended: bool = False,
     exit_code: int | None = None,
     code: tuple[CodeNote, ...] = (),
+    alike: tuple[Alike, ...] = (),
 ) -> Case:
     """Join what was seen of one node into the case that is judged and saved.
 
@@ -46,10 +47,12 @@ def build_case(
         ended: The launched command has ended.
         exit_code: Its exit code, where we are its parent.
         code: What the source says around the lines on which ranks stand.
+        alike: For whom some of the ranks stand, too.
     """
     seen = {view.rank: view for view in ranks}
-    facts = replace(run, world_size=max(run.world_size, len(seen)))
-    unseen = set(range(facts.world_size)) - set(seen)
+    known = {*seen, *(rank for one in alike for rank in parse_ranks(one.ranks))}
+    facts = replace(run, world_size=max(run.world_size, len(known)))
+    unseen = set(range(facts.world_size)) - known
     joined = list(seen.values())
     told = list(gaps)
     if unseen and _all_ranks_belong_here(facts):
@@ -67,6 +70,7 @@ def build_case(
         ended=ended,
         exit_code=exit_code,
         code=code,
+        alike=alike,
     )
 
 

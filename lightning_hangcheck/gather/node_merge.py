@@ -54,6 +54,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         taken_ns=newest.taken_ns,
         ended=all(case.ended for case in cases),
         exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
+        alike=tuple(one for case in cases for one in case.alike),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from lightning_hangcheck.model.verdict import StackGroup
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +29,7 @@ def group_stacks(case: Case) -> tuple[tuple[StackGroup, ...], Mapping[int, int]]
         The groups, largest first, numbered from 0; and each rank's group, where its stack is known.
     """
     members: dict[tuple[Grouped, Frames], list[int]] = {}
+    alike = {one.rank: parse_ranks(one.ranks) for one in case.alike}
     seen: set[int] = set()
     for view in case.ranks:
         if view.rank in seen:
@@ -38,7 +39,8 @@ def group_stacks(case: Case) -> tuple[tuple[StackGroup, ...], Mapping[int, int]]
             frames = latest_frames(look)
             if frames and look.role != "child":
                 process: Grouped = "rank" if look.role == "rank" else "worker"
-                members.setdefault((process, frames), []).append(view.rank)
+                standing = alike.get(view.rank, (view.rank,))
+                members.setdefault((process, frames), []).extend(standing)
     ordered = sorted(members.items(), key=_largest_first)
     groups = tuple(
         _group(number, process, ranks, frames)
@@ -75,4 +77,4 @@ def _largest_first(
     item: tuple[tuple[Grouped, Frames], list[int]],
 ) -> tuple[int, Grouped, int]:
     (process, _), ranks = item
-    return -len(ranks), process, ranks[0]
+    return -len(ranks), process, min(ranks)

@@ -222,7 +222,7 @@ class StepMark(Struct, frozen=True, array_like=True):
     ago_s: float
 
 
-class RankView(Struct, frozen=True, kw_only=True):
+class RankView(Struct, frozen=True, kw_only=True, gc=False):
     """One rank, seen from inside (its page) and outside (probes).
 
     Attributes:
@@ -278,6 +278,29 @@ class RankView(Struct, frozen=True, kw_only=True):
         return next((look for look in self.processes if look.role == "rank"), None)
 
 
+class RankName(Struct, frozen=True, array_like=True, gc=False):
+    """Which process a rank is."""
+
+    rank: int
+    local_rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+
+
+class Alike(Struct, frozen=True, kw_only=True):
+    """Ranks of a large job that stand alike: the view of one of them is told for all.
+
+    Attributes:
+        rank: The one that has a view among the case's ranks.
+        ranks: All of them, it included, as ranges.
+        names: Which processes they are, as far as that was told; the first few are.
+    """
+
+    rank: int
+    ranks: str
+    names: tuple[RankName, ...] = ()
+
+
 class Case(Struct, frozen=True, kw_only=True):
     """Evidence of all ranks at one moment, as saved in ``evidence/<n>/case.json``.
 
@@ -290,6 +313,7 @@ class Case(Struct, frozen=True, kw_only=True):
         asked_end: Of a case that has ended: who asked for it; None where nobody did.
         aftermath: Of the case of a hang: what happened while it stood; None as long as nothing did.
         slowness: Of ranks that advance, those far below their own pace; None where none is.
+        alike: Of a job of thousands of ranks: for whom the views of some of its ranks stand, too.
     """
 
     schema_version: int = 1
@@ -306,3 +330,4 @@ class Case(Struct, frozen=True, kw_only=True):
     asked_end: AskedEnd | None = None
     aftermath: Aftermath | None = None
     slowness: Slowness | None = None
+    alike: tuple[Alike, ...] = ()

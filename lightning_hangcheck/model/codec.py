@@ -16,6 +16,16 @@ def encode(fact: msgspec.Struct) -> bytes:
     return msgspec.json.encode(fact)
 
 
+MOST_INDENTED = 256_000
+"""Bytes above which a verdict is written without indentation."""
+
+
+def encode_for_file(fact: msgspec.Struct) -> bytes:
+    """Encode a fact as indented JSON, or as one line of it where that would be too long a file."""
+    indented = encode_pretty(fact)
+    return indented if len(indented) <= MOST_INDENTED else visible_json(encode(fact)) + b"\n"
+
+
 def encode_pretty(fact: msgspec.Struct) -> bytes:
     """Encode a fact as indented JSON that ends in a newline, for people to open or print."""
     return visible_json(msgspec.json.format(msgspec.json.encode(fact), indent=2)) + b"\n"

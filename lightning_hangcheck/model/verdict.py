@@ -18,6 +18,9 @@ Timestamp = Annotated[
 ]
 State = Literal["running", "waiting", "stalled", "stopped", "gone", "missing", "unseen"]
 
+MOST_LISTED = 1_024
+"""Ranks of any list of a verdict; where there are more, a gap counts them."""
+
 
 class EvidenceItem(Struct, frozen=True):
     """One fact that the verdict rests on."""
@@ -34,7 +37,7 @@ class Remedy(Struct, frozen=True):
     see: str
 
 
-class Edge(Struct, frozen=True):
+class Edge(Struct, frozen=True, gc=False):
     """One arrow of the wait-for graph.
 
     Nodes: ``rank:3``, ``worker:3/0``, ``pid:123``, ``file:PATH``, ``host:ADDR:PORT``, ``key:NAME``.

@@ -7,39 +7,55 @@ a clock of its own.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.gather.rank_set import RankSet, joined, size
+from lightning_hangcheck.model.beat import CheckpointMark
 from lightning_hangcheck.model.case import CodeNote, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Gap, ProcessLook, Sample, ThreadStack
-from lightning_hangcheck.nodes.stack_tree import Frames, StackTree, StackTreeBuilder
+from lightning_hangcheck.nodes.folding import (
+    FOLDED_ABOVE,
+    FoldedRanks,
+    RankDigest,
+    bounded,
+    brief,
+    folded,
+    together,
+    told_ranks,
+    within,
+    without_evidence,
+)
+from lightning_hangcheck.nodes.stack_tree import Frames, StackTree, StackTreeBuilder, pruned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
+
+    Renumbered = Sequence[int] | Mapping[int, int]
 
 TAKEN_NS = 1 << 60
 """36 years: neither before nor after it a time of a running machine comes near 0, which says that
 there is no such time."""
 CALM_BELOW_S = 1.5
 """Silence below which a rank tells no stacks and no collectives: a look comes at 2 s."""
+MOST_GAPS = 64
+MOST_CODE = 1_024
+"""Gaps, and lines of code, that all nodes together tell of ranks that are folded."""
+TOO_LARGE = Gap("evidence of this node", None, "it is too large to be told", "other")
 
 
-class RankDigest(Struct, frozen=True, array_like=True):
-    """A rank as its node sees it.
+class Furthest(Struct, frozen=True, array_like=True):
+    """How far the ranks of a node have come."""
 
-    Attributes:
-        view: Without the frames of its stacks.
-        leaves: Of each stack, in the order of the view's processes, samples and threads, its last
-            node in the tree.
-    """
-
-    view: RankView
-    leaves: tuple[int, ...] = ()
+    step: int | None = None
+    checkpoint: CheckpointMark | None = None
 
 
 class Network(Struct, frozen=True):
@@ -68,6 +84,8 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         wall_clock_s: Of the node, when it told this; 0 where it does not tell.
         first_word_s: Its clock less the first node's, of the quickest word that it read of that
             one's: what the word took, and the clocks' difference.
+        folded: Ranks of this node that are told in the digest's folds.
+        furthest: Checkpoint and step of that of these which was furthest.
         code: What the source says around the lines on which ranks stand.
     """
 
@@ -79,6 +97,8 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     world_size: int = 0
     local_world_size: int | None = None
     ranks: tuple[RankDigest, ...] = ()
+    folded: RankSet = ()
+    furthest: Furthest | None = None
     gaps: tuple[Gap, ...] = ()
     addresses: tuple[str, ...] = ()
     reach: tuple[AddressReach, ...] = ()
@@ -87,16 +107,21 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: tuple[CodeNote, ...] = ()
 
 
-class NodeDigest(Struct, frozen=True, kw_only=True):
+class NodeDigest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One or several nodes, with one tree of stacks.
 
     Attributes:
         version: Of this form; another one is not read.
+        folds: Ranks of any of these nodes that stand alike.
+        gaps: Of the nodes whose ranks are folded, as is what follows.
     """
 
     version: int = 1
     nodes: tuple[NodeState, ...]
     tree: StackTree = StackTree()
+    folds: tuple[FoldedRanks, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    code: tuple[CodeNote, ...] = ()
 
 
 class NodeViews(Struct, frozen=True):
@@ -107,7 +132,14 @@ class NodeViews(Struct, frozen=True):
 
 
 def digest_of(
-    case: Case, node: int, stamp: int, *, ended: bool = False, network: Network = UNTOLD
+    case: Case,
+    node: int,
+    stamp: int,
+    *,
+    ended: bool = False,
+    network: Network = UNTOLD,
+    standings: Callable[[Sequence[RankView], int], Sequence[int]] | None = None,
+    folded_above: int = FOLDED_ABOVE,
 ) -> NodeDigest:
     """Fold the case of one node.
 
@@ -117,9 +149,12 @@ def digest_of(
         stamp: Another one each time.
         ended: As in `NodeState`.
         network: What the node knows of the network.
+        standings: Gives, by the views of a node's ranks and the time of its case, equal numbers to
+            those that stand alike, 0 to one that does not; without it, each is told by itself.
+        folded_above: Ranks of a job above which those are told as one.
     """
     builder = StackTreeBuilder()
-    views = [_brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
+    views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
     told = any(view.processes for view in views)
     state = NodeState(
         node=node,
@@ -134,35 +169,106 @@ def digest_of(
         reach=network.reach,
         code=case.code if told else (),
     )
-    return NodeDigest(nodes=(state,), tree=builder.tree())
+    digest = NodeDigest(nodes=(state,), tree=builder.tree())
+    if standings is None or case.run.world_size <= folded_above:
+        return digest
+    return _folded(digest, standings(views, case.taken_ns))
 
 
 def merge_digests(digests: Iterable[NodeDigest]) -> NodeDigest:
     """Join digests; of two states of a node the younger counts, of equally old ones the first."""
     builder = StackTreeBuilder()
-    states: dict[int, NodeState] = {}
-    for digest in digests:
-        here = builder.graft(digest.tree)
+    told, states = list(digests), dict[int, tuple[int, NodeState]]()
+    moved: list[Sequence[int]] = []
+    for at, digest in enumerate(told):
+        moved.append(builder.graft(digest.tree))
         for state in digest.nodes:
             known = states.get(state.node)
-            if known is None or state.age_s < known.age_s:
-                states[state.node] = _moved(state, here)
-    nodes = tuple(states[node] for node in sorted(states))
-    return NodeDigest(nodes=nodes, tree=builder.tree())
+            if known is None or state.age_s < known[1].age_s:
+                states[state.node] = at, state
+    taken: list[list[RankSet]] = [[] for _ in told]
+    for at, state in states.values():
+        taken[at].append(state.folded)
+    folds = [
+        replace(one, told=_moved(one.told, here))
+        for digest, here, ranks in zip(told, moved, taken, strict=True)
+        for one in folds_of(digest.folds, ranks)
+    ]
+    kept, lost = bounded(together(folds))
+    tree = builder.tree()
+    ordered = (states[node] for node in sorted(states))
+    nodes = tuple(_renumbered(state, moved[at]) for at, state in ordered)
+    if kept:
+        every = chain((one.told for one in kept), *(state.ranks for state in nodes))
+        tree, here = pruned(tree, chain.from_iterable(told.leaves for told in every))
+        kept = tuple(replace(one, told=_moved(one.told, here)) for one in kept)
+        nodes = tuple(_renumbered(state, here) for state in nodes)
+    return NodeDigest(
+        nodes=nodes,
+        tree=tree,
+        folds=kept,
+        gaps=_few(dict.fromkeys(gap for digest in told for gap in digest.gaps), lost),
+        code=tuple(dict.fromkeys(note for digest in told for note in digest.code))[:MOST_CODE],
+    )
 
 
-def without_evidence(digest: NodeDigest) -> NodeDigest:
+def folds_of(folds: Sequence[FoldedRanks], ranks: Sequence[RankSet]) -> Sequence[FoldedRanks]:
+    """Return what folds tell of the ranks of some nodes.
+
+    Args:
+        folds: Of a digest.
+        ranks: Those of the nodes that count; the others' are told elsewhere, or of nobody.
+    """
+    if sum(map(size, ranks)) == told_ranks(folds):
+        return folds
+    return within(folds, joined(ranks))
+
+
+def shortened(digest: NodeDigest) -> NodeDigest:
     """Return the digest without what looks brought, where it would be too large to be told."""
-    brief = [
+    told = [
         replace(
             state,
-            ranks=tuple(RankDigest(_brief(one.view)) for one in state.ranks),
+            ranks=tuple(RankDigest(brief(one.view)) for one in state.ranks),
             code=(),
-            gaps=(Gap("evidence of this node", None, "it is too large to be told", "other"),),
+            gaps=(TOO_LARGE,) if state.ranks else (),
         )
         for state in digest.nodes
     ]
-    return replace(digest, nodes=tuple(brief), tree=StackTree())
+    folds = together(map(without_evidence, digest.folds))
+    gaps = (TOO_LARGE,) if folds else ()
+    return replace(digest, nodes=tuple(told), tree=StackTree(), folds=folds, gaps=gaps, code=())
+
+
+def _folded(digest: NodeDigest, standings: Sequence[int]) -> NodeDigest:
+    """Fold the ranks of a digest of one node that have a standing."""
+    (state,) = digest.nodes
+    pairs = list(zip(state.ranks, standings, strict=True))
+    folds = together(folded(told, standing) for told, standing in pairs if standing)
+    own = replace(
+        state,
+        ranks=tuple(told for told, standing in pairs if not standing),
+        folded=joined(one.ranks for one in folds),
+        furthest=_furthest([told.view.beat for told in state.ranks if told.view.beat is not None]),
+        gaps=(),
+        code=(),
+    )
+    return replace(digest, nodes=(own,), folds=folds, gaps=state.gaps, code=state.code)
+
+
+def _furthest(beats: Sequence[Beat]) -> Furthest | None:
+    marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
+    steps = [beat.step for beat in beats if beat.step is not None]
+    mark = max(marks, key=lambda one: one.number, default=None)
+    return Furthest(max(steps, default=None), mark) if marks or steps else None
+
+
+def _few(gaps: Iterable[Gap], lost: int) -> tuple[Gap, ...]:
+    """Keep the first gaps of thousands of nodes, and say how many ranks lost their evidence."""
+    if lost:
+        why = "they stand in too many ways of their own for all of them to be told"
+        gaps = (Gap(f"evidence of {lost} ranks", None, why, "other"), *gaps)
+    return tuple(gaps)[:MOST_GAPS]
 
 
 def unfold(digest: NodeDigest, stacks: Sequence[Frames]) -> list[NodeViews]:
@@ -181,13 +287,25 @@ def unfold(digest: NodeDigest, stacks: Sequence[Frames]) -> list[NodeViews]:
     ]
 
 
-def _brief(view: RankView) -> RankView:
-    return replace(view, processes=(), flight=None)
+def unfold_folds(digest: NodeDigest, stacks: Sequence[Frames]) -> tuple[FoldedRanks, ...]:
+    """Give the ranks that stand for others their stacks back.
+
+    Raises:
+        ValueError: As for `unfold`.
+    """
+    return tuple(replace(one, told=RankDigest(_unfold(one.told, stacks))) for one in digest.folds)
 
 
-def _moved(state: NodeState, here: Sequence[int]) -> NodeState:
-    ranks = [RankDigest(one.view, tuple(here[leaf] for leaf in one.leaves)) for one in state.ranks]
-    return replace(state, ranks=tuple(ranks))
+def _moved(told: RankDigest, here: Renumbered) -> RankDigest:
+    return RankDigest(told.view, tuple(here[leaf] for leaf in told.leaves)) if told.leaves else told
+
+
+def _renumbered(state: NodeState, here: Renumbered) -> NodeState:
+    return (
+        replace(state, ranks=tuple(_moved(one, here) for one in state.ranks))
+        if state.ranks
+        else state
+    )
 
 
 def _fold(view: RankView, builder: StackTreeBuilder) -> RankDigest:

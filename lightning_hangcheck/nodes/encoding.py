@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from lightning_hangcheck.gather.rank_set import common, is_rank_set, joined, size
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.nodes.digest import NodeDigest, NodeState, NodeViews, unfold
+from lightning_hangcheck.nodes.digest import (
+    NodeDigest,
+    NodeState,
+    NodeViews,
+    unfold,
+    unfold_folds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.nodes.folding import FoldedRanks
 
 MARK = b"HCND"
 VERSION = 1
@@ -89,11 +97,11 @@ def unpack_word(data: bytes) -> FirstWord:
     return word
 
 
-def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews]]:
+def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks, ...]]:
     """Decode a digest, whoever wrote it.
 
     Returns:
-        The digest, and its nodes with the views of their ranks.
+        The digest, its nodes with the views of their ranks, and its folds with theirs.
 
     Raises:
         BadDigest: It is none, too large, of another version, or says what cannot be.
@@ -101,11 +109,12 @@ def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews]]:
     digest = _decoded(data, NodeDigest)
     _refuse_deep(digest)
     try:
-        nodes = unfold(digest, digest.tree.stacks(DEEPEST_STACK))
+        stacks = digest.tree.stacks(DEEPEST_STACK)
+        nodes, folds = unfold(digest, stacks), unfold_folds(digest, stacks)
     except ValueError as error:
         raise BadDigest(str(error)) from error
     _refuse_impossible(digest)
-    return digest, nodes
+    return digest, nodes, folds
 
 
 def _decoded(data: bytes, kind: type[Told]) -> Told:
@@ -149,6 +158,7 @@ def _refuse_deep(digest: NodeDigest) -> None:
 def _refuse_impossible(digest: NodeDigest) -> None:
     numbers = [state.node for state in digest.nodes]
     views = [one.view for state in digest.nodes for one in state.ranks]
+    views += [one.told.view for one in digest.folds]
     sizes = [state.world_size for state in digest.nodes]
     sizes += [state.local_world_size or 0 for state in digest.nodes]
     if len(set(numbers)) != len(numbers):
@@ -158,10 +168,23 @@ def _refuse_impossible(digest: NodeDigest) -> None:
     if any(not 0 <= size <= MOST_RANKS for size in sizes):
         raise BadDigest("it has a world size that cannot be")
     ages = [state.age_s for state in digest.nodes]
-    if not can_be_reckoned_with(digest.nodes) or any(
-        one < 0 for one in (*ages, *_durations(views))
-    ):
+    told = (digest.nodes, digest.folds, digest.gaps, digest.code)
+    if not can_be_reckoned_with(told) or any(one < 0 for one in (*ages, *_durations(views))):
         raise BadDigest("it has a duration that cannot be")
+    _refuse_odd_folds(digest)
+
+
+def _refuse_odd_folds(digest: NodeDigest) -> None:
+    """Sets of ranks that can be, and of nodes that are told of, however often each rank is told."""
+    of_nodes = [state.folded for state in digest.nodes]
+    of_folds = [one.ranks for one in digest.folds]
+    if not all(is_rank_set(one, MOST_RANKS) for one in (*of_nodes, *of_folds)):
+        raise BadDigest("it has a set of ranks that cannot be")
+    if not all(of_folds) or sum(map(size, of_folds)) > MOST_RANKS:
+        raise BadDigest("it tells of no ranks, or of more than can be")
+    told = joined(of_folds)
+    if common(told, joined(of_nodes)) != told:
+        raise BadDigest("it tells of ranks that no node has")
 
 
 def _durations(views: list[RankView]) -> Iterator[float]:

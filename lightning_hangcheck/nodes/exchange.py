@@ -19,13 +19,15 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.nodes.clocks import Quickest, clock_of
 from lightning_hangcheck.nodes.digest import (
     NodeDigest,
     NodeState,
+    folds_of,
     merge_digests,
-    without_evidence,
+    shortened,
 )
 from lightning_hangcheck.nodes.encoding import (
     MOST_PACKED,
@@ -35,12 +37,14 @@ from lightning_hangcheck.nodes.encoding import (
     unpack,
     unpack_word,
 )
+from lightning_hangcheck.nodes.folding import FoldedRanks, together
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from lightning_hangcheck.gather.rank_set import RankSet
     from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import MeetingPlace
@@ -67,12 +71,14 @@ class Heard(Struct, frozen=True):
         views: Of its ranks, times as `digest` tells them.
         heard_ns: When that was new, by our monotonic clock.
         source: The digest that it came in.
+        folds: Of that digest, the views of their ranks as in ``views``.
     """
 
     state: NodeState
     views: tuple[RankView, ...]
     heard_ns: int
     source: NodeDigest
+    folds: tuple[FoldedRanks, ...] = ()
 
 
 class Exchange:
@@ -130,7 +136,8 @@ class Exchange:
         if word is None or word.state is None:
             return None
         views = tuple(RankView(rank=rank) for rank in _few_ranks(word.ranks))
-        return Heard(word.state, views, self._word_ns, NodeDigest(nodes=()))
+        state = replace(word.state, ranks=(), folded=())
+        return Heard(state, views, self._word_ns, NodeDigest(nodes=()))
 
     @property
     def clocks(self) -> dict[int, NodeClock]:
@@ -237,7 +244,7 @@ class Exchange:
 
     def _take(self, child: int, data: bytes) -> None:
         try:
-            digest, nodes = unpack(data)
+            digest, nodes, folds = unpack(data)
         except BadDigest as error:
             log.once(f"digest {child}", f"what node {child} tells is not used: {error}")
             return
@@ -250,7 +257,7 @@ class Exchange:
             self._stamps[state.node] = state.stamp
             if before not in (None, state.stamp):
                 heard_ns = now_ns - int(state.age_s * NANOSECONDS)
-                self._heard[state.node] = Heard(state, told.views, heard_ns, digest)
+                self._heard[state.node] = Heard(state, told.views, heard_ns, digest, folds)
                 answers = self._answers.setdefault(state.node, Quickest())
                 answers.take(time.time() - state.wall_clock_s, time.monotonic())
 
@@ -279,10 +286,12 @@ class Exchange:
         if digest is None:
             return
         now_ns = time.monotonic_ns()
-        joined = merge_digests([self._with_clock(digest), *_aged(self._heard.values(), now_ns)])
+        above = self._own != FIRST  # nobody is above the first node: it tells only that it is there
+        heard = self._heard.values() if above else ()
+        joined = merge_digests([self._with_clock(digest), *_aged(heard, now_ns)])
         data = pack(joined)
         if len(data) > MOST_PACKED:
-            data = pack(without_evidence(joined))
+            data = pack(shortened(joined))
         self._meeting.post(_key(self._own), data)
         if self._own == FIRST:
             word = _first_word(digest, now_ns, self._verdict, self._asks)
@@ -300,8 +309,8 @@ def _first_word(
         verdict=verdict,
         asks=asks,
         wall_clock_s=time.time(),
-        state=replace(state, ranks=(), gaps=(), code=()),
-        ranks=format_ranks(one.view.rank for one in state.ranks),
+        state=replace(state, ranks=(), folded=(), gaps=(), code=()),
+        ranks=format_ranks([*(one.view.rank for one in state.ranks), *members(state.folded)]),
     )
 
 
@@ -312,6 +321,14 @@ def _few_ranks(text: str) -> tuple[int, ...]:
     except ValueError:
         return ()
     return ranks if len(ranks) <= MOST_OF_A_NODE else ()
+
+
+def folds_heard(heard: Iterable[Heard]) -> tuple[FoldedRanks, ...]:
+    """Return what is told of the ranks of some nodes that stand alike, the same on all of them."""
+    sources: dict[int, tuple[tuple[FoldedRanks, ...], list[RankSet]]] = {}
+    for one in heard:
+        sources.setdefault(id(one.source), (one.folds, []))[1].append(one.state.folded)
+    return together(one for folds, ranks in sources.values() for one in folds_of(folds, ranks))
 
 
 def below(node: int, nnodes: int) -> range:

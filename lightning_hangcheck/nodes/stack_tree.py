@@ -9,7 +9,7 @@ from msgspec import Struct
 from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 Frames = tuple[Frame, ...]
 EMPTY = 0
@@ -49,6 +49,24 @@ class StackTree(Struct, frozen=True, array_like=True):
                 raise ValueError(f"a stack has more than {deepest} frames")
             found.append((*found[parent], self.frames[call]))
         return found
+
+
+def pruned(tree: StackTree, leaves: Iterable[int]) -> tuple[StackTree, dict[int, int]]:
+    """Return what of a tree leads to some of its nodes, and the new number of each node kept."""
+    kept = {EMPTY}
+    for leaf in leaves:
+        node = leaf
+        while node not in kept:
+            kept.add(node)
+            node = tree.parents[node - 1]
+    here = {node: number for number, node in enumerate(sorted(kept))}
+    calls: dict[int, int] = {}
+    for node in sorted(kept - {EMPTY}):
+        calls.setdefault(tree.calls[node - 1], len(calls))
+    nodes = [(tree.parents[node - 1], tree.calls[node - 1]) for node in sorted(kept - {EMPTY})]
+    frames = tuple(tree.frames[call] for call in calls)
+    parents = tuple(here[parent] for parent, _ in nodes)
+    return StackTree(frames, parents, tuple(calls[call] for _, call in nodes)), here
 
 
 class StackTreeBuilder:

@@ -10,7 +10,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
-from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.run_record import versions
 from lightning_hangcheck.report.page.forms import prices_from, write_as
@@ -86,8 +86,9 @@ def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -
     write_atomically(evidence / CASE_FILE, encode_pretty(case))
     write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
     make_private_folder(folder.numbered_verdict(number).parent)
-    write_atomically(folder.numbered_verdict(number), encode_pretty(verdict))
-    write_atomically(folder.verdict_file, encode_pretty(verdict))
+    told = encode_for_file(verdict)
+    write_atomically(folder.numbered_verdict(number), told)
+    write_atomically(folder.verdict_file, told)
 
 
 def save_page(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:

@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 MINUTES_FROM_S = 120.0
 ROUNDED_FROM_H = 10.0
 PARTS_OF_A_PATH = 2
+MOST_RANGES = 32
+SHOWN_RANGES = 8
+"""Ranges of ranks that a sentence has at most, and those that it shows where there are more."""
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Write ``rank 1``, or ``ranks 0,2-7``."""
+    """Write ``rank 1``, or ``ranks 0,2-7``; of many ranges the first, and how many ranks it is."""
     every = set(ranks)
-    return f"{'rank' if len(every) == 1 else 'ranks'} {format_ranks(every)}"
+    told = format_ranks(every)
+    ranges = told.split(",")
+    if len(ranges) > MOST_RANGES:
+        return f"{len(every):,} ranks ({','.join(ranges[:SHOWN_RANGES])},...)"
+    return f"{'rank' if len(every) == 1 else 'ranks'} {told}"
 
 
 def process_name(process: Holder) -> str:

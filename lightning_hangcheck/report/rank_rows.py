@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.verdict import MOST_LISTED
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, plain
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
@@ -69,7 +70,8 @@ def number_ranks(ranks: Sequence[int]) -> str:
     text = format_ranks(ranks)
     if len(text) > LONGEST_RANKS:
         shown = text[: LONGEST_RANKS - 10].rpartition(",")[0]
-        text = f"{shown},... ({len(ranks)} in all)"
+        more = "or more" if len(ranks) == MOST_LISTED else "in all"
+        text = f"{shown},... ({len(ranks)} {more})"
     return text
 
 

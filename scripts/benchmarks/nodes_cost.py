@@ -1,46 +1,74 @@
 #!/usr/bin/env python3
 """What it takes to tell, join and judge the digests of many nodes of eight ranks: simulated ranks.
 
-Everything above the probes is the product's own code. All ranks are silent and tell all they have;
-one in a hundred stands elsewhere. The nodes pack what they see, each node of the tree unpacks what
-those below it told and packs it with its own, the first node joins all of it and has it judged. One
-core does that for all nodes, one after the other.
+Everything above the probes is the product's own code. All ranks are silent and tell all they have:
+three samples of three threads, calls 33 deep, a page, torch's record of forty operations; one in a
+hundred stands elsewhere. The nodes pack what they see, each node of the tree unpacks what those
+below it told and packs it with its own: one core does that for all nodes, one after the other. The
+first node's part is done by a process of its own, whose memory is therefore the first node's.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from figures import Figure, tell
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from cases import IN_ALL_REDUCE, IN_LOAD, SITE, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, SITE, job, rank, user, with_threads
+from flights import flying
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.beat import Beat, CheckpointMark
+from lightning_hangcheck.model.codec import encode_for_file
+from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.nodes.digest import TAKEN_NS, NodeDigest, digest_of, merge_digests
-from lightning_hangcheck.nodes.encoding import BadDigest, pack, unpack
-from lightning_hangcheck.nodes.exchange import FIRST, below
+from lightning_hangcheck.nodes.encoding import pack, unpack
+from lightning_hangcheck.nodes.exchange import FIRST, Heard, below
+from lightning_hangcheck.reading.standing import standings_of
+from lightning_hangcheck.report.terminal import render
+from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.case import Case, RankView
 
 RANKS_A_NODE = 8
 ODD = 100
-DEEP = tuple(Frame(f"call_{n}", f"{SITE}/lightning/pytorch/loops/loop.py", n) for n in range(30))
-MB = 1e6
+DEEP = tuple(Frame(f"call_{n}", f"{SITE}/package_{n % 7}/file_{n}.py", n) for n in range(30))
+BESIDE = tuple(
+    ThreadStack(tid=900 + n, name=f"thread-{n}", frames=(MAIN, user(f"serve_{n}", n)))
+    for n in range(2)
+)
+OPERATIONS = tuple(f"all_reduce {size}" for size in range(1_000, 1_040))
+
+
+class AtRoot(msgspec.Struct):
+    """What the first node's process measured of itself; seconds of processor time."""
+
+    joined_s: float
+    judged_s: float
+    memory_mb: float
+    verdict_bytes: int
+    lines: int
+    told: str
 
 
 def main() -> None:
-    """Measure one size after the other, the smallest first: memory is the most so far."""
+    """Measure one size after the other."""
     options = _parse_options()
+    if options.first_node is not None:
+        print(msgspec.json.encode(_first_node(options.first_node, options.nodes[0])).decode())
+        return
     figures: list[Figure] = []
     for nodes in options.nodes:
         figures += _measure(nodes)
@@ -50,31 +78,52 @@ def main() -> None:
 def _measure(nnodes: int) -> list[Figure]:
     own = [_digest(node, nnodes) for node in range(nnodes)]
     what = f"{nnodes * RANKS_A_NODE:,} ranks on {nnodes:,} nodes"
-    alone = len(pack(own[FIRST]))
-    figures = [Figure(f"{what}: a node's own digest", alone, "bytes", "", "all ranks silent")]
     started = time.process_time()
-    try:
-        told = _told_to_first(own)
-    except BadDigest as error:
-        return [*figures, Figure(f"{what}: joined", None, "s", "", f"refused: {error}")]
+    told = _told_to_first(own)
     tree_s = time.process_time() - started
-    size = sum(map(len, told)) / MB
-    figures.append(Figure(f"{what}: told to the first node", size, "MB"))
-    figures.append(Figure(f"{what}: the whole tree, one core", tree_s, "s"))
-    started = time.process_time()
-    nodes = [node for data in (pack(own[FIRST]), *told) for node in unpack(data)[1]]
-    views = [view for node in nodes for view in node.views]
-    read_s = time.process_time() - started
-    verdict = judge(job(*views, taken_ns=TAKEN_NS))
-    judged_s = time.process_time() - started - read_s
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    largest = max(map(len, told), default=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "told"
+        path.write_bytes(msgspec.msgpack.encode(told))
+        command = [sys.executable, __file__, "--first-node", str(path), "--nodes", str(nnodes)]
+        done = subprocess.run(command, check=True, capture_output=True)
+    root = msgspec.json.decode(done.stdout, type=AtRoot)
+    healthy = len(pack(_digest(FIRST, nnodes, silent_s=0.5))) / RANKS_A_NODE
     return [
-        *figures,
-        Figure(f"{what}: read by the first node", read_s, "s"),
-        Figure(f"{what}: judged", judged_s, "s", "", f"{verdict.verdict}, {len(verdict.culprits)}"),
-        Figure(f"{what}: verdict", len(encode(verdict)) / 1e3, "kB"),
-        Figure(f"{what}: memory of the simulation", memory, "MB", "", "all nodes in one process"),
+        Figure(f"{what}: a healthy node, a rank and second", healthy, "bytes", "under 200"),
+        Figure(f"{what}: a node's own digest", len(pack(own[FIRST])), "bytes", "", "all silent"),
+        Figure(f"{what}: told to the first node", sum(map(len, told)) / 1e3, "kB"),
+        Figure(f"{what}: the largest digest", largest / 1e3, "kB"),
+        Figure(f"{what}: the whole tree, all nodes' work", tree_s, "s"),
+        Figure(f"{what}: read and joined by the first node", root.joined_s, "s"),
+        Figure(f"{what}: judged", root.judged_s, "s", "", root.told),
+        Figure(f"{what}: memory of the first node", root.memory_mb, "MB", "under 500"),
+        Figure(f"{what}: verdict.json", root.verdict_bytes / 1e3, "kB", "under 256"),
+        Figure(f"{what}: lines on the terminal", root.lines, "", "at most 40"),
     ]
+
+
+def _first_node(path: Path, nnodes: int) -> AtRoot:
+    told = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+    own = _case(FIRST, nnodes)
+    started = time.process_time()
+    heard = [
+        Heard(one.state, one.views, TAKEN_NS, digest, folds)
+        for digest, nodes, folds in map(unpack, told)
+        for one in nodes
+    ]
+    case = join_heard(own, heard)
+    joined_s = time.process_time() - started
+    verdict = judge(case)
+    judged_s = time.process_time() - started - joined_s
+    return AtRoot(
+        joined_s=joined_s,
+        judged_s=judged_s,
+        memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        verdict_bytes=len(encode_for_file(verdict)),
+        lines=len(render(case, verdict, "run").splitlines()),
+        told=f"{verdict.verdict}, {verdict.summary.partition(' (')[0]}",
+    )
 
 
 def _told_to_first(own: list[NodeDigest]) -> list[bytes]:
@@ -86,22 +135,54 @@ def _told_to_first(own: list[NodeDigest]) -> list[bytes]:
     return [told[node] for node in below(FIRST, nnodes)]
 
 
-def _digest(node: int, nnodes: int) -> NodeDigest:
-    first, last = node * RANKS_A_NODE, (node + 1) * RANKS_A_NODE
-    views = [_rank(number) for number in range(first, last)]
-    world = nnodes * RANKS_A_NODE
-    case = job(*views, world_size=world, local_world_size=RANKS_A_NODE, nnodes=nnodes)
-    return digest_of(case, node, stamp=1)
+def _digest(node: int, nnodes: int, silent_s: float | None = None) -> NodeDigest:
+    case = _case(node, nnodes)
+    if silent_s is not None:
+        views = tuple(replace(view, silent_for_s=silent_s) for view in case.ranks)
+        case = replace(case, ranks=views)
+    return digest_of(case, node, stamp=1, standings=standings_of)
 
 
-def _rank(number: int) -> RankView:
-    return rank(number, (*DEEP, *(IN_LOAD if number % ODD == 1 else IN_ALL_REDUCE)))
+def _case(node: int, nnodes: int) -> Case:
+    first, world = node * RANKS_A_NODE, nnodes * RANKS_A_NODE
+    views = [_rank(number, world) for number in range(first, first + RANKS_A_NODE)]
+    return job(*views, world_size=world, local_world_size=RANKS_A_NODE, nnodes=nnodes)
+
+
+def _rank(number: int, world: int) -> RankView:
+    odd = number % ODD == 1
+    place = number % RANKS_A_NODE
+    if (place, odd, world) not in MADE:
+        MADE[place, odd, world] = _made(place, odd=odd, world=world)
+    host = f"node-{number // RANKS_A_NODE:05d}"
+    return replace(MADE[place, odd, world], rank=number, local_rank=place, host=host)
+
+
+MADE: dict[tuple[int, bool, int], RankView] = {}
+"""Ranks that differ in their numbers alone are made once: making them is not what is measured."""
+
+
+def _made(place: int, *, odd: bool, world: int) -> RankView:
+    mark = CheckpointMark(11, "Trainer ready", "2026-11-20T10:23:11.123Z")
+    beat = Beat(
+        pid=100 + place,
+        world_size=world,
+        beats=900,
+        phase="training_step",
+        step=812,
+        checkpoint=mark,
+    )
+    view = rank(place, (*DEEP, *(IN_LOAD if odd else IN_ALL_REDUCE)), beat=beat)
+    view = with_threads(view, *BESIDE, takes_lock=False)
+    operations = OPERATIONS[:-1] if odd else OPERATIONS
+    return flying(view, *operations, open_ops=0 if odd else 1)
 
 
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 16, 128, 1024])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 16, 128, 1024, 16384])
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--first-node", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

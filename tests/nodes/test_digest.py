@@ -25,7 +25,7 @@ def node(number: int, stamp: int = 1, case: Case | None = None) -> NodeDigest:
 
 def test_a_digest_comes_out_as_it_went_in_on_another_clock() -> None:
     case = job(rank(0, IN_BARRIER), rank(1, IN_LOAD, children=(worker(0, IN_BARRIER),)))
-    _, (told,) = unpack(pack(node(0, case=case)))
+    _, (told,), _ = unpack(pack(node(0, case=case)))
     assert told.views == rebased(case, TAKEN_NS - NOW_NS).ranks
 
 

@@ -15,12 +15,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.nodes import encoding
-from lightning_hangcheck.nodes.digest import NodeDigest, RankDigest, digest_of
+from lightning_hangcheck.nodes.digest import NodeDigest, digest_of, merge_digests
 from lightning_hangcheck.nodes.encoding import MARK, BadDigest, FirstWord, pack, unpack, unpack_word
+from lightning_hangcheck.nodes.exchange import Heard
+from lightning_hangcheck.nodes.folding import RankDigest
 from lightning_hangcheck.nodes.stack_tree import StackTree
+from lightning_hangcheck.reading.standing import standings_of
+from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
-DIGEST = digest_of(job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4), 1, 7)
+CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)
+DIGEST = digest_of(CASE, 1, 7)
 PACKED = pack(DIGEST)
+FOLDED = digest_of(CASE, 1, 7, standings=standings_of, folded_above=0)
 
 
 def refusal(data: bytes) -> str:
@@ -36,6 +42,11 @@ def with_state(**fields: Any) -> bytes:
 def with_first_rank(**fields: Any) -> bytes:
     first, *others = DIGEST.nodes[0].ranks
     return with_state(ranks=(RankDigest(replace(first.view, **fields), first.leaves), *others))
+
+
+def with_fold(**fields: Any) -> bytes:
+    first, *others = FOLDED.folds
+    return pack(replace(FOLDED, folds=(replace(first, **fields), *others)))
 
 
 @given(st.binary(max_size=400))
@@ -54,23 +65,37 @@ def test_a_changed_byte_is_refused_or_changes_nothing(at: int, by: int) -> None:
         assert unpack(bytes(changed))[0] == DIGEST
 
 
+@given(st.lists(st.integers(-3, 1 << 24), max_size=8), st.lists(st.integers(-3, 9), max_size=8))
+def test_folds_of_odd_ranks_are_refused_or_joined(ranks: list[int], of_node: list[int]) -> None:
+    first, *others = FOLDED.folds
+    told = replace(FOLDED.nodes[0], folded=tuple(of_node))
+    odd = replace(FOLDED, nodes=(told,), folds=(replace(first, ranks=tuple(ranks)), *others))
+    with suppress(BadDigest):
+        digest, nodes, folds = unpack(pack(odd))
+        heard = [Heard(one.state, one.views, 1, digest, folds) for one in nodes]
+        assert len(join_heard(job(rank(0, IN_BARRIER), world_size=4), heard).alike) <= 4
+        assert merge_digests([digest, FOLDED])
+
+
 JSON_LIKE = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-FIELDS = st.dictionaries(st.sampled_from(["version", "nodes", "tree", "stamp"]), JSON_LIKE)
+FIELDS = st.dictionaries(
+    st.sampled_from(["version", "nodes", "tree", "stamp", "folds", "gaps", "code"]), JSON_LIKE
+)
 
 
 @given(FIELDS)
 def test_a_digest_of_odd_parts_is_refused_or_says_nothing_odd(fields: dict[str, Any]) -> None:
     data = MARK + zlib.compress(msgspec.msgpack.encode(fields))
     try:
-        digest, nodes = unpack(data)
+        digest, nodes, folds = unpack(data)
     except BadDigest:
         return
     assert digest.version == 1
-    assert len(nodes) == len(digest.nodes)
+    assert (len(nodes), len(folds)) == (len(digest.nodes), len(digest.folds))
 
 
 def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +131,17 @@ def test_a_tree_that_names_what_is_not_there_is_refused(tree: StackTree) -> None
         with_first_rank(idle_for_s=-1.0),
         with_first_rank(processes=()),
         pack(replace(DIGEST, nodes=DIGEST.nodes * 2)),
+        with_fold(ranks=()),
+        with_fold(ranks=(0,)),
+        with_fold(ranks=(1, 0)),
+        with_fold(ranks=(-1, 0)),
+        with_fold(ranks=(0, 0, 0, 0)),
+        with_fold(ranks=(0, 1 << 40)),
+        with_fold(ranks=(0, 3)),
+        with_fold(told=RankDigest(FOLDED.folds[0].told.view)),
+        with_fold(told=RankDigest(replace(FOLDED.folds[0].told.view, silent_for_s=math.nan))),
+        pack(replace(FOLDED, nodes=())),
+        pack(replace(FOLDED, nodes=(replace(FOLDED.nodes[0], folded=(5,)),))),
     ],
 )
 def test_what_cannot_be_is_refused(data: bytes) -> None:

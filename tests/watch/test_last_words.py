@@ -32,8 +32,8 @@ def seen(view: RankView, ago_s: float) -> RankView:
 
 def heard(node: int, view: RankView, ago_s: float) -> Heard:
     digest = digest_of(job(view, **FACTS), node, 1)
-    source, (told,) = unpack(pack(digest))
-    return Heard(told.state, told.views, NOW_NS - int(ago_s * SECOND), source)
+    source, (told,), folds = unpack(pack(digest))
+    return Heard(told.state, told.views, NOW_NS - int(ago_s * SECOND), source, folds)
 
 
 OWN: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **FACTS)

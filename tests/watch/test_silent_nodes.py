@@ -24,8 +24,8 @@ ADDRESS = "10.0.0.2"
 def heard(node: int, *addresses: str, ago_s: float = 20.0) -> Heard:
     case = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER))
     digest = digest_of(case, node, 1, network=Network(addresses))
-    source, (told,) = unpack(pack(digest))
-    return Heard(told.state, told.views, NOW_NS - int(ago_s * SECOND), source)
+    source, (told,), folds = unpack(pack(digest))
+    return Heard(told.state, told.views, NOW_NS - int(ago_s * SECOND), source, folds)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import ways_of
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import helpers_end, who_ends
@@ -120,8 +121,9 @@ def _nature_of(job: JobReading, divergence: Divergence) -> Cause:
     """
     code = job.case.code
     culprits = set(divergence.diverged)
-    diverged = {one.way for one in divergence.pending_collectives if one.rank in culprits}
-    rest = {one.way for one in divergence.pending_collectives if one.rank not in culprits}
+    waiting = divergence.pending_collectives
+    diverged = ways_of(one for one in waiting if one.rank in culprits)
+    rest = ways_of(one for one in waiting if one.rank not in culprits)
     everybody = diverged | rest
     sides = (diverged, rest) if rest else tuple({one} for one in diverged)
     if any(tests_apart(code, side, everybody - side) for side in sides):
@@ -170,14 +172,15 @@ def _ended_well(reading: RankReading) -> bool:
 
 
 def _group_name(job: JobReading, group: str) -> str:
-    """Return what people call a process group."""
+    """Return what people call a process group; of a mesh many have one name, so with its ranks."""
     if group == DEFAULT_GROUP:
         return "the default group"
     for reading in job.ranks.values():
         flight = reading.view.flight
         for record in flight.groups if flight is not None else ():
             if record.group == group and record.description not in ("", "undefined"):
-                return f"group {record.description}"
+                members = f" ({name_ranks(record.ranks)})" if record.ranks else ""
+                return f"group {record.description}{members}"
     return f"group {group}"
 
 

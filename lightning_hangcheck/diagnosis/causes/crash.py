@@ -139,20 +139,22 @@ def _place_of(reading: RankReading) -> str:
 
 
 def _others_told(sentence: str, told: Sequence[RankReading], ranks: Sequence[RankReading]) -> str:
-    others = [one for one in ranks if one not in told and failed(one.view)]
+    named = {one.rank for one in told}
+    others = [one for one in ranks if one.rank not in named and failed(one.view)]
     return f"{sentence}; {_names(others)} ended after it" if others else sentence
 
 
 def _crashed(
     culprits: Sequence[RankReading], sentence: str, ranks: Sequence[RankReading]
 ) -> Finding:
+    blamed = {one.rank for one in culprits}
     finding = blame(
         culprits,
         cause="process_dead",
         ended_by="nobody",
         confidence=0.9,
         sentence=sentence,
-        waited_for=any(failed(one.view) for one in ranks if one not in culprits),
+        waited_for=any(failed(one.view) for one in ranks if one.rank not in blamed),
     )
     return replace(finding, silence_s=0.0, aspect=aspect_of(culprits[0].view))
 

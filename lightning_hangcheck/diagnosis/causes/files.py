@@ -77,7 +77,8 @@ def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget)
     together = cycle or [one for one in situation.suspects_that_are("idle") if _lock_of(one)]
     same = [one.rank for one in together if _same_lock(situation, one, waiter)]
     who = [waiter.rank] if cycle else same
-    others = [one.rank for one in together if one.rank not in same]
+    at_it = set(same)
+    others = [one.rank for one in together if one.rank not in at_it]
     sentence = join(
         name_ranks(who),
         f"{verb(who, 'has', 'have')} waited {duration(waiter.silence_s)}",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import ways_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.reading.source import left_loop, parked_in, tests_apart
 
@@ -94,7 +95,7 @@ class _Side(Struct, frozen=True, eq=False):
 
 
 def _side(group: Sequence[PendingCollective], ways: Ways) -> _Side:
-    return _Side(frozenset(one.way for one in group), ways.get(group[0]))
+    return _Side(frozenset(ways_of(group)), ways.get(group[0]))
 
 
 def _means(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PAIRED,
+    all_pending,
     call_of,
-    pending_collective,
     record_of,
     records,
     way_in,
@@ -22,28 +22,51 @@ from lightning_hangcheck.reading.records.messages import awaited_peers
 from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.model.case import RankView
 
 
 def awaited_ranks(job: JobReading) -> dict[int, tuple[int, ...]]:
     """Return for each rank that waits in a collective the ranks that it waits for, ascending."""
-    waiting = {one.rank for one in job.waiting_in(COLLECTIVE)}
-    outside = [one for one in job.ranks.values() if one.rank not in waiting]
+    waiting = {one.rank: one for one in job.waiting_in(COLLECTIVE)}
+    outside = tuple(rank for rank in job.ranks if rank not in waiting)
+    away, among = frozenset(outside), _MayMeet(outside)
+    views = {rank: one.view for rank, one in job.ranks.items()}
     found: dict[int, tuple[int, ...]] = {}
     known: dict[tuple[str, int], tuple[int, ...]] = {}
-    for rank in sorted(waiting):
-        pending = pending_collective(job.ranks[rank])
+    for rank, pending in all_pending(waiting.values()).items():
         key = pending.numbered if pending is not None else None
         if pending is None or key is None:
-            found[rank] = _of_unnumbered(job, job.ranks[rank], pending, outside)
+            found[rank] = _of_unnumbered(views, waiting[rank], pending, among)
             continue
         if key not in known:
-            known[key] = _of_operation(job, pending, {one.rank for one in outside})
+            known[key] = _of_operation(job, pending, away)
         found[rank] = known[key]
     return found
+
+
+def by_awaited(awaited: Mapping[int, Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
+    """Group ranks by whom they wait for, themselves left out.
+
+    A hundred thousand ranks share one and the same tuple: each is read once.
+
+    Args:
+        awaited: For whom each waits, as `awaited_ranks` tells it.
+    """
+    found: dict[tuple[int, ...], list[int]] = {}
+    known: dict[int, tuple[frozenset[int], list[int]]] = {}
+    for rank, others in awaited.items():
+        if id(others) not in known:
+            known[id(others)] = frozenset(others), found.setdefault(tuple(others), [])
+        members, together = known[id(others)]
+        if rank in members:
+            together = found.setdefault(tuple(one for one in others if one != rank), [])
+        together.append(rank)
+    return {others: ranks for others, ranks in found.items() if ranks}
 
 
 def closed_circle(awaited: dict[int, tuple[int, ...]]) -> frozenset[int]:
@@ -53,8 +76,12 @@ def closed_circle(awaited: dict[int, tuple[int, ...]]) -> frozenset[int]:
         awaited: For whom each waits, as `awaited_ranks` tells it.
     """
     inside = {rank for rank, others in awaited.items() if others}
-    while left := {rank for rank in inside if not inside.issuperset(awaited[rank])}:
-        inside -= left
+    groups = {id(others): others for others in awaited.values()}
+    while left := {
+        number for number, others in groups.items() if others and not inside.issuperset(others)
+    }:
+        inside -= {rank for rank in inside if id(awaited[rank]) in left}
+        groups = {number: others for number, others in groups.items() if number not in left}
     return frozenset(inside)
 
 
@@ -74,7 +101,7 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()
-    views = [one.view for one in job.ranks.values()]
+    views = {rank: one.view for rank, one in job.ranks.items()}
     awaited = {
         peer
         for one in job.waiting_in(COLLECTIVE)
@@ -95,7 +122,7 @@ def _reached(awaited: dict[int, tuple[int, ...]], start: int) -> set[int]:
 
 
 def _of_operation(
-    job: JobReading, pending: PendingCollective, outside: Collection[int]
+    job: JobReading, pending: PendingCollective, outside: AbstractSet[int]
 ) -> tuple[int, ...]:
     """Return who has not entered an operation; where all have, or it is not known, who is away.
 
@@ -116,21 +143,38 @@ def _of_operation(
     owing = tuple(rank for rank in sorted(members) if owes(rank))
     if pending.source in owing:
         return (pending.source,)
-    return owing or tuple(sorted(members & set(outside)))
+    return owing or tuple(sorted(members & outside))
 
 
 def _of_unnumbered(
-    job: JobReading,
+    views: Mapping[int, RankView],
     reading: RankReading,
     pending: PendingCollective | None,
-    outside: list[RankReading],
+    among: _MayMeet,
 ) -> tuple[int, ...]:
     name = pending.operation.name if pending is not None else ""
-    views = [one.view for one in job.ranks.values()]
-    peers = awaited_peers(views, reading.view, name) if name in PAIRED else ()
-    met = _met(reading) if name not in PAIRED else frozenset()
-    others = (one.rank for one in outside if one.rank != reading.rank)
-    return peers or tuple(one for one in others if not met or one in met)
+    if name in PAIRED:
+        return awaited_peers(views, reading.view, name) or among.outside
+    return among.whom(reading)
+
+
+class _MayMeet:
+    """Whom of those outside ranks may meet, once for all that one rank tells for."""
+
+    def __init__(self, outside: tuple[int, ...]) -> None:
+        self.outside = outside
+        self._told: dict[int, tuple[int, ...]] = {}
+        self._members: dict[frozenset[int], tuple[int, ...]] = {frozenset(): outside}
+
+    def whom(self, reading: RankReading) -> tuple[int, ...]:
+        """Return those for whom a rank may wait; equal ones are one and the same tuple."""
+        told_by = reading.rank if reading.told_by is None else reading.told_by
+        if told_by not in self._told:
+            met = _met(reading)
+            if met not in self._members:
+                self._members[met] = tuple(rank for rank in self.outside if rank in met)
+            self._told[told_by] = self._members[met]
+        return self._told[told_by]
 
 
 def _met(reading: RankReading) -> frozenset[int]:

@@ -6,6 +6,7 @@ clock says; a rank that has not come yet, or that moves, has not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     pending_collectives,
     record_of,
     way_in,
+    ways_of,
 )
 from lightning_hangcheck.diagnosis.divergence.skipped_operation import (
     SkippedOperation,
@@ -80,7 +82,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     @property
     def same_way(self) -> bool:
         """Whether all ranks came to their operation through the same lines of code."""
-        ways = {way_in(one.way) for one in self.pending_collectives}
+        ways = {way_in(way) for way in ways_of(self.pending_collectives)}
         return len(ways) == 1 and () not in ways
 
 
@@ -107,15 +109,26 @@ def find_divergence(job: JobReading) -> Divergence | None:
 def _parted_by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
     """Find the first number of a group under which two ranks have different operations."""
     for group in sorted({one.group for one in waiting if one.group is not None}):
-        histories = {
-            one: history_of(one, record)
-            for one in waiting
-            if (record := record_of(one.reading, group)) is not None
-        }
+        histories = _histories(group, waiting)
         parted = parting_number(histories)
         if parted is not None:
             return _by_number(job, group, parted, histories)
     return None
+
+
+def _histories(
+    group: str, waiting: Sequence[PendingCollective]
+) -> dict[PendingCollective, History]:
+    """Return what each rank did in a group; ranks that share a record share what it tells."""
+    known: dict[int, History] = {}
+    found: dict[PendingCollective, History] = {}
+    for one in waiting:
+        record = record_of(one.reading, group)
+        if record is not None:
+            if id(record) not in known:
+                known[id(record)] = history_of(one, record)
+            found[one] = known[id(record)]
+    return found
 
 
 def _by_number(
@@ -203,11 +216,11 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
         one: (one.group, one.seq, one.operation.name if one.group else one.operation)
         for one in waiting
     }
-    together = [list(keys.values()).count(key) for key in keys.values()]
-    if not together:
+    if not keys:
         return None
+    fewest = min(Counter(keys.values()).values())
     ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None
-    if ahead or len(set(keys.values())) == 1 or min(together) > 1:
+    if ahead or len(set(keys.values())) == 1 or fewest > 1:
         return None
     diverged, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
     silent, departed = without_message(job), departed_in_messages(job)
@@ -259,7 +272,14 @@ def _own_ways(
     waiting: Sequence[PendingCollective],
 ) -> dict[PendingCollective, tuple[list[Operation], Operation]]:
     """Return what each rank did so far in all its groups, and what it does now."""
-    return {one: (_done(one), _in_group(one.group, one.operation)) for one in waiting}
+    known: dict[int, list[Operation]] = {}
+    for one in waiting:
+        if id(one.reading.view.flight) not in known:
+            known[id(one.reading.view.flight)] = _done(one)
+    return {
+        one: (known[id(one.reading.view.flight)], _in_group(one.group, one.operation))
+        for one in waiting
+    }
 
 
 def _done(pending: PendingCollective) -> list[Operation]:

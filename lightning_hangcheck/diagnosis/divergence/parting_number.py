@@ -84,9 +84,10 @@ def parting_number(histories: Mapping[Key, History]) -> int | None:
     Args:
         histories: Of the ranks.
     """
-    for seq in sorted(set().union(*histories.values())):
-        if len({step.operation for step in steps_at(histories, seq).values()}) > 1:
-            first, *others = histories.values()
+    different = {id(history): history for history in histories.values()}
+    for seq in sorted(set().union(*different.values())):
+        if len({step.operation for step in steps_at(different, seq).values()}) > 1:
+            first, *others = different.values()
             earlier = (_first_without_counterpart(first, other) for other in others)
             return min((seq, *(number for number in earlier if number is not None)))
     return None

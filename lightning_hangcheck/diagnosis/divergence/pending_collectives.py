@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.job import RankReading
 from lightning_hangcheck.model.evidence import Frame
@@ -15,6 +16,8 @@ from lightning_hangcheck.reading.records.open_operations import open_operation
 from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.flight import CallSite, CollectiveEntry, CollectiveRecord
 
@@ -54,7 +57,7 @@ FROM_ONE = ("broadcast", "scatter")
 """Who receives in these waits for the root; for others only where they hand it on."""
 
 
-class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
+class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """A rank that waits in a collective; equal only to itself.
 
     Attributes:
@@ -85,12 +88,32 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False):
 
 def pending_collectives(job: JobReading) -> tuple[PendingCollective, ...]:
     """Return the ranks that wait in a collective and don't move."""
-    return tuple(
-        pending
-        for reading in job.alive
-        if reading.process_activity.activity != "moving" and reading.activity != "moving"
-        if (pending := pending_collective(reading)) is not None
+    still = (
+        one
+        for one in job.alive
+        if one.process_activity.activity != "moving" and one.activity != "moving"
     )
+    return tuple(one for one in all_pending(still).values() if one is not None)
+
+
+def all_pending(readings: Iterable[RankReading]) -> dict[int, PendingCollective | None]:
+    """Return where each rank stands; those that one rank tells for are read as that one."""
+    found: dict[int, PendingCollective | None] = {}
+    known: dict[int, PendingCollective | None] = {}
+    for reading in readings:
+        told_by = reading.rank if reading.told_by is None else reading.told_by
+        if told_by not in known:
+            known[told_by] = pending_collective(reading)
+        pending = known[told_by]
+        if pending is not None and pending.reading is not reading:
+            pending = replace(pending, reading=reading)
+        found[reading.rank] = pending
+    return found
+
+
+def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
+    """Return the different frames that led ranks to their operations."""
+    return set({id(one.way): one.way for one in waiting}.values())
 
 
 def pending_collective(reading: RankReading) -> PendingCollective | None:

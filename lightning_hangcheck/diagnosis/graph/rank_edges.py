@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks, by_awaited
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED
 from lightning_hangcheck.model.verdict import Edge
 
@@ -46,11 +46,9 @@ def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator
         else:
             yield from groups_to_groups(_sides(job, divergence))
         awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
-    together: dict[tuple[int, ...], list[RankReading]] = {}
-    for rank, others in awaited.items():
-        together.setdefault(tuple(one for one in others if one != rank), []).append(job.ranks[rank])
-    for others, waiters in together.items():
-        yield from each_to_each(waiters, [job.ranks[rank] for rank in others])
+    for others, waiters in by_awaited(awaited).items():
+        readings = [job.ranks[rank] for rank in waiters]
+        yield from each_to_each(readings, [job.ranks[rank] for rank in others])
 
 
 def rendezvous_edges(job: JobReading) -> Iterator[Edge]:

@@ -11,7 +11,7 @@ from lightning_hangcheck.diagnosis.graph import process_edges, rank_edges
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import networkx
 
@@ -44,18 +44,20 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         waiters: All other ranks in it.
         between_ranks: Whether any rank waits for another one, not only for a worker or a store;
             waits of `OPEN_BUILDERS` alone don't count.
+        circles: Ranks that wait for each other and for nobody else, by each of them.
     """
 
     edges: tuple[Edge, ...] = ()
     ends: tuple[int, ...] = ()
     waiters: tuple[int, ...] = ()
     between_ranks: bool = False
+    circles: dict[int, tuple[int, ...]] = {}
 
     def leading_to(self, ranks: Iterable[int]) -> int:
         """Count the ranks that wait for any of these, however indirectly, these included."""
-        links = [(edge.target, edge.source) for edge in self.edges]
+        leading = _following((edge.target, edge.source) for edge in self.edges)
         nodes = {f"rank:{rank}" for rank in ranks}
-        found = nodes | _reachable(links, *nodes)
+        found = nodes | _reachable(leading, *nodes)
         return len({_rank(node) for node in found} - {None})
 
     def cycle(self, rank: int) -> tuple[int, ...]:
@@ -65,13 +67,7 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
             None of them where anything that it waits for does not wait for it in turn; it alone
             where it waits for itself.
         """
-        node = f"rank:{rank}"
-        waiting = _reachable(((edge.target, edge.source) for edge in self.edges), node)
-        awaited = _reachable(((edge.source, edge.target) for edge in self.edges), node)
-        if not awaited <= waiting:
-            return ()
-        members = {_rank(one) for one in awaited if one.startswith("rank:")}
-        return tuple(sorted(one for one in members if one is not None))
+        return self.circles.get(rank, ())
 
 
 def build_graph(job: JobReading, divergence: Divergence | None) -> WaitGraph:
@@ -87,7 +83,7 @@ def build_graph(job: JobReading, divergence: Divergence | None) -> WaitGraph:
     edges = tuple(dict.fromkeys((*firm, *open_)))
     if not edges:
         return WaitGraph()
-    ends = _ends(edges)
+    ends, circles = _ends(edges)
     pairs = [(_rank(edge.source), _rank(edge.target)) for edge in edges]
     everyone = {rank for pair in pairs for rank in pair if rank is not None}
     return WaitGraph(
@@ -95,21 +91,41 @@ def build_graph(job: JobReading, divergence: Divergence | None) -> WaitGraph:
         ends=tuple(sorted(ends)),
         waiters=tuple(sorted(everyone - ends)),
         between_ranks=_joins_ranks(firm),
+        circles=circles,
     )
 
 
-def _ends(edges: Iterable[Edge]) -> set[int]:
-    """Find the ranks of all sinks.
+def _ends(edges: Sequence[Edge]) -> tuple[set[int], dict[int, tuple[int, ...]]]:
+    """Find the ranks of all sinks, and of those in which ranks wait for each other.
+
+    A rank for which nobody waits, and that waits for other ranks alone, is in neither: of a
+    hundred thousand that wait for one, none need be drawn.
 
     networkx is imported here: it costs 19 MB, which the watcher of a healthy job need not pay.
     """
     import networkx
 
     graph: networkx.DiGraph[str] = networkx.DiGraph()
-    graph.add_edges_from((edge.source, edge.target) for edge in edges)
+    awaited = {edge.target for edge in edges}
+    graph.add_edges_from(
+        (edge.source, edge.target)
+        for edge in edges
+        if edge.source in awaited or _rank(edge.target) is None
+    )
+    graph.add_nodes_from(node for node in awaited if _rank(node) is not None)
     condensed = networkx.condensation(graph)
     sinks = [node for node in condensed if condensed.out_degree(node) == 0]
-    return set().union(*(_nearest_ranks(condensed, sink) for sink in sinks))
+    ends = set().union(*(_nearest_ranks(condensed, sink) for sink in sinks))
+    circles = [_circle(graph, condensed.nodes[sink]["members"]) for sink in sinks]
+    return ends, {rank: circle for circle in circles for rank in circle}
+
+
+def _circle(graph: networkx.DiGraph[str], members: set[str]) -> tuple[int, ...]:
+    """Return the ranks of a sink if its members wait for each other, or one for itself."""
+    if len(members) == 1 and not any(graph.has_edge(node, node) for node in members):
+        return ()
+    ranks = {_rank(node) for node in members if node.startswith("rank:")}
+    return tuple(sorted(rank for rank in ranks if rank is not None))
 
 
 def _nearest_ranks(condensed: networkx.DiGraph[Any], component: int) -> set[int]:
@@ -133,19 +149,24 @@ def _joins_ranks(edges: Iterable[Edge]) -> bool:
             return True
         if None in (source, target):
             links.append((edge.source, edge.target))
+    following = _following(links)
     return any(
         _rank(node) not in (None, rank)
-        for source, _ in links
+        for source in following
         if (rank := _rank(source)) is not None
-        for node in _reachable(links, source)
+        for node in _reachable(following, source)
     )
 
 
-def _reachable(links: Iterable[tuple[str, str]], *start: str) -> set[str]:
-    """Return the nodes that links lead to from any of these, however indirectly."""
+def _following(links: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     following: dict[str, list[str]] = {}
     for source, target in links:
         following.setdefault(source, []).append(target)
+    return following
+
+
+def _reachable(following: Mapping[str, Sequence[str]], *start: str) -> set[str]:
+    """Return the nodes that links lead to from any of these, however indirectly."""
     found: set[str] = set()
     pending = list(start)
     while pending:

@@ -197,7 +197,8 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     idle = [one for one in job.alive if one.activity == "idle"]
     if len(circling) + len(idle) < len(job.alive) or job.elsewhere:
         return ()
-    ends = [one for one in circling or idle if one.rank not in graph.waiters]
+    waiters = set(graph.waiters)
+    ends = [one for one in circling or idle if one.rank not in waiters]
     lone = minority_of_one(ends) if not circling else None
     places = {one.frames for one in ends if one.frames and not asks_again(one)}
     firm = [one for one in ends if one.frames in places or not asks_again(one)]
@@ -226,7 +227,8 @@ def _long_silent(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
         and not (advancing and waits_its_turn(job, reading, advancing))
     ]
     lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
-    ends = [one for one in silent if one.rank not in graph.waiters]
+    waiters = set(graph.waiters)
+    ends = [one for one in silent if one.rank not in waiters]
     return (lone,) if lone is not None else tuple(ends or silent)
 
 

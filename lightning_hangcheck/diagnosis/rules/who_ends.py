@@ -50,9 +50,20 @@ def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
         situation: At hand.
         culprits: At least one.
     """
-    if any(_nobody_can(situation, one) for one in culprits):
+    different = _different(situation, culprits)
+    if any(_nobody_can(situation, one) for one in different):
         return "nobody"
-    return _most_patient(_of_rank(situation.job, one) for one in culprits)
+    job = situation.job
+    return _most_patient(_of_rank(job, _teller(job, one)) for one in different)
+
+
+def _different(situation: Situation, culprits: Sequence[RankReading]) -> Iterable[RankReading]:
+    """Leave out those that are told as another one is, and in the same circle."""
+    circles = situation.graph.circles
+    return {
+        (one.rank if one.told_by is None else one.told_by, id(circles.get(one.rank))): one
+        for one in reversed(culprits)
+    }.values()
 
 
 def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | None:
@@ -72,12 +83,17 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
         return None
     ends = [
         walk.of_thread(one.view.host, thread)
-        for one in waiting
+        for one in {one.rank: one for one in (_teller(job, each) for each in waiting)}.values()
         if one.view.own_process is not None
         for walk in [_Walk(job, one)]
         for thread in free_threads(one.view.own_process)
     ]
     return _most_patient(ends) if ends else None
+
+
+def _teller(job: JobReading, reading: RankReading) -> RankReading:
+    """Return the rank whose evidence this is: its processes are known by that one's host."""
+    return reading if reading.told_by is None else job.ranks[reading.told_by]
 
 
 def computation(reading: RankReading) -> EndedBy:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.process_exit import how_it_ended, killed_for_memory
+from lightning_hangcheck.diagnosis.verdict.wait_groups import waits_and_places
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.activity.process_activity import describe_gpus
@@ -31,19 +32,18 @@ MOST_WAITS = 4
 
 def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
     """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
-    for reading in culprits[:MOST_CULPRITS]:
+    seen = [reading for reading in culprits if reading.told_by is None]
+    for reading in seen[:MOST_CULPRITS]:
         yield from _facts_of(reading)
 
 
 def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     """Describe who waits, one sentence for all ranks at the same line."""
     together: dict[tuple[str, str], list[int]] = {}
-    for rank in graph.waiters:
-        reading = job.ranks[rank]
-        wait = reading.wait
+    for wait, line, ranks in waits_and_places(job, graph.waiters):
         if wait is not None:
-            place = f", called in {reading.place}" if reading.place is not None else ""
-            together.setdefault((wait.name, place), []).append(rank)
+            place = f", called in {line}" if line is not None else ""
+            together.setdefault((wait.name, place), []).extend(ranks)
     ordered = sorted(together.items(), key=lambda item: -len(item[1]))
     for (name, place), ranks in ordered[:MOST_WAITS]:
         text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {name}{place}"

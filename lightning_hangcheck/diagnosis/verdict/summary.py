@@ -8,6 +8,7 @@ from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_en
 from lightning_hangcheck.diagnosis.rounds import end_of_round, end_of_run
 from lightning_hangcheck.diagnosis.rules.engine import conclude
 from lightning_hangcheck.diagnosis.verdict.lost_progress import lost_progress
+from lightning_hangcheck.diagnosis.verdict.wait_groups import waits_and_places
 from lightning_hangcheck.reading.place import tracked_place
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, short_place, verb
 
@@ -87,21 +88,18 @@ def _in_loop(conclusion: Conclusion) -> str:
 def _who_waits(conclusion: Conclusion) -> str:
     """Say who waits for the culprits, in what and where, by the largest group of them."""
     finding, job = conclusion.finding, conclusion.job
-    waiters = [
-        rank
-        for rank in conclusion.graph.waiters
-        if finding is not None and rank not in finding.culprits
-    ]
+    if finding is None:
+        return ""
+    blamed = set(finding.culprits)
+    waiters = [rank for rank in conclusion.graph.waiters if rank not in blamed]
     groups: dict[str, list[int]] = {}
-    for rank in waiters:
-        reading = job.ranks[rank]
-        wait, place = reading.wait, reading.place
+    for wait, place, ranks in waits_and_places(job, waiters):
         where = join(
             f"in {wait.name}" if wait is not None else "",
             f"({short_place(place)})" if place is not None else "",
         )
-        groups.setdefault(where, []).append(rank)
-    if not groups or finding is None:
+        groups.setdefault(where, []).extend(ranks)
+    if not groups:
         return ""
     where = max(groups, key=lambda key: len(groups[key]))
     whom = "it" if len(finding.culprits) == 1 else "them"

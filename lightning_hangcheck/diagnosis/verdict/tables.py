@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
-    PendingCollective,
     pending_collectives,
     records,
 )
-from lightning_hangcheck.model.verdict import CollectiveState, LastCheckpoint, RankState
+from lightning_hangcheck.model.verdict import (
+    MOST_LISTED,
+    CollectiveState,
+    LastCheckpoint,
+    RankState,
+)
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import State
     from lightning_hangcheck.reading.activity.rank_activity import Activity
 
-MOST_ROWS = 1_024
+MOST_ROWS = MOST_LISTED
 STATES: dict[Activity, State] = {
     "moving": "running",
     "busy": "running",
@@ -70,8 +75,9 @@ def paced_table(rows: Iterable[RankState], waiting: Collection[int]) -> tuple[Ra
         rows: As `rank_table` returns them.
         waiting: Ranks that are slow only because they wait for others.
     """
+    led = set(waiting)
     return tuple(
-        replace(row, state="waiting" if row.rank in waiting else "running")
+        replace(row, state="waiting" if row.rank in led else "running")
         if row.state == "unseen"
         else row
         for row in rows
@@ -85,11 +91,13 @@ def collectives(job: JobReading, divergence: Divergence | None) -> tuple[Collect
         seq = (divergence.last_agreed or 0) + 1
         told = {rank: str(one) for rank, one in divergence.operations.items()}
         rows[divergence.group, seq] = _collective_row(job, divergence.group, seq, told)
-    waiting = pending_collectives(job)
-    for one in waiting:
-        key = one.numbered
-        if key is not None and key not in rows:
-            rows[key] = _collective_row(job, *key, _those_at(waiting, key))
+    waiting: dict[tuple[str, int], dict[int, str]] = {}
+    for one in pending_collectives(job):
+        if one.numbered is not None:
+            waiting.setdefault(one.numbered, {})[one.rank] = str(one.operation)
+    for key, operations in islice(waiting.items(), MOST_GROUPS):
+        if key not in rows:
+            rows[key] = _collective_row(job, *key, operations)
     return tuple(rows.values())[:MOST_GROUPS]
 
 
@@ -122,21 +130,19 @@ def _sections(beat: Beat) -> list[OpenSection]:
     return sorted(beat.sections, key=lambda section: section.in_main_thread)
 
 
-def _those_at(waiting: tuple[PendingCollective, ...], key: tuple[str, int]) -> dict[int, str]:
-    return {one.rank: str(one.operation) for one in waiting if one.numbered == key}
-
-
-def _collective_row(job: JobReading, group: str, seq: int, told: dict[int, str]) -> CollectiveState:
+def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) -> CollectiveState:
     ops: dict[str, list[int]] = {}
-    for rank, operation in told.items():
+    for rank, operation in did.items():
         ops.setdefault(operation, []).append(rank)
-    known = {
-        member
-        for rank, reading in job.ranks.items()
-        for record in records(reading)
-        if record.group == group
-        for member in record.ranks or (rank,)
-    }
+    known: set[int] = set()
+    told: set[int] = set()
+    for rank, reading in job.ranks.items():
+        for record in records(reading):
+            if record.group == group and not record.ranks:
+                known.add(rank)
+            elif record.group == group and id(record) not in told:
+                told.add(id(record))
+                known.update(record.ranks)
     return CollectiveState(
         group=group,
         ranks=format_ranks(known),

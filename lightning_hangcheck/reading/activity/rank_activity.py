@@ -20,8 +20,10 @@ from lightning_hangcheck.reading.activity.process_activity import (
 )
 from lightning_hangcheck.reading.records.device_waits import device_wait
 from lightning_hangcheck.reading.waits.kernel_targets import awaited_processes
+from lightning_hangcheck.reading.waits.remembered import remembered
 from lightning_hangcheck.reading.waits.stuck_thread import lock_keeper, stuck_thread
 from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, Wait, find_wait, of_own_process
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,6 +135,21 @@ def read_rank_activity(view: RankView) -> RankActivity:
     return replace(found, activity=activity, wait=wait, circling=circling)
 
 
+def has_left(view: RankView, found: RankActivity, now_ns: int) -> bool:
+    """Whether a rank that was seen to wait advanced since then, by what it told itself.
+
+    Args:
+        view: The rank.
+        found: What it does by its samples.
+        now_ns: When its case was taken, as `Case` has it.
+    """
+    own = view.own_process
+    if own is None or not own.samples or found.activity not in ("idle", "busy", "waiting"):
+        return False
+    return view.silent_for_s * NANOSECONDS < now_ns - own.samples[-1].taken_ns
+
+
+@remembered
 def read_process_activity(look: ProcessLook) -> ProcessActivity:
     """Tell what one process does by itself.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from lightning_hangcheck.model.case import RankView
 
 
-def awaited_peers(ranks: Iterable[RankView], waiter: RankView, name: str) -> tuple[int, ...]:
+def awaited_peers(ranks: Mapping[int, RankView], waiter: RankView, name: str) -> tuple[int, ...]:
     """Return the other ends of messages that a rank has posted, and that have posted fewer.
 
     Args:
-        ranks: Of the job.
+        ranks: Of the job, by their number.
         waiter: Whose messages.
         name: Of the operation in which it stands: of a send only what it sent counts, of a receive
             what it asked for, of any other both.
@@ -26,12 +26,13 @@ def awaited_peers(ranks: Iterable[RankView], waiter: RankView, name: str) -> tup
     if own is None:
         return ()
     found: set[int] = set()
-    for peer in ranks:
-        theirs = peer.flight.messages if peer.flight is not None else None
+    for peer in own.received.keys() | own.sent.keys():
+        flight = ranks[peer].flight if peer in ranks else None
+        theirs = flight.messages if flight is not None else None
         if theirs is None:
             continue
-        owes_send = own.received.get(peer.rank, 0) > theirs.sent.get(waiter.rank, 0)
-        owes_receive = own.sent.get(peer.rank, 0) > theirs.received.get(waiter.rank, 0)
+        owes_send = own.received.get(peer, 0) > theirs.sent.get(waiter.rank, 0)
+        owes_receive = own.sent.get(peer, 0) > theirs.received.get(waiter.rank, 0)
         if (owes_send and "send" not in name) or (owes_receive and "recv" not in name):
-            found.add(peer.rank)
+            found.add(peer)
     return tuple(sorted(found))

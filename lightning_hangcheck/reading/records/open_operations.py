@@ -30,7 +30,7 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
             what a Python thread beside it entered, such as a checkpoint's barrier, is not for the
             main thread to wait for. Else only what those beside it entered, as far as that is told.
     """
-    beside = _threads_beside(view)
+    beside = threads_beside(view)
     found = [
         pair
         for pair in _open(view)
@@ -54,7 +54,8 @@ def asks_for_end(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool:
     return any(note.awaits for note in code if (note.file, note.line) == here)
 
 
-def _threads_beside(view: RankView) -> frozenset[int]:
+def threads_beside(view: RankView) -> frozenset[int]:
+    """Return Python's identifiers of a rank's threads but the main one, as far as they are told."""
     own = view.own_process
     stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
     return frozenset(

@@ -14,47 +14,50 @@ from lightning_hangcheck.reading.records.open_operations import asks_for_end, op
 from lightning_hangcheck.reading.waits.torch_waits import Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Frame
 
 
 MESSAGES = ("isend", "irecv")
 
 
-def asked_end(case: Case, view: RankView, frames: Sequence[Frame]) -> Wait | None:
+def asked_end(
+    code: Sequence[CodeNote], ranks: Mapping[int, RankView], view: RankView, frames: Sequence[Frame]
+) -> Wait | None:
     """Return the operation whose end a rank asks for; None where it asks for none.
 
     Args:
-        case: At hand.
+        code: Notes on the lines where ranks stand.
+        ranks: Of the job, by their number.
         view: The rank, still.
         frames: Of its main thread, outermost first; no known wait is among them.
     """
-    if not asks_for_end(case.code, frames):
+    if not asks_for_end(code, frames):
         return None
     found = open_operation(view)
-    name = found[1].op if found is not None else _open_message(case, view)
+    name = found[1].op if found is not None else _open_message(ranks, view)
     return Wait("collective", name, frames[-1]) if name else None
 
 
-def device_message(case: Case, view: RankView) -> Wait | None:
+def device_message(ranks: Mapping[int, RankView], view: RankView) -> Wait | None:
     """Return the message for which a busy rank's device keeps it; None where it waits for none.
 
     The ranks' own counts tell: NCCL's record never ends the messages of a batch.
 
     Args:
-        case: At hand.
+        ranks: Of the job, by their number.
         view: The rank, busy.
     """
     line = at_device(view)
-    name = _open_message(case, view) if line is not None else ""
+    name = _open_message(ranks, view) if line is not None else ""
     return Wait("device", name, line) if line is not None and name else None
 
 
-def _open_message(case: Case, view: RankView) -> str:
+def _open_message(ranks: Mapping[int, RankView], view: RankView) -> str:
     """Name a send or receive that waits for its other end; empty where none does."""
     for kind in MESSAGES:
-        if awaited_peers(case.ranks, view, kind):
+        if awaited_peers(ranks, view, kind):
             return kind
     return ""

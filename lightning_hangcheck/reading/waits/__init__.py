@@ -3,6 +3,7 @@
 __all__ = [
     "free_threads",
     "kernel_targets",
+    "remembered",
     "seen_before",
     "stuck_thread",
     "thread_locks",

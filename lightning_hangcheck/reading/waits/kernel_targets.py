@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.reading.waits.remembered import remembered
 from lightning_hangcheck.reading.waits.wait_chain import (
     IN_MEMORY,
     own_targets,
@@ -40,6 +41,7 @@ POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait",
 """Calls that may have a time limit, and wait for any of several things."""
 
 
+@remembered
 def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     """Return what the main thread waits for now and waited for a sample ago.
 
@@ -58,6 +60,7 @@ def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
     return tuple(steady.values())
 
 
+@remembered
 def limited(look: ProcessLook) -> bool:
     """Whether the call in which its wait ends does so by itself at a time: a sleep, a retry."""
     return any(_waits_for(state, "time") for state, _ in _ends(look))
@@ -70,6 +73,7 @@ def asks_anew(look: ProcessLook) -> bool:
     return len(wakes) == 2 and None not in wakes and wakes[0] != wakes[1]
 
 
+@remembered
 def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at what only the process itself can change.
 

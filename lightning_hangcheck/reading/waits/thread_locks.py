@@ -10,6 +10,7 @@ from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.kernel_targets import catches_timers
+from lightning_hangcheck.reading.waits.remembered import remembered
 from lightning_hangcheck.reading.waits.wait_chain import (
     awaits_executor,
     in_lock,
@@ -38,6 +39,7 @@ class LockedThreads(Struct, frozen=True):
         return tuple(dict.fromkeys(place for place in found if place is not None))
 
 
+@remembered
 def read_locks(look: ProcessLook) -> LockedThreads | None:
     """Tell which threads of a process stand in locks, by its two newest samples.
 
@@ -53,6 +55,7 @@ def read_locks(look: ProcessLook) -> LockedThreads | None:
     return LockedThreads(found[1]) if not alone or waits_in_vain(look) else None
 
 
+@remembered
 def waits_in_vain(look: ProcessLook) -> bool:
     """Whether nobody is left to end a process's wait, and its two newest samples show the same.
 

@@ -14,11 +14,23 @@ from lightning_hangcheck import log
 from lightning_hangcheck.nodes.clocks import worth_showing
 from lightning_hangcheck.nodes.digest import TAKEN_NS, Network, digest_of
 from lightning_hangcheck.nodes.encoding import MOST_ASKED
-from lightning_hangcheck.nodes.exchange import EVERY_S, FIRST, SILENT_AFTER_S, Exchange, Heard
+from lightning_hangcheck.nodes.exchange import (
+    EVERY_S,
+    FIRST,
+    SILENT_AFTER_S,
+    Exchange,
+    Heard,
+    folds_heard,
+)
 from lightning_hangcheck.probes.waits.connections.reach import own_addresses, reach_of
+from lightning_hangcheck.reading.standing import standings_of
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
-from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
+from lightning_hangcheck.watch.other_nodes.joining import (
+    join_heard,
+    last_progress,
+    with_unheard,
+)
 from lightning_hangcheck.watch.other_nodes.last_words import (
     first_failure_ns,
     have_said,
@@ -104,7 +116,14 @@ class AmongNodes:
             self._exchange.hurry()
         asks = self._look_for_silent(own)
         network = Network(self._addresses, () if self._place.number == FIRST else self._reach)
-        digest = digest_of(own, self._place.number, own.taken_ns, ended=ended, network=network)
+        digest = digest_of(
+            own,
+            self._place.number,
+            own.taken_ns,
+            ended=ended,
+            network=network,
+            standings=standings_of,
+        )
         relayed = verdict if is_on_whole_job(verdict) else None
         self._exchange.tell(digest, relayed, asks)
 
@@ -185,7 +204,10 @@ class AmongNodes:
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
         heard, now_ns = self._judged_with(), own.taken_ns
         there = [one for one in heard.values() if not silent_s(one, now_ns)]
-        others = [*own.ranks, *chain.from_iterable(one.views for one in there)]
+        if len(there) == len(heard):
+            return
+        alike = (fold.told.view for fold in folds_heard(there))
+        others = [*own.ranks, *chain.from_iterable(one.views for one in there), *alike]
         reaches = [*self._reach, *chain.from_iterable(one.state.reach for one in there)]
         addresses = addresses_to_ask(heard, self._addresses, now_ns)
         for node, one in heard.items():
@@ -223,12 +245,8 @@ class AmongNodes:
 
     def elsewhere(self, now_ns: int) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
-        return {
-            view.rank: one.heard_ns - int(view.silent_for_s * NANOSECONDS)
-            for one in self._exchange.heard.values()
-            if not silent_s(one, now_ns)
-            for view in one.views
-        }
+        heard = [one for one in self._exchange.heard.values() if not silent_s(one, now_ns)]
+        return last_progress(heard)
 
     def notice_silence(self, own: Case) -> None:
         """Say once on the first node of each other one that it fell silent, or is heard again.
@@ -270,7 +288,7 @@ def _newest_sample_ns(heard: Heard) -> int:
     """When a node last looked at any of its ranks, by our monotonic clock; 0 if it did not."""
     moments = [
         sample.taken_ns
-        for view in heard.views
+        for view in (*heard.views, *(fold.told.view for fold in heard.folds))
         for look in view.processes
         for sample in look.samples
     ]

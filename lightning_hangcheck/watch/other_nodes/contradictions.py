@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.reading.wording import name_ranks
+from lightning_hangcheck.watch.other_nodes.silent_nodes import ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +42,7 @@ def contradictions(own: Case, heard: Iterable[Heard]) -> Iterator[str]:
                 f"node {node} says that the job has {told} ranks, node 0 that it has {size}: start "
                 "all nodes with the same --nnodes and --nproc-per-node (or WORLD_SIZE)"
             )
-        ranks = [view.rank for view in one.views[: MOST_COMPARED - len(holders)]]
+        ranks = islice(ranks_of(one), MOST_COMPARED - len(holders))
         doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
         if doubled:
             yield (

@@ -9,8 +9,11 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import ELSEWHERE
 from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.nodes.digest import TAKEN_NS
+from lightning_hangcheck.nodes.exchange import folds_heard
+from lightning_hangcheck.nodes.folding import alike_of, brief, first_view, within
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc, utc
 
 if TYPE_CHECKING:
@@ -30,8 +33,11 @@ def join_heard(own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = ()) 
         silent: What those told last that are.
     """
     started = own.run.local_world_size is not None
-    cases = [_case_of(one, own) for one in heard if started and _belongs(one, own)]
-    cases += [_unheard(_case_of(one, own), one, own) for one in silent if _belongs(one, own)]
+    theirs = [one for one in heard if started and _belongs(one, own)]
+    gone = [one for one in silent if _belongs(one, own)]
+    cases = [_case_of(one, own) for one in theirs if one.views or not one.state.folded]
+    cases += _of_folds(theirs, own)
+    cases += [_unheard(_case_of(one, own), one, own) for one in gone]
     return merge_cases([NodeCase("node 0", own), *cases], own.run.run_id) if cases else own
 
 
@@ -87,20 +93,60 @@ def _case_of(heard: Heard, own: Case) -> NodeCase:
     return NodeCase(f"node {state.node}", told)
 
 
+def _of_folds(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
+    """What is told of ranks that stand alike, on whichever of these nodes, as one node's case."""
+    folds = within(folds_heard(heard), (0, own.run.world_size - 1))
+    if not folds:
+        return []
+    sizes = [one.state.local_world_size or 0 for one in heard if one.state.folded and not one.views]
+    sources = {id(one.source): one.source for one in heard}.values()
+    told = Case(
+        run=replace(own.run, local_world_size=sum(sizes)),
+        taken_at=own.taken_at,
+        taken_ns=TAKEN_NS,
+        ranks=tuple(map(first_view, folds)),
+        gaps=tuple(dict.fromkeys(gap for source in sources for gap in source.gaps)),
+        code=tuple(dict.fromkeys(note for source in sources for note in source.code)),
+        limits=own.limits,
+        alike=tuple(map(alike_of, folds)),
+    )
+    return [NodeCase("other nodes", told)]
+
+
 def _unheard(told: NodeCase, heard: Heard, own: Case) -> NodeCase:
     """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
     unheard_s = (own.taken_ns - heard.heard_ns) / NANOSECONDS
+    here = (0, max(0, own.run.world_size - 1))
+    folds = within(within(heard.folds, heard.state.folded), here)
     ranks = tuple(
-        replace(
-            view,
-            processes=(),
-            flight=None,
-            unheard_for_s=unheard_s,
-            silent_for_s=view.silent_for_s + unheard_s,
-        )
-        for view in told.case.ranks
+        replace(brief(view), unheard_for_s=unheard_s, silent_for_s=view.silent_for_s + unheard_s)
+        for view in (*told.case.ranks, *map(first_view, folds))
     )
-    return replace(told, case=replace(told.case, ranks=ranks, gaps=(), code=()))
+    alike = tuple(map(alike_of, folds))
+    return replace(told, case=replace(told.case, ranks=ranks, gaps=(), code=(), alike=alike))
+
+
+def last_progress(heard: Iterable[Heard]) -> dict[int, int]:
+    """Return when ranks of other nodes last showed progress, by our monotonic clock.
+
+    Of ranks that stand alike, when the last of them did.
+
+    Args:
+        heard: What those told that are not silent.
+    """
+    theirs = list(heard)
+    oldest_ns = min((one.heard_ns for one in theirs), default=0)
+    alike = {
+        rank: oldest_ns - int(fold.told.view.silent_for_s * NANOSECONDS)
+        for fold in folds_heard(theirs)
+        for rank in members(fold.ranks)
+    }
+    alone = {
+        view.rank: one.heard_ns - int(view.silent_for_s * NANOSECONDS)
+        for one in theirs
+        for view in one.views
+    }
+    return {**alike, **alone}
 
 
 def _run_facts(own: RunFacts, joined: RunFacts) -> RunFacts:

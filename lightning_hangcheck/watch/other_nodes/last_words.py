@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.nodes.folding import within
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 from lightning_hangcheck.watch.other_nodes.silent_nodes import silent_node
 
@@ -34,7 +35,9 @@ def have_said(heard: Mapping[int, Heard], since_ns: int) -> set[int]:
 
 
 def _tells_an_end(heard: Heard) -> bool:
-    return any(view.process_exit is not None for view in heard.views)
+    ends = [one for one in heard.folds if one.told.view.process_exit is not None]
+    told = any(view.process_exit is not None for view in heard.views)
+    return told or bool(within(ends, heard.state.folded))
 
 
 def join_end(own: Case, heard: Mapping[int, Heard], said: Collection[int]) -> Case:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.model.case import SilentNode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.nodes.exchange import SILENT_AFTER_S, Heard
@@ -13,7 +14,7 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lightning_hangcheck.model.case import RankView, Reach
     from lightning_hangcheck.model.evidence import AddressReach
@@ -31,6 +32,12 @@ def silent_s(heard: Heard, now_ns: int, after_s: float = SILENT_AFTER_S) -> floa
     """Seconds since a node was heard; 0 where they are few, or its job has ended."""
     seconds = (now_ns - heard.heard_ns) / NANOSECONDS
     return seconds if seconds >= after_s and not heard.state.ended else 0.0
+
+
+def ranks_of(heard: Heard) -> Iterator[int]:
+    """Yield the ranks of a node, those that are told as one among them."""
+    yield from (view.rank for view in heard.views)
+    yield from members(heard.state.folded)
 
 
 def addresses_to_ask(
@@ -69,11 +76,11 @@ def silent_node(
     unanswered_s = max((one.unanswered_s for one in there if one.unanswered), default=0.0)
     return SilentNode(
         number=heard.state.node,
-        ranks=format_ranks(view.rank for view in heard.views),
+        ranks=format_ranks(ranks_of(heard)),
         silent_s=seconds,
         reach=_reach(seconds, there, unanswered_s, list(others)),
         unanswered_s=unanswered_s,
-        last_known=_last_known(heard.views),
+        last_known=_last_known(heard),
     )
 
 
@@ -117,10 +124,11 @@ def absent_nodes(absent: Iterable[int], waited_s: float, where: str) -> Gap:
     )
 
 
-def _last_known(views: Iterable[RankView]) -> str:
+def _last_known(heard: Heard) -> str:
     """The furthest that its ranks were known to be."""
-    marks = [view.beat.checkpoint for view in views if view.beat and view.beat.checkpoint]
-    steps = [view.beat.step for view in views if view.beat and view.beat.step is not None]
+    beats = [*(view.beat for view in heard.views), heard.state.furthest]
+    marks = [beat.checkpoint for beat in beats if beat and beat.checkpoint]
+    steps = [beat.step for beat in beats if beat and beat.step is not None]
     mark = max(marks, key=lambda one: one.number, default=None)
     known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
     known += [f"step {max(steps)}"] if steps else []

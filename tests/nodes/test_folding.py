@@ -1,0 +1,164 @@
+"""Ranks that stand alike are told once, and judged as if each had been told by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BARRIER,
+    IN_LOAD,
+    IN_LOADER,
+    NOW_NS,
+    SECOND,
+    gone,
+    job,
+    rank,
+    waiting_for,
+    worker,
+)
+from flights import flying, spinning
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from msgspec.structs import replace
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.nodes.digest import NodeDigest, digest_of, merge_digests
+from lightning_hangcheck.nodes.encoding import pack, unpack
+from lightning_hangcheck.nodes.exchange import Heard, below
+from lightning_hangcheck.reading.standing import standings_of
+from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
+from lightning_hangcheck.watch.other_nodes.silent_nodes import silent_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.verdict import Verdict
+
+A_NODE = 4
+HELD_NS = 1 << 40
+SILENT_NS = 20 * SECOND
+
+
+def told_through_tree(views: Sequence[RankView], *, folded: bool, silent: int = 0) -> Case:
+    """The case of the first node once all others have told it; one may be silent since."""
+    world = len(views)
+    nnodes = -(-world // A_NODE)
+    above = 0 if folded else world
+    cases = [
+        job(
+            *views[node * A_NODE : (node + 1) * A_NODE],
+            world_size=world,
+            local_world_size=min(A_NODE, world - node * A_NODE),
+            nnodes=nnodes,
+        )
+        for node in range(nnodes)
+    ]
+    digests = [
+        digest_of(case, node, 1, standings=standings_of, folded_above=above)
+        for node, case in enumerate(cases)
+    ]
+    heard = [one for child in below(0, nnodes) for one in _heard(digests, child)]
+    since_ns = cases[0].taken_ns - SILENT_NS
+    gone = [replace(one, heard_ns=since_ns) for one in heard if silent == one.state.node]
+    there = [one for one in heard if silent != one.state.node]
+    told = [silent_node(one, cases[0].taken_ns, (), ()) for one in gone]
+    case = join_heard(cases[0], there, gone)
+    return with_unheard(cases[0], case, (), tuple(told), ())
+
+
+def _heard(digests: Sequence[NodeDigest], child: int) -> list[Heard]:
+    digest, nodes, folds = unpack(pack(_with_those_below(digests, child)))
+    return [Heard(one.state, one.views, HELD_NS, digest, folds) for one in nodes]
+
+
+def _with_those_below(digests: Sequence[NodeDigest], node: int) -> NodeDigest:
+    under = [_with_those_below(digests, child) for child in below(node, len(digests))]
+    return merge_digests([digests[node], *under])
+
+
+def both(views: Sequence[RankView], silent: int = 0) -> tuple[Verdict, Verdict, Case]:
+    case = told_through_tree(views, folded=True, silent=silent)
+    alone = told_through_tree(views, folded=False, silent=silent)
+    return judge(case), judge(alone), case
+
+
+def comparable(verdict: Verdict) -> Verdict:
+    """Without what is told of one process alone: of many that stand alike few are described."""
+    rows = tuple(replace(row, host="", pid=None, local_rank=None) for row in verdict.ranks)
+    evidence = tuple(one for one in verdict.evidence if one.rank is None)
+    return replace(verdict, ranks=rows, evidence=evidence)
+
+
+KINDS: dict[str, Callable[[int], RankView]] = {
+    "waits": lambda number: flying(rank(number, IN_ALL_REDUCE), "all_reduce 4", "all_reduce 4"),
+    "elsewhere": lambda number: flying(rank(number, IN_BARRIER), "all_reduce 4", "barrier"),
+    "unrecorded": lambda number: rank(number, IN_ALL_REDUCE),
+    "stalled": lambda number: flying(rank(number, IN_LOAD), "all_reduce 4", open_ops=0),
+    "idle": lambda number: rank(number, IN_LOAD),
+    "dead": lambda number: gone(number, -9),
+    "spins": spinning,
+    "calm": lambda number: rank(number, silent=0.2),
+    "at its loader": lambda number: rank(number, IN_LOADER, children=(worker(0, IN_LOAD),)),
+    "at its worker": lambda number: rank(number, IN_LOAD, children=(worker(0, IN_LOAD),)),
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    some.lists(some.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True),
+    some.integers(5, 60) | some.just(200),
+    some.randoms(use_true_random=False),
+    some.integers(0, 3),
+)
+def test_the_folded_job_is_judged_as_the_unfolded_one(
+    kinds: list[str], world: int, random: Any, odd: int
+) -> None:
+    usual, *others = kinds
+    chosen = [usual] * world
+    for other in others:
+        for number in random.sample(range(world), min(odd, world)):
+            chosen[number] = other
+    views = [KINDS[kind](number) for number, kind in enumerate(chosen)]
+    folded, unfolded, case = both(views)
+    assert comparable(folded) == comparable(unfolded)
+    assert len(case.ranks) <= A_NODE + 2 * len(kinds)
+
+
+def test_ranks_of_a_silent_node_are_known_where_they_were_folded() -> None:
+    """All that is said of them is who they are: what they do by now, nobody knows."""
+    views = [replace(KINDS["waits"](number), silent_for_s=4_000.0) for number in range(40)]
+    folded, unfolded, case = both(views, silent=3)
+    assert comparable(folded) == comparable(unfolded)
+    assert folded.culprits == (12, 13, 14, 15)
+    assert case.run.silent_nodes[0].ranks == "12-15"
+    assert len(case.ranks) == A_NODE + 2
+
+
+def test_a_rank_stays_where_it_was_sampled_though_one_alike_was_silent_for_less() -> None:
+    """Of those alike one was sampled 30 s ago and silent for longer, others for 25 s or less."""
+    views = [aged(KINDS["waits"](number), 40.0, 30.0) for number in range(20)]
+    views[1:] = [aged(KINDS["waits"](number), 25.0, 20.0) for number in range(1, 20)]
+    views[7] = KINDS["stalled"](7)
+    folded, unfolded, _ = both(views)
+    assert comparable(folded) == comparable(unfolded)
+    assert folded.culprits == (7,)
+
+
+def aged(view: RankView, silent_s: float, sampled_s: float) -> RankView:
+    (look,) = view.processes
+    later_ns = NOW_NS - int(sampled_s * SECOND) - look.samples[-1].taken_ns
+    samples = tuple(replace(one, taken_ns=one.taken_ns + later_ns) for one in look.samples)
+    looks = (replace(look, samples=samples),)
+    return replace(view, silent_for_s=silent_s, processes=looks)
+
+
+def test_whoever_holds_what_a_rank_waits_for_is_told_by_itself() -> None:
+    """Of ranks that stand alike, one holds the lock: the edge leads to that one."""
+    views = [rank(number, IN_LOAD) for number in range(24)]
+    views[9] = rank(9, IN_BARRIER, **waiting_for("lock", "flock", "/data/x.lock", 110))
+    assert views[10].pid == 110
+    folded, unfolded, _ = both(views)
+    assert comparable(folded) == comparable(unfolded)
+    assert ("rank:9", "rank:10") in {(one.source, one.target) for one in folded.wait_for}
