@@ -14,14 +14,14 @@ from lightning_hangcheck.observe.looking import Look, Looker
 from lightning_hangcheck.observe.patience import patience_of
 from lightning_hangcheck.probes.proc.exits import still_running
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
-from lightning_hangcheck.watch.alarm import Alarm
 from lightning_hangcheck.watch.lapses import Lapses
 from lightning_hangcheck.watch.ranks.roster import Roster
 from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
 from lightning_hangcheck.watch.recovery import Recovery
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.shutdown import Shutdown
-from lightning_hangcheck.watch.slow_telling import SlowTelling
+from lightning_hangcheck.watch.telling.alarm import Alarm
+from lightning_hangcheck.watch.telling.slow_telling import SlowTelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-    from lightning_hangcheck.watch.publishing import Publisher
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound
+    from lightning_hangcheck.watch.telling.alarm import Telling
+    from lightning_hangcheck.watch.telling.publishing import Publisher
 
 LOOKING_POLL_S = 0.05
 MOST_SEEN_CLOSER = 4

@@ -21,7 +21,6 @@ from lightning_hangcheck.session.run_folders import (
     settle_run_folder,
 )
 from lightning_hangcheck.session.session import Session, taken_sessions_folder
-from lightning_hangcheck.watch.alerting import Alerting
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.messages import (
     CommandEnded,
@@ -31,17 +30,18 @@ from lightning_hangcheck.watch.messages import (
     LauncherGone,
     send,
 )
-from lightning_hangcheck.watch.metrics_keeper import MetricsKeeper
-from lightning_hangcheck.watch.note_keeper import NoteKeeper
 from lightning_hangcheck.watch.other_nodes.among_nodes import among_nodes
 from lightning_hangcheck.watch.other_nodes.late_place import LatePlace
 from lightning_hangcheck.watch.other_nodes.meeting_choice import why_there
-from lightning_hangcheck.watch.publishing import Publisher
 from lightning_hangcheck.watch.ranks.rounds import describe_round
 from lightning_hangcheck.watch.ranks.run_ledger import RunLedger
 from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
 from lightning_hangcheck.watch.ranks.start_states import StartStates
-from lightning_hangcheck.watch.reminders import Reminders
+from lightning_hangcheck.watch.telling.alerting import Alerting
+from lightning_hangcheck.watch.telling.metrics_keeper import MetricsKeeper
+from lightning_hangcheck.watch.telling.note_keeper import NoteKeeper
+from lightning_hangcheck.watch.telling.publishing import Publisher
+from lightning_hangcheck.watch.telling.reminders import Reminders
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -15,7 +15,7 @@ from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.observe import saving
 from lightning_hangcheck.observe.saving import save_page, save_run
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
-from lightning_hangcheck.watch.publishing import Publisher
+from lightning_hangcheck.watch.telling.publishing import Publisher
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,10 @@ __all__ = [
     "fallback",
     "files",
     "lost_child",
-    "network",
     "own_code",
     "processes",
-    "rendezvous",
+    "remote",
     "shared_objects",
-    "silent_node",
     "slow",
     "threads",
 ]

@@ -14,16 +14,14 @@ from lightning_hangcheck.diagnosis.causes import (
     fallback,
     files,
     lost_child,
-    network,
     own_code,
     processes,
-    rendezvous,
     shared_objects,
-    silent_node,
     slow,
     threads,
 )
 from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
+from lightning_hangcheck.diagnosis.causes.remote import network, rendezvous, silent_node
 from lightning_hangcheck.diagnosis.divergence.attribution import minority_of_one
 from lightning_hangcheck.diagnosis.divergence.divergence import Divergence, find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph

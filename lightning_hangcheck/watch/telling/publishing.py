@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
-    from lightning_hangcheck.watch.alarm import Telling
+    from lightning_hangcheck.watch.telling.alarm import Telling
 
 
 CARRY_EVERY_S = 0.5

@@ -10,7 +10,7 @@ from processes import until
 from stalling_storage import stalling_storage
 
 from lightning_hangcheck import log
-from lightning_hangcheck.watch.newest_only import NewestOnly
+from lightning_hangcheck.watch.telling.newest_only import NewestOnly
 
 if TYPE_CHECKING:
     from pathlib import Path

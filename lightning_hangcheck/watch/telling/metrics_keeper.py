@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.alerts.metrics_text import RunReading, render
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
-from lightning_hangcheck.watch.newest_only import NewestOnly
+from lightning_hangcheck.watch.telling.newest_only import NewestOnly
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.watch.publishing import Publisher
     from lightning_hangcheck.watch.ranks.roster import Roster
+    from lightning_hangcheck.watch.telling.publishing import Publisher
 
 EVERY_S = 5.0
 """Prometheus asks every 15 s by habit; what is told is written at once."""

@@ -12,8 +12,8 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
-    from lightning_hangcheck.watch.publishing import Publisher
     from lightning_hangcheck.watch.ranks.roster import Roster
+    from lightning_hangcheck.watch.telling.publishing import Publisher
 
 EVERY_S = 1.0
 """A note of eight ranks costs the sidecar 0.1 ms; `hangcheck attach` looks for two seconds."""

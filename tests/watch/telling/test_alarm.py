@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
-from lightning_hangcheck.watch.alarm import Alarm
+from lightning_hangcheck.watch.telling.alarm import Alarm
 
 NOW = "2026-01-01T00:00:10.000Z"
 

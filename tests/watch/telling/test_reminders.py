@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.reminders import Reminders
+from lightning_hangcheck.watch.telling.reminders import Reminders
 
 MINUTE_NS = 60 * NANOSECONDS
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.looking import Looker, Target
     from lightning_hangcheck.watch.pace.glances import Glances
-    from lightning_hangcheck.watch.publishing import Publisher
     from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
+    from lightning_hangcheck.watch.telling.publishing import Publisher
 
 LOOKING_S = 20.0
 """Longest time for the looks; on a machine that has time for them they take 8 s."""
