@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS
+from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS, around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def lock_taken(tree: ast.Module, line: int) -> NamedLock | None:
 
 def locks_held(tree: ast.Module, line: int) -> Iterator[NamedLock]:
     """Find the locks in whose ``with`` blocks a line is, within its function."""
-    for node in _around(tree, line):
+    for node in _within_function(tree, line):
         if isinstance(node, ast.With) and node.body[0].lineno <= line:
             named = (_named(tree, item.context_expr, line) for item in node.items)
             yield from (one for one in named if one is not None)
@@ -60,31 +60,17 @@ def _named(tree: ast.Module, expression: ast.expr, line: int) -> NamedLock | Non
         inner = inner.value
     if not isinstance(inner, ast.Name):
         return None
-    functions = [one for one in _spanning(tree, line) if isinstance(one, FUNCTIONS)]
+    functions = [one for one in around(tree, line) if isinstance(one, FUNCTIONS)]
     scope = next((one for one in reversed(functions) if inner.id in _bound(one)), tree)
     own = bool(functions) and scope is functions[-1]
     return NamedLock(ast.unparse(expression), inner.id, scope, own)
 
 
-def _around(tree: ast.Module, line: int) -> Iterator[ast.AST]:
+def _within_function(tree: ast.Module, line: int) -> Iterator[ast.AST]:
     """What a line is in, within its innermost function: what is around that runs no more."""
-    inside = list(_spanning(tree, line))
+    inside = list(around(tree, line))
     function = max((at for at, one in enumerate(inside) if isinstance(one, FUNCTIONS)), default=-1)
     yield from inside[function + 1 :]
-
-
-def _spanning(tree: ast.Module, line: int) -> Iterator[ast.AST]:
-    """All that a line is in, from the outside in."""
-    scope: ast.AST | None = tree
-    while scope is not None:
-        inner = (one for one in ast.iter_child_nodes(scope) if _spans(one, line))
-        scope = next(inner, None)
-        if scope is not None:
-            yield scope
-
-
-def _spans(node: ast.AST, line: int) -> bool:
-    return getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", None) or 0)
 
 
 def _bound(function: ast.AST) -> set[str]:

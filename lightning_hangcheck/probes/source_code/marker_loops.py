@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
 
-from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS, LOOPS, called_name
+from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS, LOOPS, around, called_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 Loop: TypeAlias = "ast.For | ast.AsyncFor | ast.While"
 OF_PATH_MODULE = frozenset({"exists", "lexists", "isfile", "isdir", "islink"})
@@ -76,27 +76,14 @@ def marker_loop(tree: ast.Module, line: int) -> MarkerLoop | None:
 
 def loop_around(tree: ast.AST, line: int) -> Loop | None:
     """Return the innermost loop around a line within the innermost function around it."""
-    inside = [one for one in _around(function_around(tree, line), line) if isinstance(one, LOOPS)]
+    inside = [one for one in around(function_around(tree, line), line) if isinstance(one, LOOPS)]
     return inside[-1] if inside else None
 
 
 def function_around(tree: ast.AST, line: int) -> ast.AST:
     """Return the innermost function around a line; the whole file where there is none."""
-    functions = [one for one in _around(tree, line) if isinstance(one, FUNCTIONS)]
+    functions = [one for one in around(tree, line) if isinstance(one, FUNCTIONS)]
     return functions[-1] if functions else tree
-
-
-def _around(scope: ast.AST | None, line: int) -> Iterator[ast.AST]:
-    """All that a line is in below a node, from the outside in."""
-    while scope is not None:
-        inner = (one for one in ast.iter_child_nodes(scope) if _spans(one, line))
-        scope = next(inner, None)
-        if scope is not None:
-            yield scope
-
-
-def _spans(node: ast.AST, line: int) -> bool:
-    return getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", None) or 0)
 
 
 def _asked_first(loop: Loop, functions: Mapping[str, ast.FunctionDef]) -> _Question | None:

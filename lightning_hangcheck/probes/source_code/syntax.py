@@ -1,11 +1,28 @@
-"""What Python's syntax tree calls functions and loops, and the name of what a call calls."""
+"""What Python's syntax tree calls functions and loops, what a line is in, and what a call calls."""
 
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def around(scope: ast.AST | None, line: int) -> Iterator[ast.AST]:
+    """Yield all that a line is in below a node, from the outside in."""
+    while scope is not None:
+        inner = (one for one in ast.iter_child_nodes(scope) if _spans(one, line))
+        scope = next(inner, None)
+        if scope is not None:
+            yield scope
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    return getattr(node, "lineno", line + 1) <= line <= (getattr(node, "end_lineno", None) or 0)
 
 
 def called_name(node: ast.AST) -> str:
