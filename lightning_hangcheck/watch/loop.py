@@ -308,9 +308,9 @@ class Watcher:
             self._hang_proven()
 
     def _notice_recovery(self, now_ns: int) -> None:
-        if self.follows and not self._alone:
-            return
         here, standing = self.roster.ranks, self.alarm.standing
+        if standing is None or (self.follows and not self._alone):
+            return
         there = self._nodes.elsewhere(now_ns) if self._nodes is not None else None
         if self._recovery.has_come(standing, here, there, now_ns):
             self._tell_recovery(self._recovery.since_ns)
