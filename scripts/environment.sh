@@ -14,7 +14,7 @@ bad_usage() {
 }
 
 is_usable_python() {
-  "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' > /dev/null 2>&1
+  "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' > /dev/null 2>&1
 }
 
 # Sets BASE_PYTHON: $PYTHON if the user named one, else the first usable one on PATH.
@@ -22,17 +22,17 @@ find_python() {
   local candidate
   if [ -n "${PYTHON:-}" ]; then
     is_usable_python "$PYTHON" ||
-      fail "PYTHON=$PYTHON is no Python 3.10 to 3.13 ($("$PYTHON" --version 2>&1 || true)); name another one"
+      fail "PYTHON=$PYTHON is no Python 3.10 to 3.14 ($("$PYTHON" --version 2>&1 || true)); name another one"
     BASE_PYTHON=$PYTHON
     return
   fi
-  for candidate in python3 python python3.13 python3.12 python3.11 python3.10; do
+  for candidate in python3 python python3.14 python3.13 python3.12 python3.11 python3.10; do
     if is_usable_python "$candidate"; then
       BASE_PYTHON=$candidate
       return
     fi
   done
-  fail "needs Python 3.10 to 3.13, but python3 is $(python3 --version 2>&1 || echo missing);" \
+  fail "needs Python 3.10 to 3.14, but python3 is $(python3 --version 2>&1 || echo missing);" \
     "install one, or name it: PYTHON=/path/to/python3.12 ${0##*/}"
 }
 

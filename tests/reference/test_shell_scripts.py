@@ -65,7 +65,7 @@ def test_unusable_python_is_named_with_its_version(script: str, tmp_path: Path) 
     old.chmod(0o755)
     refused = _run(script, "--no-venv", PYTHON=str(old))
     assert refused.returncode == 1
-    assert f"PYTHON={old} is no Python 3.10 to 3.13 (Python 3.8.18)" in refused.stderr
+    assert f"PYTHON={old} is no Python 3.10 to 3.14 (Python 3.8.18)" in refused.stderr
 
 
 def test_constraints_pin_every_direct_dependency() -> None:
