@@ -16,7 +16,7 @@ from lightning_hangcheck.live_view.rank_now import RunSources, ranks_now
 from lightning_hangcheck.live_view.rank_use import UseMeter
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.reading.exit_codes import exit_code_in_words
+from lightning_hangcheck.reading.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
 from lightning_hangcheck.text.amounts import seconds_in_words, several
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
@@ -185,8 +185,16 @@ def _ended(record: RunRecord, ended_at: str) -> str:
         after = f" after {seconds_in_words(lasted)}"
     except ValueError:
         after = ""
-    code = "" if record.exit_code is None else f", exit code {exit_code_in_words(record.exit_code)}"
-    return f"the run has ended{after}{code}"
+    return f"the run has ended{after}{_exit_code(record)}"
+
+
+def _exit_code(record: RunRecord) -> str:
+    """The number alone where the end was asked for: what mostly sends such a signal did not."""
+    code, by = record.exit_code, record.ended_by
+    if code is None:
+        return f", by {by}" if by else ""
+    told = f"{shell_code(code)}, by {by}" if by else exit_code_in_words(code)
+    return f", exit code {told}"
 
 
 def _status(job: RunningJob, record: RunRecord | None, *, watched_before: bool) -> str:

@@ -109,6 +109,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         rounds: Each start of the job's ranks, the first one first.
         ended_at: None while it goes on.
         exit_code: Of the command, where `hangcheck run` started it.
+        ended_by: Who asked for the end: ``SIGINT from the terminal``; empty where nobody did.
         clocks: Of the job's other nodes, as the first one estimates them; no verdict rests on it.
         meeting: Where the sidecars of the job's nodes meet, and why there; empty for one node.
     """
@@ -125,5 +126,6 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     rounds: tuple[Round, ...] = ()
     ended_at: str | None = None
     exit_code: int | None = None
+    ended_by: str = ""
     meeting: str = ""
     clocks: tuple[NodeClock, ...] = ()

@@ -182,7 +182,9 @@ class Service:
         left_running = ended.left_running if ended is not None else ()
         verdict = self._watcher.conclude(exit_code, left_running)
         last = describe_round(roster.round.number, roster.round.started_at, verdict)
-        record = self._record.end(roster, (*self._watcher.earlier, last), exit_code)
+        asked = self._watcher.shutdown.asked
+        ended_by = asked.by if asked is not None else ""
+        record = self._record.end(roster, (*self._watcher.earlier, last), exit_code, ended_by)
         self._publisher.save(partial(self._record.write, record))
         stalls = self._publisher.stalls.ended(time.monotonic_ns())
         line = self._ledger.line(roster, verdict, exit_code, stalls)

@@ -120,6 +120,7 @@ def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path / "run")
     assert verdict.verdict == "finished"
     assert "SIGTERM" in verdict.summary
+    assert "SIGTERM" in record_of(tmp_path / "run").ended_by
 
 
 def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:

@@ -62,6 +62,15 @@ def test_a_run_that_was_ended_is_over_at_once(folder: RunFolder, follower: RunFo
     assert [(one.rank, one.standing) for one in now.ranks] == [(1, "stuck"), (0, "waits")]
 
 
+def test_a_run_that_we_ended_was_not_ended_by_what_else_kills(
+    folder: RunFolder, follower: RunFollower
+) -> None:
+    by = "hangcheck run (--on-hang abort)"
+    ended = replace(RECORD, ended_at="2026-11-20T10:25:16.000Z", exit_code=-9, ended_by=by)
+    folder.run_file.write_bytes(encode(ended))
+    assert follower.read().over == f"the run has ended after 1 min 00 s, exit code 137, by {by}"
+
+
 def test_a_new_verdict_in_the_folder_is_seen(folder: RunFolder, follower: RunFollower) -> None:
     now = follower.read()
     assert (now.verdict, now.over) == (None, "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import write_atomically
@@ -68,9 +70,12 @@ class RunRecorder:
         self._written = record
         return record
 
-    def end(self, roster: Roster, rounds: tuple[Round, ...], exit_code: int | None) -> RunRecord:
+    def end(
+        self, roster: Roster, rounds: tuple[Round, ...], exit_code: int | None, ended_by: str
+    ) -> RunRecord:
         """Return the record of the run that has ended, with all its rounds."""
-        return self._record(roster, rounds, ended_at=utc_now(), exit_code=exit_code)
+        record = self._record(roster, rounds)
+        return replace(record, ended_at=utc_now(), exit_code=exit_code, ended_by=ended_by)
 
     def write(self, record: RunRecord) -> None:
         """Write run.json.
@@ -80,13 +85,7 @@ class RunRecorder:
         """
         write_atomically(self._session.run_folder.run_file, encode_pretty(record))
 
-    def _record(
-        self,
-        roster: Roster,
-        rounds: tuple[Round, ...],
-        ended_at: str | None = None,
-        exit_code: int | None = None,
-    ) -> RunRecord:
+    def _record(self, roster: Roster, rounds: tuple[Round, ...]) -> RunRecord:
         facts = self._session.facts
         return RunRecord(
             run_id=self._session.run_folder.run_id,
@@ -98,8 +97,6 @@ class RunRecorder:
             versions=self._versions,
             ranks=tuple(record for _, record in sorted(self._records.items())),
             rounds=rounds,
-            ended_at=ended_at,
-            exit_code=exit_code,
             meeting=self.meeting,
             clocks=self.clocks,
         )
