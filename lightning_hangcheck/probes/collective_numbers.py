@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lightning_hangcheck.probes.flight_record import HANDLERS, MOST_RANKS_COUNTED, ask_server
+from lightning_hangcheck.probes.flight_record import HANDLERS, ask_server
 from lightning_hangcheck.session.collective_notes import noted_messages
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
         for group, status in counts.pg_status.items():
             numbers = (status.last_enqueued_collective, status.last_completed_collective)
             found[f"{handler} {group}"] = numbers
-    posted = noted_messages(path, MOST_RANKS_COUNTED)
+    posted = noted_messages(path)
     if posted is not None:
         found["messages"] = (sum(posted.sent.values()), sum(posted.received.values()))
     return found

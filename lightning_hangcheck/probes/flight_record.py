@@ -22,7 +22,6 @@ from lightning_hangcheck.model.flight import (
     CollectiveEntry,
     CollectiveRecord,
     FlightRecord,
-    MessageCounts,
 )
 from lightning_hangcheck.probes.operation_sites import with_sites
 from lightning_hangcheck.probes.proc.files import read_proc
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
 ENTRIES_KEPT = 2_000
 """Of all groups together, the newest: as many as torch itself keeps (TORCH_FR_BUFFER_SIZE)."""
-MOST_RANKS_COUNTED = 4_096
-"""Ranks whose messages are read: 64 KiB."""
 LARGEST_ANSWER = 16 * 1024 * 1024
 """2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
@@ -182,9 +179,7 @@ def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[F
         for name, counter in counters.items()
         if counter.active_count > 0
     }
-    noted, messages = noted_groups(path), noted_messages(path, MOST_RANKS_COUNTED)
-    if messages is None and noted:  # who notes groups counts messages, and has posted none
-        messages = MessageCounts()
+    noted, messages = noted_groups(path), noted_messages(path)
     record = FlightRecord(
         taken_ns=taken_ns, groups=_groups(traces, noted), waits=waits, messages=messages
     )

@@ -9,7 +9,6 @@ operation. Both files lie in shared memory: a note is a store into a mapped page
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from itertools import count
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lightning_hangcheck.files.atomic import make_private_folder
 from lightning_hangcheck.files.owned_file import open_owned, read_owned
+from lightning_hangcheck.files.reserved_memory import reserve_file
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CallSite
 
@@ -39,6 +38,9 @@ OURS = str(Path(__file__).parents[1])
 """Frames of ours around a call are none of the program's."""
 DEEPEST = 64
 """Frames noted of a site, from the innermost out: Lightning's own are some 30."""
+
+
+UNKNOWN_SITE: tuple[int, tuple[CodeType, ...]] = (0, ())
 
 
 class NotedCall(msgspec.Struct, frozen=True):
@@ -63,18 +65,11 @@ class CallNoter:
         server: Path of the rank's worker server.
 
     Raises:
-        OSError: Shared memory cannot be used.
+        OSError: Shared memory is full, or not ours.
     """
 
     def __init__(self, server: Path) -> None:
-        make_private_folder(server.parent)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(_calls_file(server), flags, 0o600)
-        try:
-            os.ftruncate(descriptor, CALLS_KEPT * SLOT.size)
-            self._page = mmap.mmap(descriptor, CALLS_KEPT * SLOT.size)
-        finally:
-            os.close(descriptor)
+        self._page = reserve_file(_calls_file(server), CALLS_KEPT * SLOT.size)
         self._sites_file = _sites_file(server)
         self._calls = count()
         self._numbers = count(1)
@@ -101,9 +96,13 @@ class CallNoter:
     def _learn(
         self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str
     ) -> tuple[int, tuple[CodeType, ...]]:
-        """Number a new site; its code is kept, so that its key is never another's."""
+        """Number a new site; its code is kept, so that its key is never another's.
+
+        Returns:
+            Its number, 0 where there is no room for it, and that code.
+        """
         if len(self._known) >= MOST_SITES:
-            return 0, ()
+            return UNKNOWN_SITE
         frames: list[FrameType] = []
         frame: FrameType | None = caller
         while frame is not None and len(frames) < DEEPEST:
@@ -116,13 +115,21 @@ class CallNoter:
             if not one.f_code.co_filename.startswith(OURS)
         )
         line = msgspec.json.encode(NotedSite(number, CallSite(called, root, reduction))) + b"\n"
+        written = self._written(line)
+        return self._known.setdefault(key, (number, codes) if written else UNKNOWN_SITE)
+
+    def _written(self, line: bytes) -> bool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(self._sites_file, flags, 0o600)
         try:
-            os.write(descriptor, line)
+            descriptor = os.open(self._sites_file, flags, 0o600)
+        except OSError:
+            return False
+        try:
+            return os.write(descriptor, line) == len(line)
+        except OSError:  # shared memory is full
+            return False
         finally:
             os.close(descriptor)
-        return self._known.setdefault(key, (number, codes))
 
 
 def noted_calls(server: Path) -> tuple[NotedCall, ...]:

@@ -1,8 +1,8 @@
 """What a rank notes of its process groups and messages, because torch's record of gloo lacks it.
 
     <session>/torch/<pid>.groups     a JSON object a line: a group's name and its members
-    <session>/torch/<pid>.messages   two counters for each rank: sent to it, received from it; then
-                                     a ring of the newest: number, thread, what was posted to whom
+    <session>/torch/<pid>.messages   a ring of the newest: number, thread, what was posted to whom;
+                                     then a slot for each rank that it exchanges any with
 
 Both lie in shared memory: a note is a store into a mapped page, or one write, and waits for
 nothing.
@@ -10,7 +10,6 @@ nothing.
 
 from __future__ import annotations
 
-import mmap
 import os
 from itertools import count
 from struct import Struct as Layout
@@ -20,20 +19,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lightning_hangcheck.files.atomic import make_private_folder
-from lightning_hangcheck.files.owned_file import open_owned, read_owned
+from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.files.reserved_memory import reserve_file
 from lightning_hangcheck.model.flight import MessageCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-COUNTER = Layout("<Q")
-MOST_RANKS = 65_536
-"""A file of 1 MiB, of which only pages that are used take memory."""
 POSTED = Layout("<QQq")
 POSTED_KEPT = 1_024
 """Of a pipeline with 64 micro-batches four steps: two are a pattern."""
-RING_AT = MOST_RANKS * 2 * COUNTER.size
+SENT = RECEIVED = NUMBER = Layout("<Q")
+COUNTS = Layout("<QQQ")
+"""Messages to a rank, from it, and its number plus one: 0 in a slot that nobody has."""
+MOST_PEERS = 1_024
+"""With how many ranks one exchanges messages: its neighbours in a mesh, or the experts' ranks."""
+COUNTS_AT = POSTED_KEPT * POSTED.size
+MESSAGES_BYTES = COUNTS_AT + (MOST_PEERS + 1) * COUNTS.size
 
 
 class NotedGroup(msgspec.Struct, frozen=True):
@@ -97,65 +100,72 @@ class MessageCounter:
         server: Path of the rank's worker server.
 
     Raises:
-        OSError: Shared memory cannot be used.
+        OSError: Shared memory is full, or not ours.
     """
 
     def __init__(self, server: Path) -> None:
-        make_private_folder(server.parent)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(messages_file(server), flags, 0o600)
-        size = RING_AT + POSTED_KEPT * POSTED.size
-        try:
-            os.ftruncate(descriptor, size)
-            self._page = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        self._sent: dict[int, Iterator[int]] = {}
-        self._received: dict[int, Iterator[int]] = {}
+        self._page = reserve_file(messages_file(server), MESSAGES_BYTES)
+        self._places: dict[int, _Place] = {}
+        self._slots = count()
         self._posted = count(1)
 
     def post_send(self, peer: int) -> None:
         """Count a message to a rank; about 0.5 microseconds."""
-        if 0 <= peer < MOST_RANKS:
-            number = next(self._sent.get(peer) or self._sent.setdefault(peer, count(1)))
-            COUNTER.pack_into(self._page, 2 * peer * COUNTER.size, number)
-            self._note(peer + 1)
+        place = self._places.get(peer) or self._begin(peer)
+        SENT.pack_into(self._page, place.at, next(place.sent))
+        self._note(peer + 1)
 
     def post_receive(self, peer: int) -> None:
         """Count that a message from a rank is asked for."""
-        if 0 <= peer < MOST_RANKS:
-            number = next(self._received.get(peer) or self._received.setdefault(peer, count(1)))
-            COUNTER.pack_into(self._page, (2 * peer + 1) * COUNTER.size, number)
-            self._note(-(peer + 1))
+        place = self._places.get(peer) or self._begin(peer)
+        RECEIVED.pack_into(self._page, place.at + SENT.size, next(place.received))
+        self._note(-(peer + 1))
+
+    def _begin(self, peer: int) -> _Place:
+        """Take a slot; beyond the last one is room for one that says that not all were counted."""
+        slot = min(next(self._slots), MOST_PEERS)
+        place = self._places.setdefault(peer, _Place(COUNTS_AT + slot * COUNTS.size))
+        NUMBER.pack_into(self._page, place.at + COUNTS.size - NUMBER.size, peer + 1)
+        return place
 
     def _note(self, posted: int) -> None:
         number = next(self._posted)
-        offset = RING_AT + number % POSTED_KEPT * POSTED.size
+        offset = number % POSTED_KEPT * POSTED.size
         POSTED.pack_into(self._page, offset, number, get_ident(), posted)
 
 
-def noted_messages(server: Path, ranks: int) -> MessageCounts | None:
-    """Return what a rank counted; None where it counts nothing.
+class _Place:
+    """Where the messages to and from one rank are counted, and the next numbers of both."""
+
+    __slots__ = ("at", "received", "sent")
+
+    def __init__(self, at: int) -> None:
+        self.at, self.sent, self.received = at, count(1), count(1)
+
+
+def noted_messages(server: Path) -> MessageCounts | None:
+    """Return what a rank counted; None where it had no room to count all.
+
+    Who notes groups counts messages, too: one that has not begun to has posted none.
 
     Args:
         server: Path of the rank's worker server.
-        ranks: How many there are at most.
     """
     try:
-        descriptor = open_owned(messages_file(server))
+        data = read_owned(messages_file(server))
+    except FileNotFoundError:
+        return MessageCounts() if groups_file(server).exists() else None
     except OSError:
         return None
-    try:
-        data = os.read(descriptor, min(ranks, MOST_RANKS) * 2 * COUNTER.size)
-        ring = os.pread(descriptor, POSTED_KEPT * POSTED.size, RING_AT)
-    finally:
-        os.close(descriptor)
-    whole = data[: len(data) // COUNTER.size * COUNTER.size]
-    numbers = [number for (number,) in COUNTER.iter_unpack(whole)]
+    if len(data) != MESSAGES_BYTES:
+        return None
+    *counts, (_, _, overflown) = COUNTS.iter_unpack(data[COUNTS_AT:])
+    if overflown:
+        return None
     return MessageCounts(
-        sent={peer: number for peer, number in enumerate(numbers[0::2]) if number},
-        received={peer: number for peer, number in enumerate(numbers[1::2]) if number},
-        newest=_by_thread(ring[: len(ring) // POSTED.size * POSTED.size]),
+        sent={number - 1: sent for sent, _, number in counts if number and sent},
+        received={number - 1: asked for _, asked, number in counts if number and asked},
+        newest=_by_thread(data[:COUNTS_AT]),
     )
 
 

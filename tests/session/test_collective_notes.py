@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.session.collective_notes import (
-    MOST_RANKS,
+    MOST_PEERS,
     POSTED_KEPT,
     MessageCounter,
     groups_file,
@@ -44,9 +44,37 @@ def test_messages_are_counted_by_their_other_end(tmp_path: Path) -> None:
     for _ in range(3):
         counter.post_send(1)
     counter.post_receive(2)
-    counter.post_send(MOST_RANKS)
     counts = MessageCounts(sent={1: 3}, received={2: 1}, newest=((2, 2, 2, -3),))
-    assert noted_messages(server, 4) == counts
+    assert noted_messages(server) == counts
+
+
+def test_messages_with_ranks_of_a_large_job_are_counted(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    counter = MessageCounter(server)
+    counter.post_send(131_071)
+    noted = noted_messages(server)
+    assert noted is not None
+    assert noted.sent == {131_071: 1}
+
+
+def test_with_more_ranks_than_there_is_room_for_nothing_is_told(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    counter = MessageCounter(server)
+    for peer in range(MOST_PEERS):
+        counter.post_receive(peer)
+    noted = noted_messages(server)
+    assert noted is not None
+    assert len(noted.received) == MOST_PEERS
+    counter.post_receive(MOST_PEERS)
+    assert noted_messages(server) is None
+
+
+def test_who_makes_groups_and_posts_nothing_is_known_to_have_posted_nothing(
+    tmp_path: Path,
+) -> None:
+    server = tmp_path / "torch" / "4711"
+    note_group(server, "0", range(3))
+    assert noted_messages(server) == MessageCounts()
 
 
 def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> None:
@@ -58,7 +86,7 @@ def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> N
     beside = threading.Thread(target=counter.post_send, args=(3,))
     beside.start()
     beside.join()
-    noted = noted_messages(server, 8)
+    noted = noted_messages(server)
     assert noted is not None
     main, other = noted.newest
     assert (main[-2:], len(main), other) == ((8, -1), POSTED_KEPT - 1, (4,))
@@ -67,7 +95,7 @@ def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> N
 def test_where_nothing_was_noted_nothing_is_known(tmp_path: Path) -> None:
     server = tmp_path / "4711"
     assert noted_groups(server) == {}
-    assert noted_messages(server, 4) is None
+    assert noted_messages(server) is None
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
@@ -75,4 +103,4 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(groups_file(server))
     os.mkfifo(messages_file(server))
     assert noted_groups(server) == {}
-    assert noted_messages(server, 4) is None
+    assert noted_messages(server) is None

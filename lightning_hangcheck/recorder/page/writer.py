@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from time import monotonic_ns
@@ -10,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE, name_beside
+from lightning_hangcheck.files.reserved_memory import reserve
 from lightning_hangcheck.recorder.page import layout as layout
 from lightning_hangcheck.recorder.page.layout import PHASE_INDEX, UNKNOWN, fit_text
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -62,9 +63,7 @@ class PageWriter:
         temporary = name_beside(path)
         descriptor = os.open(temporary, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
         try:
-            # reserves the memory now: a write to a mapped page that cannot be had is a SIGBUS later
-            os.posix_fallocate(descriptor, 0, layout.PAGE_SIZE)
-            writer = cls(mmap.mmap(descriptor, layout.PAGE_SIZE))
+            writer = cls(reserve(descriptor, layout.PAGE_SIZE))
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)

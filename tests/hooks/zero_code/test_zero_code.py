@@ -286,7 +286,7 @@ def test_groups_and_messages_are_noted(session: Session, program: StartProgram) 
     assert noted_groups(server) == {"0": (0, 1), "1": (0, 1)}
     received, sent = -2, 2  # each rank plus one
     order = ((received, sent) * 4,)
-    assert noted_messages(server, 4) == MessageCounts(sent={1: 4}, received={1: 4}, newest=order)
+    assert noted_messages(server) == MessageCounts(sent={1: 4}, received={1: 4}, newest=order)
 
 
 @pytest.mark.real

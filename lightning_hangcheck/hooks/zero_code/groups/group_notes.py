@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from lightning_hangcheck import log
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.collective_notes import MessageCounter, note_group
@@ -71,7 +72,7 @@ def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
         peer = argument(call, end)
         if counter is not None and peer is None:
             peer = _global(module, argument(call, "group"), argument(call, f"group_{end}"))
-        if counter is not None and peer is not None:
+        if counter is not None and peer is not None and peer >= 0:
             post(counter, peer)
         return nullcontext()
 
@@ -92,7 +93,12 @@ def _server() -> Path | None:
 
 @lru_cache(maxsize=1)
 def _counter(_pid: int) -> MessageCounter | None:
-    """Return this process's counter; None where its ranks are not numbered as the job's are."""
-    server, c10d = _server(), sys.modules[PACKAGE]
-    numbered = c10d.get_world_size() == current().identity.world_size
-    return MessageCounter(server) if server is not None and numbered else None
+    """Return this process's counter; None without room, or if ranks have not the job's numbers."""
+    server, ranks = _server(), sys.modules[PACKAGE].get_world_size()
+    if server is None or ranks != current().identity.world_size:
+        return None
+    try:
+        return MessageCounter(server)
+    except OSError as error:
+        log.once("message-counts", f"messages between ranks are not counted ({error})")
+        return None
