@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.code_owner import is_ours
@@ -16,6 +17,9 @@ Function = tuple[str, str]
 LARGEST_LOOP = 10
 """Functions between which a loop that never ends goes to and fro, at most: it tries again and again
 with the help of a few. A model that is evaluated, which also repeats itself, is in dozens."""
+LOOKS = 30
+"""The newest ones, in which the functions of a loop are counted: half a minute and more. A rank that
+passed through others before, and has been going to and fro between a few since, is in these few."""
 FEWEST = 2
 NEWEST = 3
 
@@ -37,8 +41,7 @@ class FunctionsMet:
         self.goes_round = False
         self._since: Sample | None = None
         self._known: set[Function] = set()
-        self._always: set[Function] | None = None
-        self._of_rank: set[Function] = set()
+        self._of_rank: deque[set[Function]] = deque(maxlen=LOOKS)
         self._as_of_ns = 0
 
     def meet(self, sample: Sample, last_new_ns: int, *, of_child: bool) -> bool:
@@ -54,15 +57,14 @@ class FunctionsMet:
         if last_new_ns > self._as_of_ns:
             self._known.clear()
             self._of_rank.clear()
-            self._always = None
             self._as_of_ns = last_new_ns
         seen = set(_functions(sample))
         new = bool(seen - self._known)
         self._known |= seen
         if seen and not of_child:
-            self._of_rank |= seen
-            self._always = seen if self._always is None else self._always & seen
-            new = new or len(self._of_rank - self._always) > LARGEST_LOOP
+            self._of_rank.append(seen)
+            to_and_fro = set.union(*self._of_rank) - set.intersection(*self._of_rank)
+            new = new or len(to_and_fro) > LARGEST_LOOP
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
             self._since, self.goes_round = None, False

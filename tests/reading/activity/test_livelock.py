@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
-from lightning_hangcheck.reading.activity.livelock import FunctionsMet
+from lightning_hangcheck.reading.activity.livelock import LOOKS, FunctionsMet
 
 SECOND = 1_000_000_000
 OURS = "/venv/lib/python3.11/site-packages/lightning_hangcheck/recorder/background.py"
@@ -77,6 +77,16 @@ def test_a_rank_that_repeats_much_may_do_it_to_new_data() -> None:
     for second in range(24):
         met.meet(evaluating(second), 0, of_child=False)
     assert met.meet(evaluating(24), 11 * SECOND, of_child=False)
+
+
+def test_what_it_went_through_once_does_not_make_its_later_loop_larger() -> None:
+    """Seen: a rank in a collective at the first look, then for ever with a worker that loops."""
+    met = FunctionsMet()
+    before = [f"function_{number}" for number in range(12)]
+    met.meet(at(0, *before), 0, of_child=False)
+    told = [met.meet(at(1 + one, "main", "poll"), 0, of_child=False) for one in range(LOOKS + 1)]
+    assert told[1]
+    assert not told[-1]
 
 
 def test_a_worker_that_repeats_much_still_owes_one_batch() -> None:
