@@ -18,7 +18,7 @@ LARGEST_LOOP = 10
 """Functions between which a loop that never ends goes to and fro, at most: it tries again and again
 with the help of a few. A model that is evaluated, which also repeats itself, is in dozens."""
 LOOKS = 30
-"""The newest ones, in which the functions of a loop are counted: half a minute and more. A rank that
+"""The newest, in which the functions of a loop are counted: half a minute and more. A rank that
 passed through others before, and has been going to and fro between a few since, is in these few."""
 FEWEST = 2
 NEWEST = 3
@@ -63,7 +63,8 @@ class FunctionsMet:
         self._known |= seen
         if seen and not of_child:
             self._of_rank.append(seen)
-            to_and_fro = set.union(*self._of_rank) - set.intersection(*self._of_rank)
+            always = frozenset(seen).intersection(*self._of_rank)
+            to_and_fro = frozenset(seen).union(*self._of_rank) - always
             new = new or len(to_and_fro) > LARGEST_LOOP
         if new:
             self._as_of_ns = max(self._as_of_ns, sample.taken_ns)
