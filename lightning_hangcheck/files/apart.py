@@ -10,6 +10,8 @@ import os
 import select
 import time
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact")
 CHUNK = 65_536
+NAME = "hangcheck-apart"
+"""Of such a process, as the kernel shows it: at most 15 bytes. Its command line is its parent's."""
 
 
 class NoAnswerFromStorage(Exception):
@@ -57,9 +61,19 @@ def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
     return outcome  # type: ignore[no-any-return]
 
 
+def is_apart(pid: int) -> bool:
+    """Whether a process is one that does such work: none of a job's, wherever it was adopted."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n") == NAME
+    except OSError:
+        return False
+
+
 def _become_orphan(writer: int, work: Callable[[], object]) -> None:
     """In the fork: leave the work to an orphan, which init collects whenever it comes to an end."""
     try:
+        with suppress(OSError):  # before the fork: whoever meets the orphan knows it at once
+            Path("/proc/self/comm").write_text(NAME)
         if os.fork() == 0:
             os.setsid()
             _let_go_of_all_but(writer)

@@ -12,10 +12,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.files.apart import is_apart
 from lightning_hangcheck.launch.signals import restore
 from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.probes.proc.process_tree import descendants
-from lightning_hangcheck.probes.proc.vitals import vitals
+from lightning_hangcheck.probes.proc.vitals import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,13 +89,16 @@ class Job:
                     os.killpg(group, number)
 
     def processes(self, ours: Sequence[int]) -> list[int]:
-        """Return the job's processes that are alive, without ours."""
+        """Return the job's processes that are alive, without ours.
+
+        What works on storage for our sidecar is an orphan, and so a child of ours as the job's are.
+        """
         skipped = set(ours)
         alive = []
         for ref in descendants(os.getpid()):
             if ref.pid in skipped or ref.parent_pid in skipped:
                 skipped.add(ref.pid)
-            elif (seen := vitals(ref.pid)) is not None and seen.state != "Z":
+            elif not has_ended(ref.pid) and not is_apart(ref.pid):
                 alive.append(ref.pid)
         return alive
 
