@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,14 +32,18 @@ LONGEST_PATH = 107
 THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
 """It listens with one and answers with the rest (cpp-httplib, CPPHTTPLIB_THREAD_POOL_COUNT), which
 no affinity makes fewer. One that the kernel refuses aborts the process: nobody can catch that."""
+SETTLES_FOR_S = 5.0
+"""From torch's import on, where no group is made meanwhile: one may wait for a store by itself."""
 SILENT = 3
 """c10's log level FATAL: the server announces itself on stderr at level WARNING."""
 
 
 def offer_flight_record(recorder: Recorder) -> None:
-    """Start torch's worker server in this rank as soon as torch.distributed is imported.
+    """Start torch's worker server in this rank once it is about to meet others.
 
-    The pulse thread does it, within half a second of the import; training waits for nothing. Once
+    The pulse thread does it, within half a second of `init_process_group`, or seconds after torch
+    is imported; training waits for nothing. A program that closes all descriptors does so before:
+    it would close the server's, too, which ends the process (torch 2.13 throws in a thread). Once
     the process group is there the rank is no longer starting up, which its page says then.
 
     Args:
@@ -48,12 +53,15 @@ def offer_flight_record(recorder: Recorder) -> None:
     if session is None or recorder.on_pulse is not None:
         return
     path = session.torch_servers / str(os.getpid())
-    tried = False
+    tried, settled_at = False, None
 
     def errand() -> None:
-        nonlocal tried
+        nonlocal tried, settled_at
         if not tried and bindings_are_there():
-            tried = True
+            settled_at = settled_at or time.monotonic() + SETTLES_FOR_S
+            tried = recorder.meets_ranks or time.monotonic() >= settled_at
+            if not tried:
+                return
             with Section(recorder, STARTING_SERVER, spoken=False):
                 _start_if_there_is_room(session, path, recorder.identity.ranks_here)
         if tried and sys.modules["torch.distributed"].is_initialized():
@@ -68,11 +76,13 @@ def _nothing_more() -> None:
 
 
 def bindings_are_there() -> bool:
-    """Whether torch.distributed is imported, to its end."""
-    package = sys.modules.get("torch.distributed")
-    spec = getattr(package, "__spec__", None)
-    whole = spec is not None and not getattr(spec, "_initializing", False)
-    return whole and BINDINGS in sys.modules
+    """Whether torch and torch.distributed are imported, to their end."""
+    return BINDINGS in sys.modules and all(map(_is_whole, ("torch", "torch.distributed")))
+
+
+def _is_whole(package: str) -> bool:
+    spec = getattr(sys.modules.get(package), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def _start_if_there_is_room(session: Session, path: Path, ranks: int) -> None:

@@ -59,6 +59,7 @@ class Recorder(Announcer):
         beat: Says "I advanced", and starts the recorder if nobody has; see `BeatWriter`.
         on_sidecar_lost: Called in the pulse thread when the sidecar was killed.
         on_pulse: Called in the pulse thread twice a second.
+        meets_ranks: A process group is being made, or was made.
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
@@ -70,6 +71,7 @@ class Recorder(Announcer):
         self.beat = self._beat_writer.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
         self.on_pulse: Callable[[], None] | None = None
+        self.meets_ranks = False
         self._environment = environment
         self._pulse: Pulse | None = None
         self._announced_page: PageWriter | None = None

@@ -251,3 +251,18 @@ def command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+def test_a_program_that_closes_all_descriptors_is_not_ended_by_ours(tmp_path: Path) -> None:
+    """As daemons do; torch's worker server aborts the process that closes its socket."""
+    closes = """
+import os, time
+import torch, torch.distributed as dist
+time.sleep(1)  # two turns of our pulse thread
+os.closerange(3, 4096)
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+time.sleep(1)
+"""
+    ended = run(tmp_path, python(closes))
+    assert ended.returncode == 0, ended.stderr

@@ -45,6 +45,7 @@ def instrument_joining(module: ModuleType) -> None:
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
         told = announced(by_name(call, signature), os.environ)
+        current().meets_ranks = True
         _learn(told)
         with section(call):
             yield
