@@ -199,8 +199,8 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         syscall: Number of the system call it is in, None when running, or not permitted.
         arguments: First six arguments of that call.
         waits_for: What that call waits for; several for a call that waits for any of them.
-        wakes_ns: Monotonic time until which it sleeps, where it does so by itself (Python's
-            ``time.sleep``): one that ticks shows another each time.
+        wakes_ns: Monotonic time until which it sleeps, or waits in `threading` (Python 3.11 and
+            later): one that ticks shows another each time.
     """
 
     tid: int

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 BY_PATIENCE: tuple[EndedBy, ...] = (
     *("nobody", "person", "inside", "known_pace", "outside", "circles", "unknown_pace"),
 )
+OUTSIDERS = frozenset(
+    f"anon_inode:{one}" for one in ("inotify", "[fanotify]", "[signalfd]", "[timerfd]")
+)
+"""Descriptors, as /proc/PID/fd names them, at which others than the process's own threads act."""
 BY_ACTIVITY: dict[str, EndedBy] = {
     "gone": "nobody",
     "stopped": "person",
@@ -67,26 +71,27 @@ def _different(situation: Situation, culprits: Sequence[RankReading]) -> Iterabl
 
 
 def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | None:
-    """Say who could end a wait in collectives that helper threads of the ranks make.
+    """Say who could end a wait in collectives that helper threads of the ranks may make.
 
     An asynchronous save meets in a group of its own while the main threads go on. So where one rank
-    waits in such a thread, a thread of another that still writes, or sleeps, may come to it.
+    waits in such a thread, a thread of another that still writes may come to it, and wherever ranks
+    wait, one that sleeps until a time may make the call then; one that was seen to wake did not.
 
     Args:
         job: All ranks.
         waiting: Those that wait.
 
     Returns:
-        None where no helper thread waits, or none is free.
+        None where no helper thread may come to it.
     """
-    if all(one.rank_activity.stuck is None for one in waiting):
-        return None
+    of_helpers = any(one.rank_activity.stuck is not None for one in waiting)
     ends = [
         walk.of_thread(one.view.host, thread)
         for one in {one.rank: one for one in (_teller(job, each) for each in waiting)}.values()
         if one.view.own_process is not None
         for walk in [_Walk(job, one)]
         for thread in free_threads(one.view.own_process)
+        if of_helpers or thread.sleeps
     ]
     return _most_patient(ends) if ends else None
 
@@ -199,16 +204,21 @@ class _Walk:
         """
         if waits_in_vain(look):
             return "nobody"
+        unnamed = all(one.kind == "other" for one in targets)
+        beside = [one for one in free_threads(look) if unnamed and (targets or one.timer)]
+        helped = [self.of_thread(host, one) for one in beside]
         if not targets:
-            return "inside" if in_own_memory(look) else "outside"
+            return _most_patient(["inside" if in_own_memory(look) else "outside", *helped])
         timed = limited(look)
-        return _most_patient(self._of_target(host, one, timed=timed) for one in targets)
+        return _most_patient(
+            [*(self._of_target(host, one, timed=timed) for one in targets), *helped]
+        )
 
     def _of_target(self, host: str, target: WaitTarget, *, timed: bool) -> EndedBy:
         if target.kind == "terminal":
             return "person"
         if target.kind == "other":
-            return "outside" if timed else "inside"
+            return "outside" if timed or _from_outside(target) else "inside"
         could = {process_of(host, one) for one in target.holders}
         could |= {(host, int(target.name))} if target.kind == "process" else set()
         if not could:
@@ -240,6 +250,11 @@ class _Walk:
         if not named or len(named) < len(state.waits_for):
             return "outside"
         return _most_patient(self._of_target(host, one, timed=False) for one in named)
+
+
+def _from_outside(target: WaitTarget) -> bool:
+    """Whether any process may bring what is waited for: a change of files, a signal, a time."""
+    return target.call == "rt_sigtimedwait" or target.name in OUTSIDERS
 
 
 def _most_patient(ends: Iterable[EndedBy]) -> EndedBy:

@@ -152,6 +152,7 @@ WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-g
 POLLED = struct.Struct("=ihh")  # struct pollfd
 FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
 FUTEX_PRIVATE, FUTEX_COMMAND = 128, 127
+FUTEX_WAIT_BITSET = 9  # until a monotonic time, unless FUTEX_CLOCK_REALTIME is among the flags
 LATEST_NS = (1 << 63) - 1  # the kernel's own clock goes no further (ktime_t)
 MONOTONIC, ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TIMER_ABSTIME: include/uapi/linux/time.h
 TIMESPEC = struct.Struct("=qq")  # struct __kernel_timespec
@@ -200,15 +201,23 @@ def waits_for(
 def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
     """Read until when a thread sleeps, as Python 3.11 and later do: until a monotonic time.
 
+    So do ``time.sleep`` and all waits of `threading` that have a time limit.
+
     Returns:
         Nanoseconds; None for all other calls, and where the thread has left it meanwhile and other
         things are in its memory.
     """
     call = CALLS.get(number)
-    if call is None or call.name != "clock_nanosleep" or len(arguments) < 3:
+    if call is None or len(arguments) < 6:
         return None
     clock, flags, address = arguments[:3]
-    if clock != MONOTONIC or flags != ABSOLUTE:
+    if call.name == "futex":
+        clock, flags, address = MONOTONIC, ABSOLUTE, arguments[3]
+        if arguments[1] & ~FUTEX_PRIVATE != FUTEX_WAIT_BITSET:
+            return None
+    elif call.name != "clock_nanosleep":
+        return None
+    if clock != MONOTONIC or flags != ABSOLUTE or not address:
         return None
     data = read_memory(pid, address, TIMESPEC.size)
     if len(data) < TIMESPEC.size:

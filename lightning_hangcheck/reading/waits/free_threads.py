@@ -14,7 +14,11 @@ from msgspec import Struct
 from lightning_hangcheck.model.evidence import ThreadState
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
-from lightning_hangcheck.reading.waits.wait_chain import may_help, wait_chain
+from lightning_hangcheck.reading.waits.wait_chain import (
+    is_pending_timer,
+    may_help,
+    wait_chain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,14 +31,21 @@ class FreeThread(Struct, frozen=True):
 
     Attributes:
         state: As the kernel saw it last.
+        timer: It is one of Python's timers, which will call what the user gave it.
         ticks: It slept twice at one place until different moments: it woke since, and what it then
             did ended nobody's wait.
         for_ranks: It waits in a collective.
     """
 
     state: ThreadState
+    timer: bool = False
     ticks: bool = False
     for_ranks: bool = False
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it does nothing until a time, and has not been seen to do so again and again."""
+        return not self.ticks and any(one.kind == "time" for one in self.state.waits_for)
 
 
 def free_threads(look: ProcessLook) -> tuple[FreeThread, ...]:
@@ -51,6 +62,7 @@ def free_threads(look: ProcessLook) -> tuple[FreeThread, ...]:
     return tuple(
         FreeThread(
             slept.state,
+            timer=is_pending_timer(stack, {tid: slept.state}),
             ticks=_ticks(before.get(tid), slept),
             for_ranks=(wait := find_wait(stack.frames)) is not None and wait.kind in FOR_RANKS,
         )
@@ -72,8 +84,10 @@ def _beside_main(sample: Sample) -> Iterator[tuple[int, ThreadStack, _Standing]]
     chain = wait_chain(sample)
     waited_for = {one.tid for one in chain.threads} if chain is not None else set()
     for thread in threads:
+        if thread.tid not in by_tid or thread.tid in waited_for or not may_help(thread):
+            continue
         place = users_place(thread.frames)
-        if thread.tid in by_tid and thread.tid not in waited_for and place and may_help(thread):
+        if place is not None or is_pending_timer(thread, by_tid):
             yield thread.tid, thread, _Standing(place, by_tid[thread.tid])
 
 

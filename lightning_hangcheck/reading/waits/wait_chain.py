@@ -212,7 +212,7 @@ class _Helper(NamedTuple):
         owners: Whose code it runs.
         families: In which of `FAMILIES` it does work for others.
         rests: See `_rests`.
-        timer: It is one of Python's timers, which has not run out: it may do anything then.
+        timer: See `is_pending_timer`.
     """
 
     thread: ThreadStack
@@ -230,7 +230,7 @@ class _Helper(NamedTuple):
             owners=frozenset(map(owner_of, files)),
             families=_families(files, part=1),
             rests=_rests(thread, states),
-            timer=_is_pending_timer(thread, states),
+            timer=is_pending_timer(thread, states),
         )
 
 
@@ -306,7 +306,13 @@ def _parked(thread: ThreadStack) -> bool:
     )
 
 
-def _is_pending_timer(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
+def is_pending_timer(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
+    """Whether a thread is one of Python's timers, which has not run out: it may do anything then.
+
+    Args:
+        thread: Of a process.
+        states: Of all its threads, by kernel id.
+    """
     state = states.get(thread.tid) if thread.tid is not None else None
     runs = any(
         frame.function == "Timer.run" and frame.file.endswith("/threading.py")

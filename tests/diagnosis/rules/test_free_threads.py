@@ -33,6 +33,8 @@ SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 ACCEPT = WaitTarget(call="accept4", kind="socket", name="127.0.0.1:80")
 MAIN_JOINS = (MAIN, user("finish", 20))
 JOIN = Frame("Thread.join", f"{STDLIB}/threading.py", 1119)
+EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
+LOCK = Frame("wait", f"{STDLIB}/threading.py", 320)
 IN_SAVE = (user("save", 31), torch("all_reduce"))
 ANSWER = (user("serve", 12), user("answer", 7))
 
@@ -114,10 +116,50 @@ def test_a_collective_in_a_helper_thread_may_be_met_by_another_one() -> None:
     """An asynchronous save: its threads meet beside the main ones."""
     saves = rank(0, (*MAIN_JOINS, JOIN), silent=20.0)
     saves = beside(saves, IN_SAVE, waits_for=())
-    for in_helper, kind in ((saves, "suspect"), (rank(0, IN_SAVE, silent=20.0), "hang")):
-        first = flying(in_helper, "all_reduce 1", group="1", ranks=(0, 1))
-        other = flying(beside(rank(1, IN_BARRIER, silent=20.0)), "barrier", ranks=(0, 1))
-        assert judge(job(first, other)).verdict == kind
+    assert _met_by(saves, beside(rank(1, IN_BARRIER, silent=20.0))) == "suspect"
+
+
+def test_one_of_main_threads_may_be_met_by_a_thread_that_wakes_later() -> None:
+    saves, waits = rank(0, IN_SAVE, silent=20.0), rank(1, IN_BARRIER, silent=20.0)
+    assert _met_by(saves, waits) == "hang"
+    assert _met_by(saves, beside(waits, wakes=(9, 9, 9))) == "suspect"
+    assert _met_by(saves, beside(waits, wakes=(1, 2, 3))) == "hang", "it woke, and made no call"
+    assert _met_by(saves, beside(waits, waits_for=(ACCEPT,))) == "hang"
+
+
+def _met_by(first: RankView, other: RankView) -> str:
+    """What is told where two ranks wait in collectives of two groups."""
+    in_group = flying(first, "all_reduce 1", group="1", ranks=(0, 1))
+    return judge(job(in_group, flying(other, "barrier", ranks=(0, 1)))).verdict
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        {"waits_for": FUTEX, "syscall": 202},
+        waiting_for("other", "epoll_wait", "anon_inode:[eventfd]"),
+    ],
+    ids=["lock", "eventfd"],
+)
+def test_a_timer_may_end_whatever_its_process_waits_for(stands: dict[str, Any]) -> None:
+    """A lock that it gives back later, or a descriptor that it writes to."""
+    waits = rank(0, (MAIN, user("fetch", 9), LOCK), silent=200.0, **stands)
+    assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == "hang"
+    timed = beside(waits, (Frame("Timer.run", f"{STDLIB}/threading.py", 1376), EVENT_WAIT))
+    assert judge(job(timed, rank(1, IN_BARRIER, silent=200.0))).verdict == "suspect"
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("read", "anon_inode:inotify"),
+        ("read", "anon_inode:[timerfd]"),
+        ("rt_sigtimedwait", ""),
+    ],
+)
+def test_what_others_may_bring_is_waited_for_longer(call: str, name: str) -> None:
+    waits = rank(0, IN_LOAD, silent=200.0, **waiting_for("other", call, name))
+    assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == "suspect"
 
 
 def test_one_that_ticks_beside_did_not_answer_when_it_woke() -> None:

@@ -86,7 +86,23 @@ def _role() -> str:
     known = environment.get("HANGCHECK_RANK_PROCESS", "").partition(":")
     if known[2] == _mark() and known[0] not in ("", pid):
         return "stranger"
+    if known[0] == pid and not _in_main_interpreter():
+        return "stranger"
     return "rank" if any(name in environment for name in _RANK_NAMES) else "script"
+
+
+def _in_main_interpreter() -> bool:
+    """Whether this process was replaced (execve), and not only given another interpreter.
+
+    Threads of ours in a second interpreter would keep that, and so the process, from ending.
+    """
+    for name in ("_interpreters", "_xxsubinterpreters"):  # the newer name is of Python 3.13
+        try:
+            interpreters = importlib.import_module(name)
+        except ImportError:
+            continue
+        return bool(interpreters.get_current() == interpreters.get_main())
+    return True
 
 
 @contextmanager
