@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessState, WaitTarget
 
 PROGRAM = "waiting_for.py"
+SECOND = 1_000_000_000
 
 
 def state_of(*pids: int) -> ProcessState:
@@ -342,4 +343,26 @@ def test_memory_that_holds_no_moment_any_more_is_not_taken_for_one(
     """A number that no 64 bits hold could neither be saved nor told to another node."""
     memory = ctypes.create_string_buffer(TIMESPEC.pack(seconds, nanoseconds))
     number = next(n for n, call in CALLS.items() if call.name == "clock_nanosleep")
-    assert wakes_at(os.getpid(), number, (1, 1, ctypes.addressof(memory))) == wakes_ns
+    arguments = (1, 1, ctypes.addressof(memory), 0, 0, 0)
+    assert wakes_at(os.getpid(), number, arguments) == wakes_ns
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older ones wait until a wall clock's time")
+def test_a_thread_that_waits_for_an_event_shows_until_when() -> None:
+    """One that ticks by ``Event.wait`` shows another moment each time, as a sleeping one does."""
+    event = threading.Event()
+    thread = threading.Thread(target=event.wait, args=(600.0,))
+    before_ns = time.monotonic_ns()
+    thread.start()
+    try:
+        wakes_ns = until(lambda: _wakes_ns(thread.native_id), "the thread to wait")
+    finally:
+        event.set()
+        thread.join()
+    assert 0 <= wakes_ns - before_ns - 600 * SECOND < 60 * SECOND
+
+
+def _wakes_ns(tid: int | None) -> int | None:
+    state, _ = kernel_state(os.getpid(), 0, 5.0)
+    assert state is not None
+    return next(one.wakes_ns for one in state.threads if one.tid == tid)
