@@ -13,8 +13,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from lightning_hangcheck.gather.rank_set import common, is_rank_set, joined, size
+from lightning_hangcheck.model.evidence import ThreadState
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.digest import (
     NodeDigest,
@@ -41,8 +43,10 @@ MOST_FRAMES = 2_000_000
 """Of all stacks, each node of their tree counted with its callers."""
 MOST_RANKS = 1 << 20
 """Of a job."""
-LARGEST_INTEGER = 1 << 63
+INTEGERS = range(-(1 << 63), 1 << 63)
 """msgpack has 64 bits, one more where there is no sign; JSON has as many as are written."""
+REGISTERS = range(1 << 64)
+"""As the kernel shows those of a thread: without a sign, so -1 is the largest of all."""
 MOST_ASKED = 64
 """Addresses of silent nodes: where more fell silent, those of a few tell enough."""
 LONGEST_RANKS = 1_024
@@ -193,11 +197,14 @@ def _durations(views: list[RankView]) -> Iterator[float]:
 
 
 def can_be_reckoned_with(fact: object) -> bool:
-    """Whether every number in a fact is finite, and every whole one has 64 bits at most."""
+    """Whether every number in a fact is finite, and every whole one has 64 bits."""
     if isinstance(fact, float):
         return math.isfinite(fact)
     if isinstance(fact, int):
-        return -LARGEST_INTEGER <= fact < LARGEST_INTEGER
+        return fact in INTEGERS
+    if isinstance(fact, ThreadState) and fact.arguments:
+        known = all(one in REGISTERS for one in fact.arguments)
+        return known and can_be_reckoned_with(replace(fact, arguments=()))
     if isinstance(fact, msgspec.Struct):
         return all(can_be_reckoned_with(getattr(fact, name)) for name in fact.__struct_fields__)
     if isinstance(fact, dict):

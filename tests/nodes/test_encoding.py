@@ -119,9 +119,29 @@ def test_a_tree_that_names_what_is_not_there_is_refused(tree: StackTree) -> None
     assert "not there" in refusal(pack(NodeDigest(nodes=(), tree=tree)))
 
 
+def with_registers(*arguments: int) -> bytes:
+    """The first rank, its main thread in a call with these arguments."""
+    (look,) = DIGEST.nodes[0].ranks[0].view.processes
+    kernel = look.samples[-1].kernel
+    assert kernel is not None
+    thread = replace(kernel.threads[0], arguments=arguments)
+    sample = replace(look.samples[-1], kernel=replace(kernel, threads=(thread,)))
+    return with_first_rank(processes=(replace(look, samples=(*look.samples[:-1], sample)),))
+
+
+def test_registers_have_no_sign() -> None:
+    """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
+    largest = (1 << 64) - 1
+    _, (node,), _ = unpack(with_registers(3, largest))
+    kernel = node.views[0].processes[0].samples[-1].kernel
+    assert kernel is not None
+    assert kernel.threads[0].arguments == (3, largest)
+
+
 @pytest.mark.parametrize(
     "data",
     [
+        with_registers(-1),
         with_state(node=-1),
         with_state(world_size=1 << 40),
         with_state(age_s=-1.0),
