@@ -137,6 +137,7 @@ class Observer:
                 rank=target.rank,
                 python=target.python and target not in self._mute,
                 local_values=last and self._local_values and target.role == "rank",
+                trains=target.role == "rank",
             )
             for target in present
         ]

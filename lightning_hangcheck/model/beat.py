@@ -23,7 +23,8 @@ class OpenSection(Struct, frozen=True):
         item: Of a tracked loop, the number of the item that it is at, from 1; None for all else.
         goes_on_after_s: Seconds after which a guard ends the wait in it and the program goes on;
             None where nobody does.
-        in_main_thread: Entered by the main thread: only then it tells where the rank is.
+        in_main_thread: Entered by the thread that trains, mostly the main one: only then it tells
+            where the rank is.
     """
 
     name: str

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Kind = Literal["user", "framework", "standard", "ours"]
 
@@ -67,6 +70,22 @@ SOURCES = re.compile(
 """Frameworks that are used from their sources, or from an editor's own folder."""
 
 
+MODULE = "<module>"
+"""The outermost call of a program."""
+TRAINING = frozenset(
+    (
+        "accelerate",
+        "deepspeed",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+    )
+)
+"""Packages of which a call is on the stack of a thread that trains, whoever wrote the loop."""
+
+
 class Owner(Struct, frozen=True):
     """Whose a file is.
 
@@ -111,6 +130,23 @@ def owner_of(file: str) -> Owner:
 def is_users(file: str) -> bool:
     """Whether a file is the user's own code."""
     return owner_of(file).kind == "user"
+
+
+def only_serves(calls: Iterable[tuple[str, str]]) -> bool:
+    """Whether a main thread is there for others, and the process trains in another one, if at all.
+
+    It is within its program, but neither in the user's code nor in a framework that trains. One
+    that has left its program waits for the other threads, and is on its way out.
+
+    Args:
+        calls: Function and file of each call on its stack.
+    """
+    calls = tuple(calls)
+    in_program = any(function == MODULE for function, _ in calls)
+    owners = [owner_of(file) for _, file in calls]
+    return in_program and not any(
+        owner.kind == "user" or owner.package in TRAINING for owner in owners
+    )
 
 
 def is_ours(file: str) -> bool:

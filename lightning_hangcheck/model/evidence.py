@@ -124,7 +124,10 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProcessStack(Struct, frozen=True, kw_only=True):
-    """All Python threads of one process at one moment; the main thread first where it is known."""
+    """All Python threads of one process at one moment; the one that trains first where it is known.
+
+    Mostly that is the main thread; see `probes.stacks.training_thread`.
+    """
 
     pid: int
     source: str
@@ -266,7 +269,8 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         memory: Of the tightest limit that holds for it, None where that cannot be read.
         catches_timers: It has a handler for the signals of interval timers (``signal.alarm``). No
             file of the kernel shows whether one runs: it may wake the main thread at any time.
-        threads: Main thread first; at most 256, the rest counted in ``threads_left_out``.
+        threads: The one that trains first, mostly the main one; at most 256, the rest counted
+            in ``threads_left_out``.
     """
 
     pid: int

@@ -108,6 +108,7 @@ class Looker:
                 python=one.python,
                 local_values=one.role == "rank" and one.rank in with_values,
                 closer=one.role == "rank" and one.rank in closer,
+                trains=one.role == "rank",
             )
             for one in targets
         ]

@@ -83,6 +83,21 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     return replace(state, threads=(*state.threads, *found), threads_left_out=left_out)
 
 
+def led_by(state: ProcessState, tid: int | None) -> ProcessState:
+    """Put another thread than the main one first, and add what is only read of the first.
+
+    Args:
+        state: As `kernel_state` read it.
+        tid: Of the thread that trains; None where that is not known.
+    """
+    first = next((one for one in state.threads if one.tid == tid), None)
+    if first is None or first is state.threads[0]:
+        return state
+    queued_s, turns = _schedule(f"/proc/{state.pid}/task/{tid}")
+    rest = (one for one in state.threads if one is not first)
+    return replace(state, threads=(replace(first, queued_s=queued_s, turns=turns), *rest))
+
+
 def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[ProcessState]:
     try:
         line = read_stat(pid)

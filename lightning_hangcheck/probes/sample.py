@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap, ProcessStack, ProcessState, Sample
 from lightning_hangcheck.probes.gpu.use import Gpus, gpus_of
-from lightning_hangcheck.probes.kernel import kernel_state, with_threads_of
+from lightning_hangcheck.probes.kernel import kernel_state, led_by, with_threads_of
 from lightning_hangcheck.probes.stacks.local_values import local_values
 from lightning_hangcheck.probes.stacks.native_calls import native_calls
 from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stacks
 from lightning_hangcheck.probes.stacks.signalled_stacks import or_by_signal
+from lightning_hangcheck.probes.stacks.training_thread import training_first
 from lightning_hangcheck.probes.waits.holders import with_holders
 from lightning_hangcheck.probes.waits.polled_locks import polled_locks
 from lightning_hangcheck.probes.waits.thread_variables import with_variables
@@ -43,6 +44,8 @@ class Subject(Struct, frozen=True, kw_only=True):
         local_values: Whether to read its local variables too.
         closer: Whether to read its native calls too, where the kernel does not tell what it waits
             for. That alone pauses the process.
+        trains: It is the rank's own process, not a helper of it: the thread that trains comes
+            first, where that is not the main one.
     """
 
     pid: int
@@ -50,15 +53,17 @@ class Subject(Struct, frozen=True, kw_only=True):
     python: bool = True
     local_values: bool = False
     closer: bool = False
+    trains: bool = False
 
 
-def sample(pid: int, rank: int | None, time_limit_s: float) -> Sampled:
+def sample(pid: int, rank: int | None, time_limit_s: float, *, trains: bool = False) -> Sampled:
     """Take kernel state and stacks of one process, which runs on meanwhile.
 
     Args:
         pid: The process.
         rank: Whose, for gaps.
         time_limit_s: Seconds for both together.
+        trains: As in `Subject`.
 
     Returns:
         The sample, parts that could not be taken being None, and why.
@@ -71,6 +76,9 @@ def sample(pid: int, rank: int | None, time_limit_s: float) -> Sampled:
         stack, stack_gaps = or_by_signal(pid, rank, stack_gaps)
     if kernel is not None and stack is not None:
         kernel = with_threads_of(kernel, stack)
+        if trains:
+            stack = training_first(stack)
+            kernel = led_by(kernel, stack.threads[0].tid)
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
         kernel = _with_polled_locks(kernel, stack, left_s)
         if stack.source == PY_SPY:
@@ -165,7 +173,8 @@ def _with_values(taken: Sampled, subject: Subject, time_limit_s: float) -> Sampl
     one, gaps = taken
     if one.stack is None or one.stack.source != PY_SPY:
         return taken
-    values, unseen = local_values(subject.pid, subject.rank, time_limit_s)
+    tid = one.stack.threads[0].tid or subject.pid
+    values, unseen = local_values(subject.pid, subject.rank, time_limit_s, tid)
     return replace(one, local_values=values or ()), gaps + unseen
 
 
@@ -177,13 +186,14 @@ def _with_native_calls(taken: Sampled, subject: Subject) -> Sampled:
     known = any(target.kind != "time" for target in waits)
     if known or _cannot_be_paused(one.kernel):
         return taken
-    calls, unseen = native_calls(subject.pid, subject.rank, NATIVE_LIMIT_S)
+    tid = one.stack.threads[0].tid or subject.pid
+    calls, unseen = native_calls(subject.pid, subject.rank, NATIVE_LIMIT_S, tid)
     return replace(one, native_calls=calls or ()), gaps + unseen
 
 
 def _sample_of(subject: Subject, time_limit_s: float) -> Sampled:
     if subject.python:
-        taken = sample(subject.pid, subject.rank, time_limit_s)
+        taken = sample(subject.pid, subject.rank, time_limit_s, trains=subject.trains)
         taken = _with_values(taken, subject, time_limit_s) if subject.local_values else taken
         return _with_native_calls(taken, subject) if subject.closer else taken
     taken_ns = time.monotonic_ns()

@@ -26,7 +26,7 @@ from lightning_hangcheck.model.phase_words import phase_after_checkpoint, phase_
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.page.writer import PageWriter
 from lightning_hangcheck.recorder.process_facts import versions
-from lightning_hangcheck.recorder.sections import OpenedSection
+from lightning_hangcheck.recorder.sections import OpenedSection, TrainingThread
 from lightning_hangcheck.text import plain_text
 from lightning_hangcheck.text.redaction import redact_text
 
@@ -183,11 +183,13 @@ class Announcer:
 
     Attributes:
         page: What the sidecar reads.
+        in_training_thread: Whether the thread that calls it is the one that trains.
     """
 
     page: PageWriter
 
     def __init__(self) -> None:
+        self.in_training_thread = TrainingThread().is_here
         self._speak_to_nobody()
 
     def give_up(self) -> None:
@@ -277,14 +279,14 @@ class Announcer:
     ) -> OpenedSection:
         """Say that a critical section begins; on the page only unless it is spoken."""
         name = clean_name(str(name))
-        in_main = threading.get_ident() == threading.main_thread().ident
-        shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, in_main)
+        trains = self.in_training_thread()
+        shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, trains)
         opened = OpenedSection(shown, phase_of_name(name), spoken=spoken)
         with self._lock:
             opened.phase_before = self.page.phase
             self._open.append(opened)
             self._show_sections()
-            if opened.phase and in_main:
+            if opened.phase and trains:
                 self.page.show_phase(opened.phase)
         if spoken:
             self._console.say(f"About to call {name}...")

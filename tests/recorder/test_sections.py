@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from processes import PROGRAMS
+
+from lightning_hangcheck.recorder.page.reader import PageReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Program
+    from processes import StartProgram
 
 
 def without_times(lines: list[str]) -> list[str]:
@@ -179,3 +185,14 @@ with hc.section("load tokenizer"):
     thread.join()
 """)
     assert program.out.split() == ["tokenizer"]
+
+
+def test_where_the_main_thread_only_serves_the_training_thread_tells_where_the_rank_is(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    actor = PROGRAMS / "site-packages" / "serving_actor.py"
+    run_dir = str(tmp_path / "run")
+    running = program(actor, "training_in_thread", "load", HANGCHECK_RUN_DIR=run_dir)
+    page = PageReader(Path(running.first_words) / "pages" / f"{running.pid}.page").read()
+    assert [section.in_main_thread for section in page.sections] == [True]
+    assert page.phase == "model_load"

@@ -7,7 +7,6 @@ them; all are on the page, and any that takes long is warned of. The tokens stay
 from __future__ import annotations
 
 import inspect
-import threading
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -126,8 +125,9 @@ def _is_watched(given: Mapping[str, Any]) -> bool:
 
 def _sign_of_life() -> None:
     """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
-    if threading.current_thread() is threading.main_thread():
-        page = current().page
+    recorder = current()
+    if recorder.in_training_thread():
+        page = recorder.page
         page.show_phase(page.phase)
 
 

@@ -2,7 +2,7 @@
 
 py-spy reads it from outside without pausing it (`python_stacks`, `local_values`; `unpaused` reads
 again what came out torn). Only `native_calls` pauses it. Where py-spy may not, the process writes
-its stacks itself (`signalled_stacks`).
+its stacks itself (`signalled_stacks`). `training_thread` tells which thread of a rank trains.
 """
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "py_spy",
     "python_stacks",
     "signalled_stacks",
+    "training_thread",
     "unpaused",
 ]

@@ -23,9 +23,9 @@ MOST_VALUES = 16
 
 
 def local_values(
-    pid: int, rank: int | None, time_limit_s: float
+    pid: int, rank: int | None, time_limit_s: float, tid: int | None = None
 ) -> Looked[tuple[LocalValues, ...]]:
-    """Read the local variables of the main thread's calls; about 15 ms, as `python_stacks`.
+    """Read the local variables of a thread's calls; about 15 ms, as `python_stacks`.
 
     No code of the process runs: of an object without a plain value only its type and address are
     shown. Values behind a name that tells a secret are hidden, and what looks like one anywhere.
@@ -34,6 +34,7 @@ def local_values(
         pid: The process.
         rank: Whose, for gaps.
         time_limit_s: Seconds until py-spy is killed.
+        tid: The thread; None for the main one.
 
     Returns:
         Calls that have variables, outermost first.
@@ -50,13 +51,13 @@ def local_values(
             threads = read_threads(program, pid, time_limit_s, SHORT_VALUES)
         except (PySpyFailed, PySpyLate) as error:
             return None, (Gap(what, rank, f"py-spy: {error}", "local_values"),)
-        return _of_main(pid, threads), ()
+        return _of_thread(tid or pid, threads), ()
 
     return guarded("local_values", what, rank, look)
 
 
-def _of_main(pid: int, threads: list[DumpedThread]) -> tuple[LocalValues, ...]:
-    frames = next((one.frames for one in threads if one.os_thread_id == pid), [])
+def _of_thread(tid: int, threads: list[DumpedThread]) -> tuple[LocalValues, ...]:
+    frames = next((one.frames for one in threads if one.os_thread_id == tid), [])
     return tuple(
         LocalValues(Frame(frame.name, frame.filename, frame.line), _shown(frame.locals))
         for frame in reversed(frames)

@@ -26,8 +26,10 @@ class _Thread(msgspec.Struct):
     os_thread_id: int | None = None
 
 
-def native_calls(pid: int, rank: int | None, time_limit_s: float) -> Looked[tuple[str, ...]]:
-    """Read the native calls inside the main thread's innermost Python frame.
+def native_calls(
+    pid: int, rank: int | None, time_limit_s: float, tid: int | None = None
+) -> Looked[tuple[str, ...]]:
+    """Read the native calls inside a thread's innermost Python frame.
 
     Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway. That
     it goes on afterwards is made sure of; if it did not by itself, a gap says so.
@@ -36,6 +38,7 @@ def native_calls(pid: int, rank: int | None, time_limit_s: float) -> Looked[tupl
         pid: The process; none of its threads may be stopped or in state D.
         rank: Whose, for gaps.
         time_limit_s: Seconds until py-spy is killed.
+        tid: The thread; None for the main one.
 
     Returns:
         Names, outermost first; calls without a symbol are left out.
@@ -49,7 +52,10 @@ def native_calls(pid: int, rank: int | None, time_limit_s: float) -> Looked[tupl
                 Gap(what, rank, "py-spy is not installed", "native_calls", "pip install py-spy"),
             )
         try:
-            calls, why = innermost_calls(dump(program, pid, time_limit_s, native=True), pid), ""
+            calls, why = (
+                innermost_calls(dump(program, pid, time_limit_s, native=True), tid or pid),
+                "",
+            )
         except (PySpyFailed, PySpyLate) as error:
             calls, why = None, f"py-spy: {error}"
         unseen = (why, set_going(pid))
@@ -58,14 +64,14 @@ def native_calls(pid: int, rank: int | None, time_limit_s: float) -> Looked[tupl
     return guarded("native_calls", what, rank, look)
 
 
-def innermost_calls(data: bytes, pid: int) -> tuple[str, ...]:
+def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
     """Read them from py-spy's JSON. Pure.
 
     Raises:
         msgspec.MsgspecError: It is of another form.
     """
     threads = msgspec.json.decode(data, type=list[_Thread])
-    frames = next((one.frames for one in threads if one.os_thread_id == pid), [])
+    frames = next((one.frames for one in threads if one.os_thread_id == tid), [])
     calls: list[str] = []
     for frame in frames:
         if frame.module is None:
