@@ -59,6 +59,7 @@ def run_command(
     junit: str | None = None,
     node: NodePlace | None = None,
     job: str = "",
+    store: tuple[str, int] = ("", 0),
     *,
     live: bool = False,
 ) -> int:
@@ -72,6 +73,8 @@ def run_command(
         junit: File in which to say at the end how it went; None for none.
         node: Which of the job's nodes this one is, where there are several and the command says it.
         job: Names a job of several nodes on all of them; empty where the command does not.
+        store: Host and port of the store where the launchers of all nodes meet; an empty host where
+            the command names none.
         live: Show the ranks below the command's output, where the terminal can.
 
     Returns:
@@ -90,7 +93,7 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    session = _open_session(command, settings, node, job)
+    session = _open_session(command, settings, node, job, store)
     if session is not None and not settings.quiet:
         facts = session.facts
         log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
@@ -237,7 +240,11 @@ def _why_no_restart(hang: HangProven) -> str:
 
 
 def _open_session(
-    command: Sequence[str], settings: Settings, node: NodePlace | None, job: str
+    command: Sequence[str],
+    settings: Settings,
+    node: NodePlace | None,
+    job: str,
+    store: tuple[str, int],
 ) -> Session | None:
     """A run that cannot be watched still runs: what is missing is said once."""
     shown, started_at = show_command(command), utc_now()
@@ -253,6 +260,7 @@ def _open_session(
         launched=True,
         job=job,
         node=node,
+        store=store,
     )
     try:
         return open_session(session_folder(new_key()), facts)

@@ -6,6 +6,7 @@ The process id and the start time in it name a process for ever.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -95,6 +96,11 @@ def is_alive(pid: int, started_ticks: int) -> bool:
     except (OSError, IndexError, ValueError):
         return True
     return stat.started_ticks == started_ticks and stat.state not in _DEAD
+
+
+def ticks_since_boot() -> int:
+    """Return the present moment as the line tells the start of a process."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
 def _stat_file(pid: int) -> Path:

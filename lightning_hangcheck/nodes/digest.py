@@ -65,7 +65,20 @@ class Network(Struct, frozen=True):
     reach: tuple[AddressReach, ...] = ()
 
 
+class RoundMark(Struct, frozen=True):
+    """By what nodes know that their ranks are of one start of the job, however they count it.
+
+    Attributes:
+        began_s: Seconds since the ranks were started; 0 where no torchrun started them.
+        store_port: At which it has them look for their store.
+    """
+
+    began_s: float = 0.0
+    store_port: int = 0
+
+
 UNTOLD = Network()
+UNMARKED = RoundMark()
 
 
 class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,6 +90,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         age_s: How old this is by the clocks of those that passed it on.
         ended: The command has ended there: nothing more will be heard.
         round: Number of the round that the ranks belong to.
+        mark: Of that round.
         world_size: Ranks of the job as the node knows it, 0 while unknown.
         local_world_size: Ranks that should run there, None where no launcher says so.
         addresses: By which other nodes may know this one.
@@ -94,6 +108,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     age_s: float = 0.0
     ended: bool = False
     round: int = 0
+    mark: RoundMark = UNMARKED
     world_size: int = 0
     local_world_size: int | None = None
     ranks: tuple[RankDigest, ...] = ()
@@ -138,6 +153,7 @@ def digest_of(
     *,
     ended: bool = False,
     network: Network = UNTOLD,
+    mark: RoundMark = UNMARKED,
     standings: Callable[[Sequence[RankView], int], Sequence[int]] | None = None,
     folded_above: int = FOLDED_ABOVE,
 ) -> NodeDigest:
@@ -149,6 +165,7 @@ def digest_of(
         stamp: Another one each time.
         ended: As in `NodeState`.
         network: What the node knows of the network.
+        mark: As in `NodeState`.
         standings: Gives, by the views of a node's ranks and the time of its case, equal numbers to
             those that stand alike, 0 to one that does not; without it, each is told by itself.
         folded_above: Ranks of a job above which those are told as one.
@@ -161,6 +178,7 @@ def digest_of(
         stamp=stamp,
         ended=ended,
         round=case.run.round,
+        mark=mark,
         world_size=case.run.world_size,
         local_world_size=case.run.local_world_size,
         ranks=tuple(_fold(rebased(one, TAKEN_NS - case.taken_ns), builder) for one in views),

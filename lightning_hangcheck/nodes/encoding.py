@@ -171,7 +171,7 @@ def _refuse_impossible(digest: NodeDigest) -> None:
         raise BadDigest("it has a node or rank whose number cannot be")
     if any(not 0 <= size <= MOST_RANKS for size in sizes):
         raise BadDigest("it has a world size that cannot be")
-    ages = [state.age_s for state in digest.nodes]
+    ages = [age for state in digest.nodes for age in (state.age_s, state.mark.began_s)]
     told = (digest.nodes, digest.folds, digest.gaps, digest.code)
     if not can_be_reckoned_with(told) or any(one < 0 for one in (*ages, *_durations(views))):
         raise BadDigest("it has a duration that cannot be")

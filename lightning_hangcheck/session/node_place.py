@@ -119,13 +119,17 @@ def first_host(environment: Mapping[str, str]) -> str:
 def place_of(session: Session) -> NodePlace | None:
     """Return this node's place: as a rank told it last, else as the launcher's command says it.
 
-    Where nodes meet is told by the command, if at all: they must agree before any rank runs.
+    Where nodes meet is told by the command, if at all: they must agree before any rank runs, and
+    in a later round, in which a rank's own store may be another one, on the same place.
     """
-    first = session.facts.node
+    facts, first = session.facts, session.facts.node
     try:
         told = decode(read_owned(session.place_file), NodePlace, str(session.place_file))
     except (OSError, UnreadableRun):
         return first
+    if first is None and facts.store[0]:
+        host, port = facts.store
+        return replace(told, host=host, port=port, job=facts.job or told.job)
     if first is None or first.machines:
         return first or told
     return replace(first, number=told.number, nnodes=told.nnodes, ranks=told.ranks)

@@ -61,6 +61,8 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
         restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
         node: Which of several nodes this one is, as the launcher's command says it; None where
             there is one, or its ranks must say it: `node_place.place_of` asks both.
+        store: Host and port of the store where the launchers of all nodes meet, as the command says
+            it; an empty host where it does not.
     """
 
     schema_version: int = 1
@@ -72,6 +74,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
     job: str = ""
     restarts: bool = False
     node: NodePlace | None = None
+    store: tuple[str, int] = ("", 0)
 
 
 class SidecarFacts(Struct, frozen=True, kw_only=True):

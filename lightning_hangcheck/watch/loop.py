@@ -268,6 +268,7 @@ class Watcher:
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
         """Tell the other nodes how things are here, and take what the first one says of all."""
         if looked or nodes.is_due(now_ns):
+            nodes.agree(self.roster.round, now_ns)
             own = self._own_case(self.roster.round, now_ns)
             nodes.tell(own, self._publisher.newest)
             if self.shutdown.asked is None:

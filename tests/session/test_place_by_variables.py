@@ -148,6 +148,18 @@ def test_where_nodes_meet_is_told_by_the_command_and_how_many_came_by_the_ranks(
     assert place_of(session) == replace(by_command, nnodes=2, ranks=2)
 
 
+def test_nodes_that_are_numbered_anew_go_on_meeting_at_the_launchers_store(tmp_path: Path) -> None:
+    """The ranks' own store is another one in each round, and in a broken one not the same."""
+    session = _session(tmp_path, store=("n0", 29400))
+    assert place_of(session) is None
+    for port in ("29511", "29512"):
+        later = TORCHRUN | {"GROUP_RANK": "1", "MASTER_PORT": port}
+        PlaceTeller(session, later).look()
+        told = place_of(session)
+        assert told is not None
+        assert (told.number, told.host, told.port, told.job) == (1, "n0", 29400, "the job")
+
+
 def test_a_task_that_watches_its_own_rank_is_no_whole_node(tmp_path: Path) -> None:
     task = NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
     session = _session(tmp_path, task)
@@ -161,8 +173,16 @@ def test_what_is_no_place_is_as_if_nobody_had_told_it(tmp_path: Path) -> None:
     assert place_of(session) is None
 
 
-def _session(folder: Path, node: NodePlace | None = None) -> Session:
+def _session(
+    folder: Path, node: NodePlace | None = None, store: tuple[str, int] = ("", 0)
+) -> Session:
     facts = SessionFacts(
-        run_dir=str(folder / "run"), command="", started_at="", root_pid=os.getpid(), node=node
+        run_dir=str(folder / "run"),
+        command="",
+        started_at="",
+        root_pid=os.getpid(),
+        job="the job" if store[0] else "",
+        node=node,
+        store=store,
     )
     return Session(folder, facts)

@@ -6,7 +6,7 @@ import pytest
 from cases import IN_BARRIER, job, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.nodes.digest import NodeState
+from lightning_hangcheck.nodes.digest import UNMARKED, NodeState, RoundMark
 from lightning_hangcheck.nodes.exchange import Heard
 from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
 
@@ -15,10 +15,12 @@ HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
 STATE = NodeState(node=1, stamp=1, world_size=4, local_world_size=2)
 
 
-def said(*ranks: int, **changes: object) -> list[str]:
+def said(
+    *ranks: int, here: RoundMark = UNMARKED, there: RoundMark = UNMARKED, **changes: object
+) -> list[str]:
     views = tuple(rank(number, IN_BARRIER) for number in ranks)
-    heard = Heard(replace(STATE, **changes), views, 0, None)  # type: ignore[arg-type]
-    return list(contradictions(HERE, [heard]))
+    heard = Heard(replace(STATE, mark=there, **changes), views, 0, None)  # type: ignore[arg-type]
+    return list(contradictions(HERE, here, [heard]))
 
 
 def test_nodes_of_one_job_are_no_news() -> None:
@@ -47,3 +49,22 @@ def test_ranks_of_two_nodes_are_said() -> None:
 )
 def test_what_may_be_right_is_left_alone(changes: dict[str, object]) -> None:
     assert said(*((0, 1) if "world_size" not in changes else (2, 3)), **changes) == []
+
+
+def test_ranks_of_one_round_that_torchrun_sends_to_two_stores_are_said() -> None:
+    there = RoundMark(began_s=6.0, store_port=29_600)
+    (sentence,) = said(2, 3, here=RoundMark(6.0, 29_500), there=there)
+    assert sentence.startswith(
+        "the ranks of node 1 look for their store at port 29600 of MASTER_ADDR, those of node 0 at "
+        "port 29500: torchrun handed out an address of an earlier round; export "
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+    )
+
+
+@pytest.mark.parametrize(
+    "there",
+    [RoundMark(6.0, 29_500), RoundMark(2.0, 29_600), UNMARKED],
+    ids=["the same store", "just started", "no torchrun"],
+)
+def test_ranks_that_may_meet_are_no_news(there: RoundMark) -> None:
+    assert said(2, 3, here=RoundMark(6.0, 29_500), there=there) == []

@@ -73,14 +73,19 @@ def run(command: tuple[str, ...], junit: str | None, *, live: bool, **options: o
     if not (settings.disable or settings.quiet):
         _warn(settings)
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.doctor.launching.node_place import job_of_nodes, node_place
+    from lightning_hangcheck.doctor.launching.node_place import (
+        job_of_nodes,
+        launchers_store,
+        node_place,
+    )
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
     given = {"PYTHONPATH": injected(os.environ.get("PYTHONPATH"))}
     place = node_place(command, os.environ)
     job = job_of_nodes(command, os.environ)
-    return run_command(command, settings, given, alerts, junit, place, job, live=live)
+    store = launchers_store(command, os.environ)
+    return run_command(command, settings, given, alerts, junit, place, job, store, live=live)
 
 
 def _warn(settings: Settings) -> None:

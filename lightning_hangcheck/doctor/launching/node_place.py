@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     Said = Callable[[str], str]
 
 DEFAULT_PORT = 29500
-"""Of torchrun, for --master-port and --rdzv-endpoint alike; of accelerate, too."""
+"""Of torchrun, for --master-port; of accelerate, too."""
+C10D_PORT = 29400
+"""Of an --rdzv-endpoint without one (torch's c10d_rendezvous_backend.py)."""
 _OF_ACCELERATE = {
     "nnodes": "num-machines",
     "node-rank": "machine-rank",
@@ -70,6 +72,23 @@ def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return f"nodes-{said('rdzv-id')}-{host}-{port}" if host else ""
 
 
+def launchers_store(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
+    """Return host and port of the store where torchrun's agents meet, in each round again.
+
+    Unlike that of the ranks, it stays the same when nodes are numbered anew.
+
+    Args:
+        command: Of the job, on this node.
+        environment: Of that command.
+
+    Returns:
+        An empty host where the command names none, or the job has one node.
+    """
+    named = bool(job_of_nodes(command, environment))
+    said = _options(command, environment)
+    return _store(said) if named and said is not None else ("", 0)
+
+
 def _options(command: Sequence[str], environment: Mapping[str, str]) -> Said | None:
     """What torchrun is told by option or variable; None where it is not started."""
     launch = read_launch(command, environment)
@@ -87,7 +106,7 @@ def _store(said: Said) -> tuple[str, int]:
     """The store that the first node's torchrun serves; others' rendezvous backends serve none."""
     backend = said("rdzv-backend") or "static"
     endpoint = said("rdzv-endpoint")
-    if backend not in ("static", "c10d"):
+    if backend not in ("static", "c10d") or "store_type=file" in said("rdzv-conf"):
         return "", 0
     if not endpoint:
         if backend == "c10d":
@@ -95,5 +114,5 @@ def _store(said: Said) -> tuple[str, int]:
         endpoint = f"{said('master-addr') or '127.0.0.1'}:{said('master-port') or DEFAULT_PORT}"
     host, _, port = endpoint.rpartition(":")
     if not host:
-        return port, DEFAULT_PORT
+        return port, C10D_PORT if backend == "c10d" else DEFAULT_PORT
     return (host.strip("[]"), int(port)) if port.isdecimal() else ("", 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.nodes.clocks import worth_showing
-from lightning_hangcheck.nodes.digest import TAKEN_NS, Network, digest_of
+from lightning_hangcheck.nodes.digest import TAKEN_NS, UNMARKED, Network, digest_of
 from lightning_hangcheck.nodes.encoding import MOST_ASKED
 from lightning_hangcheck.nodes.exchange import (
     EVERY_S,
@@ -37,6 +37,7 @@ from lightning_hangcheck.watch.other_nodes.last_words import (
     join_end,
 )
 from lightning_hangcheck.watch.other_nodes.meeting_choice import meeting_of
+from lightning_hangcheck.watch.other_nodes.round_number import agreed_number, mark_of
 from lightning_hangcheck.watch.other_nodes.silent_nodes import (
     absent_nodes,
     addresses_to_ask,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import ClosablePlace
     from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 
 JITTER_NS = NANOSECONDS // 2
 """By which the same look may seem to be of another moment, as its telling took longer."""
@@ -81,6 +83,7 @@ class AmongNodes:
         self._exchange = Exchange(place, meeting)
         self._began_ns = now_ns
         self._told_ns = 0
+        self._mark = UNMARKED
         self._relayed: Verdict | None = None
         self._unjoinable = False
         self._looked_ns: dict[int, int] = {}
@@ -103,6 +106,16 @@ class AmongNodes:
         """Whether it is time to tell the others how things are."""
         return now_ns - self._told_ns >= EVERY_S * NANOSECONDS
 
+    def agree(self, watched: WatchedRound, now_ns: int) -> None:
+        """Give a round of this node the number that it has on the others, where they know better.
+
+        Args:
+            watched: The present round.
+            now_ns: Present time.
+        """
+        self._mark = mark_of(watched)
+        watched.number = agreed_number(watched, self._mark, self._judged_with().values(), now_ns)
+
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
         """Tell the other nodes.
 
@@ -122,6 +135,7 @@ class AmongNodes:
             own.taken_ns,
             ended=ended,
             network=network,
+            mark=self._mark,
             standings=standings_of,
         )
         relayed = verdict if is_on_whole_job(verdict) else None
@@ -258,7 +272,7 @@ class AmongNodes:
             own: Case of the ranks of this node.
         """
         if self._place.number == FIRST:
-            for sentence in contradictions(own, self._exchange.heard.values()):
+            for sentence in contradictions(own, self._mark, self._exchange.heard.values()):
                 log.once(sentence, sentence)
         heard, silent = self._judged_with(), {one.number: one for one in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():

@@ -6,23 +6,26 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.reading.wording import name_ranks
+from lightning_hangcheck.watch.other_nodes.round_number import STOOD_S
 from lightning_hangcheck.watch.other_nodes.silent_nodes import ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.nodes.digest import RoundMark
     from lightning_hangcheck.nodes.exchange import Heard
 
 MOST_COMPARED = 4_096
 """Ranks; comparing more would cost more than it is worth each second."""
 
 
-def contradictions(own: Case, heard: Iterable[Heard]) -> Iterator[str]:
+def contradictions(own: Case, mark: RoundMark, heard: Iterable[Heard]) -> Iterator[str]:
     """Compare what nodes tell with what is seen here, and with each other.
 
     Args:
         own: Case of the ranks of this node.
+        mark: Of their round.
         heard: Of the others; what is of another round, or without a launcher's word for its ranks,
             is left out.
 
@@ -42,6 +45,13 @@ def contradictions(own: Case, heard: Iterable[Heard]) -> Iterator[str]:
                 f"node {node} says that the job has {told} ranks, node 0 that it has {size}: start "
                 "all nodes with the same --nnodes and --nproc-per-node (or WORLD_SIZE)"
             )
+        if _looks_elsewhere(one.state.mark, mark):
+            yield (
+                f"the ranks of node {node} look for their store at port {one.state.mark.store_port}"
+                f" of MASTER_ADDR, those of node 0 at port {mark.store_port}: torchrun handed out "
+                "an address of an earlier round; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where "
+                "each node's torchrun is started"
+            )
         ranks = islice(ranks_of(one), MOST_COMPARED - len(holders))
         doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
         if doubled:
@@ -49,3 +59,14 @@ def contradictions(own: Case, heard: Iterable[Heard]) -> Iterator[str]:
                 f"{name_ranks(doubled)} {'is' if len(doubled) == 1 else 'are'} on node {node} and "
                 f"on node {holders[doubled[0]]}: give each node another --node-rank (or NODE_RANK)"
             )
+
+
+def _looks_elsewhere(there: RoundMark, here: RoundMark) -> bool:
+    """Whether ranks of two nodes cannot meet; asked once both had the time to be told.
+
+    torch 2.13's agents keep the address of the first round that they were in, while the first node
+    may be another one since (dynamic_rendezvous.py, ``_bootstrap_store_info``).
+    """
+    if min(there.began_s, here.began_s) < STOOD_S:
+        return False
+    return there.store_port not in (0, here.store_port) and here.store_port != 0

@@ -6,12 +6,11 @@ two rounds are never mixed: one that is gone since the last round is not waited 
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND
+from lightning_hangcheck.machine.process_stat import ticks_since_boot
 from lightning_hangcheck.model.case import RunFacts
 from lightning_hangcheck.model.run import Round
 from lightning_hangcheck.probes.proc.process_tree import command_line
@@ -132,7 +131,7 @@ class WatchedRound:
 
     def note_alive(self) -> None:
         """Take down that one of the ranks is seen alive at this moment."""
-        self._seen_alive_ticks = _ticks_since_boot()
+        self._seen_alive_ticks = ticks_since_boot()
 
     def note_exit(self, pid: int, exit_code: int | None) -> None:
         """Take down that the process of a rank has ended, or the exit code that was unknown."""
@@ -242,8 +241,3 @@ def _after_hang(case: Case, hang: Verdict, ended: Verdict) -> Verdict:
 
 def _hung(hang: Verdict) -> str:
     return f"it hung: {hang.summary}"
-
-
-def _ticks_since_boot() -> int:
-    """Return the present moment as /proc/PID/stat tells the start of a process."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)

@@ -55,6 +55,8 @@ class RunRecorder:
         """
         if roster.round.number != self._round:
             self._round, self._records = roster.round.number, {}
+        for rank in self._records.keys() - roster.ranks.keys():
+            del self._records[rank]  # it was none, such as a launcher that was alone so far
         for rank, watched in roster.ranks.items():
             known = self._records.get(rank)
             if known is None or known.pid != watched.found.pid:

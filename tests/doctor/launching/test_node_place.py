@@ -6,7 +6,12 @@ import shlex
 
 import pytest
 
-from lightning_hangcheck.doctor.launching.node_place import DEFAULT_PORT, node_place
+from lightning_hangcheck.doctor.launching.node_place import (
+    C10D_PORT,
+    DEFAULT_PORT,
+    launchers_store,
+    node_place,
+)
 from lightning_hangcheck.model.run import NodePlace
 
 SLURM_TASK = {
@@ -82,3 +87,19 @@ def test_where_a_node_has_several_tasks_each_is_a_place_of_its_own() -> None:
     }
     place = node_place(["python", "train.py"], task)
     assert place == NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "store"),
+    [
+        ("--nnodes=1:3 --rdzv-backend=c10d --rdzv-endpoint=n0:29511", ("n0", 29511)),
+        ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=n0", ("n0", C10D_PORT)),
+        ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=[::1]:29511", ("::1", 29511)),
+        ("--nnodes=2 --rdzv-backend=c10d", ("", 0)),
+        ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=/a --rdzv-conf=store_type=file", ("", 0)),
+        ("--nnodes=2 --rdzv-backend=etcd-v2 --rdzv-endpoint=n0:2379", ("", 0)),
+        ("--standalone", ("", 0)),
+    ],
+)  # fmt: skip
+def test_the_store_where_torchruns_agents_meet(options: str, store: tuple[str, int]) -> None:
+    assert launchers_store(["torchrun", *shlex.split(options), "train.py"], {}) == store

@@ -1,0 +1,71 @@
+"""One number for one round on all nodes: which number does this node give its present one? Pure.
+
+Each node counts the rounds that it saw. One that joined later, or whose ranks came and went unseen,
+has counted fewer. Then the others' number counts, where theirs is the very same start of the job.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, ticks_since_boot
+from lightning_hangcheck.nodes.digest import RoundMark
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.other_nodes.silent_nodes import ranks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightning_hangcheck.nodes.exchange import Heard
+    from lightning_hangcheck.watch.ranks.rounds import WatchedRound
+
+TOGETHER_S = 3.0
+"""torchrun's agents start their ranks within a second, once all have met; a word takes up to two.
+What was started and ended within three has had no time to hang."""
+STOOD_S = 5.0
+"""So old a round must be before it takes another number: what was of the round before has gone."""
+MOST_COMPARED = 4_096
+"""Ranks of a node."""
+
+
+def mark_of(watched: WatchedRound) -> RoundMark:
+    """Return by what other nodes know a round of this one."""
+    ranks = [one for one in watched.ranks.values() if one.found.start.launcher == "torchrun"]
+    ports = {one.found.store_port for one in ranks}
+    starts = [one.found.started_ticks for one in ranks if one.found.started_ticks]
+    if not starts or len(ports) != 1:
+        return RoundMark()
+    began_s = (ticks_since_boot() - min(starts)) / TICKS_PER_SECOND
+    return RoundMark(began_s=began_s, store_port=ports.pop() or 0)
+
+
+def agreed_number(
+    watched: WatchedRound, mark: RoundMark, heard: Iterable[Heard], now_ns: int
+) -> int:
+    """Return the number of the present round: never a smaller one than it has.
+
+    Args:
+        watched: The round, as this node sees it.
+        mark: Of it.
+        heard: What other nodes told.
+        now_ns: Present time.
+    """
+    settled = mark.began_s >= STOOD_S and len(watched.alive) == len(watched.ranks)
+    if not mark.store_port or not settled:
+        return watched.number
+    numbers = [
+        one.state.round
+        for one in heard
+        if one.state.round > watched.number
+        and one.state.world_size == watched.world_size
+        and one.state.mark.store_port == mark.store_port
+        and abs(_began_s(one, now_ns) - mark.began_s) <= TOGETHER_S
+        and not any(rank in watched.ranks for rank in islice(ranks_of(one), MOST_COMPARED))
+    ]
+    return max(numbers, default=watched.number)
+
+
+def _began_s(heard: Heard, now_ns: int) -> float:
+    """Seconds since the ranks of a node were started, but for what its word took."""
+    return heard.state.mark.began_s + (now_ns - heard.heard_ns) / NANOSECONDS
