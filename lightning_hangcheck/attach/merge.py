@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
+from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.run import Round, RunRecord
 from lightning_hangcheck.observe.saving import save_run
+from lightning_hangcheck.report.rounds import joined_rounds, moved_ranks
 from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder, folders_of_nodes
+from lightning_hangcheck.rundir.rank_journals import journals_in, read_rank
 from lightning_hangcheck.rundir.saved_evidence import newest_case
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
@@ -22,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
+
+MOST_JOURNALS = 1_024
 
 
 class Merged(NamedTuple):
@@ -31,11 +37,13 @@ class Merged(NamedTuple):
 
     Attributes:
         left_out: One for each folder that cannot be used; they are gaps of the case, too.
+        moved: A line for each rank that was on several hosts.
     """
 
     case: Case
     verdict: Verdict
     left_out: tuple[Gap, ...]
+    moved: tuple[str, ...] = ()
 
 
 def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
@@ -66,12 +74,59 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
         for folder, one in read.items()
         if isinstance(one, UnreadableRun) and not _is_silent(folder, one, below)
     )
-    joined = merge_cases(nodes, merged.run_id)
-    case = replace(joined, gaps=(*joined.gaps, *left_out))
+    records = [one for one in map(_record, folders) if one is not None]
+    rounds = joined_rounds(records)
+    present, before = _of_newest_round(nodes, rounds)
+    joined = merge_cases(present, merged.run_id)
+    case = replace(joined, gaps=(*joined.gaps, *before, *left_out))
     verdict = judge(case)
-    ranks = tuple(rank for folder in folders for rank in _ranks(folder))
-    save_run(case, verdict, ranks, merged)
-    return Merged(case, verdict, left_out)
+    ranks = tuple(rank for record in records for rank in record.ranks)
+    save_run(case, verdict, ranks, merged, rounds)
+    _keep_journals(folders, merged)
+    return Merged(case, verdict, left_out, tuple(moved_ranks(rounds)))
+
+
+def _of_newest_round(
+    nodes: Sequence[NodeCase], rounds: Sequence[Round]
+) -> tuple[list[NodeCase], list[Gap]]:
+    """Ranks of two rounds are never mixed: evidence from before the newest began is history.
+
+    Nodes that did not hear each other may count their rounds otherwise, so the moment counts.
+    """
+    newest = rounds[-1] if rounds else Round()
+    before = [
+        node
+        for node in nodes
+        if node.case.run.round < newest.number and node.case.taken_at < newest.started_at
+    ]
+    present = [node for node in nodes if node not in before]
+    if not present:
+        return list(nodes), []
+    return present, [
+        Gap(
+            f"run folder {node.source}",
+            None,
+            f"its evidence is of round {node.case.run.round}, and round {newest.number} has begun "
+            "since: it counts as history only",
+            "saved_evidence",
+        )
+        for node in before
+    ]
+
+
+def _keep_journals(folders: Sequence[RunFolder], merged: RunFolder) -> None:
+    """Join each rank's journals, so that its history is one also where nodes have own folders."""
+
+    def keep() -> None:
+        for name, paths in list(journals_in(folders).items())[:MOST_JOURNALS]:
+            entries, _ = read_rank(paths)
+            lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+            write_atomically(merged.journals / f"{name}.jsonl", lines)
+
+    try:
+        within(READING_LIMIT_S, keep)
+    except (OSError, NoAnswer) as error:
+        log.once("journals", f"not all journals were joined in {merged.path} ({error})")
 
 
 class _NoEvidence(UnreadableRun):
@@ -125,11 +180,11 @@ def _node(folder: RunFolder) -> NodeCase:
     return NodeCase(str(folder.path), replace(case, gaps=(*case.gaps, *gaps)))
 
 
-def _ranks(folder: RunFolder) -> tuple[RankRecord, ...]:
-    """Read who the ranks were; without run.json the verdict still stands."""
+def _record(folder: RunFolder) -> RunRecord | None:
+    """Read who the ranks were, in each round; without run.json the verdict still stands."""
     file = folder.run_file
     try:
         data = within(PART_LIMIT_S, lambda: read_owned(file, EVIDENCE_BYTES))
-        return decode(data, RunRecord, str(file)).ranks
+        return decode(data, RunRecord, str(file))
     except (OSError, UnreadableRun, NoAnswer):
-        return ()
+        return None

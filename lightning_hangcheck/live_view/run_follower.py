@@ -18,6 +18,7 @@ from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.reading.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
+from lightning_hangcheck.rundir.rank_journals import folders_of_job
 from lightning_hangcheck.text.amounts import seconds_in_words, several
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -161,7 +162,8 @@ def _mark(folder: RunFolder) -> tuple[tuple[tuple[int, int], ...], float]:
     Returns:
         They, and when the newest of them changed.
     """
-    files = [folder.verdict_file, folder.run_file, *_listed(folder.journals)]
+    journals = [path for one in folders_of_job(folder) for path in _listed(one.journals)]
+    files = [folder.verdict_file, folder.run_file, *journals]
     found = [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
     newest = max((changed_ns for changed_ns, _ in found), default=0)
     return tuple(found), (newest or folder.path.stat().st_mtime_ns) / NANOSECONDS

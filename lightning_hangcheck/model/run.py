@@ -10,6 +10,14 @@ from msgspec import Struct
 from lightning_hangcheck.model.slugs import Cause, VerdictKind
 
 
+class RankPlace(Struct, frozen=True, kw_only=True):
+    """Which process was a rank."""
+
+    rank: int
+    host: str = ""
+    pid: int | None = None
+
+
 class Round(Struct, frozen=True, kw_only=True):
     """One start of the job's ranks.
 
@@ -20,6 +28,7 @@ class Round(Struct, frozen=True, kw_only=True):
         verdict: How it ended: ``crashed``, ``finished``, or the hang that was its end.
         culprits: As in a verdict.
         summary: How it ended, in one sentence; empty while it goes on.
+        ranks: Where its ranks were, as far as this node saw them.
     """
 
     number: int = 0
@@ -30,6 +39,7 @@ class Round(Struct, frozen=True, kw_only=True):
     culprits: tuple[int, ...] = ()
     cause: Cause | None = None
     summary: str = ""
+    ranks: tuple[RankPlace, ...] = ()
 
 
 class RoundStart(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.run import RankRecord
+    from lightning_hangcheck.model.run import RankRecord, Round
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
 
@@ -33,7 +33,11 @@ PAGE_NICENESS = 10
 
 
 def save_run(
-    case: Case, verdict: Verdict, ranks: tuple[RankRecord, ...], folder: RunFolder
+    case: Case,
+    verdict: Verdict,
+    ranks: tuple[RankRecord, ...],
+    folder: RunFolder,
+    rounds: tuple[Round, ...] = (),
 ) -> None:
     """Save a case and its verdict as a run of its own, or say that they could not be saved.
 
@@ -42,6 +46,7 @@ def save_run(
         verdict: What it came to.
         ranks: For run.json.
         folder: New, or empty.
+        rounds: Likewise.
 
     Raises:
         UsedRunFolder: It holds another run; nothing was touched.
@@ -54,6 +59,7 @@ def save_run(
         nodes=tuple(dict.fromkeys(view.host for view in case.ranks if view.host)),
         versions=versions(),
         ranks=ranks,
+        rounds=rounds,
     )
 
     def write() -> None:

@@ -9,6 +9,7 @@ __all__ = [
     "plain_logs",
     "plan_text",
     "rank_rows",
+    "rounds",
     "running_ranks",
     "saved_run",
     "serving",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,12 +16,18 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir.rank_journals import folders_of_job, journals_of_job, read_rank
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE, newest_case
-from lightning_hangcheck.time_limit import READING_LIMIT_S, NoAnswer, SharedTime
+from lightning_hangcheck.time_limit import (
+    PART_LIMIT_S,
+    READING_LIMIT_S,
+    NoAnswer,
+    SharedTime,
+    within,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.rundir.layout import RunFolder
@@ -89,12 +96,14 @@ def read_saved_run(folder: RunFolder, time_limit_s: float = READING_LIMIT_S) -> 
         return SavedRun(verdict=_judged(case), case=case, gaps=(*parts.gaps, *torn))
     refused = parts.refused
     record = parts.read(folder.run_file, lambda: read_record(folder))
-    journals = parts.read(folder.path / "ranks", lambda: _journals(folder)) or []
+    journals = parts.read(folder.path / "ranks", lambda: journals_of_job(folder)) or {}
     if not journals and (record is None or parts.refused is not None):
         raise parts.refused or UnreadableRun(
             f"{folder.path} holds no run", "name the folder that hangcheck run printed"
         )
-    ends = [parts.read(path, partial(_journal_end, path)) for path in journals]
+    ends = [
+        parts.read(paths[0], partial(_journal_end, name, paths)) for name, paths in journals.items()
+    ]
     return SavedRun(
         record=record,
         journals=tuple(end[0] for end in ends if end is not None),
@@ -110,6 +119,26 @@ def read_record(folder: RunFolder) -> RunRecord | None:
         UnreadableRun: It may not be read, or is no such file.
     """
     return _read(folder.run_file, RunRecord)
+
+
+def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
+    """Read run.json of all nodes that share a folder with this one, those that can be read.
+
+    Args:
+        folder: Of the node whose record comes first.
+    """
+
+    def read() -> tuple[RunRecord, ...]:
+        found = []
+        for one in folders_of_job(folder):
+            with suppress(UnreadableRun):
+                found.append(read_record(one))
+        return tuple(record for record in found if record is not None)
+
+    try:
+        return within(PART_LIMIT_S, read)
+    except (OSError, NoAnswer):
+        return ()
 
 
 class _Parts:
@@ -174,17 +203,9 @@ def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Ga
         return None, (Gap(f"evidence of verdict {number}", None, str(error), "saved_evidence"),)
 
 
-def _journals(folder: RunFolder) -> list[Path]:
-    return sorted((folder.path / "ranks").glob("*.jsonl"), key=_by_rank)
-
-
-def _journal_end(path: Path) -> tuple[JournalEnd, tuple[Gap, ...]]:
-    entries, gaps = read_journal(path)
-    return _end(path.stem, entries), gaps
-
-
-def _by_rank(path: Path) -> tuple[int, str]:
-    return len(path.stem), path.stem
+def _journal_end(name: str, paths: Sequence[Path]) -> tuple[JournalEnd, tuple[Gap, ...]]:
+    entries, gaps = read_rank(paths)
+    return _end(name, entries), gaps
 
 
 def _end(name: str, entries: Iterable[Mapping[str, Any]]) -> JournalEnd:

@@ -19,8 +19,9 @@ from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import terminal, unjudged
 from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
+from lightning_hangcheck.report.rounds import joined_rounds, moved_ranks
 from lightning_hangcheck.report.running_ranks import render_below
-from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
+from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.traces.stack_dumps import render_dumps
 from lightning_hangcheck.rundir.layout import folders_of_nodes
@@ -132,6 +133,8 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
         click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
+    for line in moved_ranks(joined_rounds(records_of_job(folder))):
+        click.echo(line)
     nodes = [one.run_id for one in folders_of_nodes(folder)]
     if nodes:
         click.echo(f"what other nodes saw is in {', '.join(nodes)}: hangcheck merge {shown_folder}")

@@ -57,7 +57,8 @@ def _ended(job: JobReading, count: int) -> str:
     asked = asked_end(job)
     if asked is not None:
         suspected = f"suspected by then: {asked.suspected}" if asked.suspected else ""
-        told = f"the job was ended by {asked.by}; no rank failed by itself"
+        what = "the job was" if job.case.run.next_start is None else "its ranks were"
+        told = f"{what} ended by {asked.by}; no rank failed by itself"
         lost = lost_progress(job.case)
         return "; ".join(filter(None, (told, lost, suspected, _left_running(job))))
     left = _left_running(job)

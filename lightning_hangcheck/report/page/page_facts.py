@@ -16,7 +16,7 @@ from lightning_hangcheck.model.verdict import Gap, Verdict
 from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
 from lightning_hangcheck.report.page.source_lines import SourceLines, source_lines
 from lightning_hangcheck.report.saved_run import read_record
-from lightning_hangcheck.rundir.journal_reader import read_journal
+from lightning_hangcheck.rundir.rank_journals import journals_of_job, read_rank
 from lightning_hangcheck.text.moments import read_utc
 from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime
 
@@ -164,8 +164,9 @@ class _Parts:
         read: dict[int, tuple[tuple[Entry, ...], tuple[Gap, ...]]] = {}
 
         def work() -> bool:
+            paths = journals_of_job(folder)
             for rank in ranks:
-                read[rank] = _journal(folder.journals / f"rank-{rank}.jsonl", rank, most)
+                read[rank] = _journal(paths.get(f"rank-{rank}", ()), rank, most)
             return True
 
         self.read("journals", work, JOURNALS_LIMIT_S)
@@ -174,12 +175,15 @@ class _Parts:
         return {rank: known[rank][0] if rank in known else () for rank in ranks}
 
 
-def _journal(path: Path, rank: int, most: int | None) -> tuple[tuple[Entry, ...], tuple[Gap, ...]]:
-    """Read the last lines of one. A run that `attach` wrote has none; that is no gap."""
-    entries, found = read_journal(path) if path.exists() else ([], ())
+def _journal(
+    paths: Sequence[Path], rank: int, most: int | None
+) -> tuple[tuple[Entry, ...], tuple[Gap, ...]]:
+    """Read the last lines of a rank. A run that `attach` wrote has none; that is no gap."""
+    entries, found = read_rank(paths)
     gaps = tuple(map(Gap.of, found))
     if most is not None and len(entries) > most:
-        left_out = Gap(path.name, rank, f"all but its last {most:,} lines were left out")
+        name = f"journal of rank {rank}"
+        left_out = Gap(name, rank, f"all but its last {most:,} lines were left out")
         return tuple(entries[-most:]), (*gaps, left_out)
     return tuple(entries), gaps
 

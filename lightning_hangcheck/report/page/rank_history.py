@@ -130,6 +130,9 @@ class _Timed(NamedTuple):
     entry: Entry
 
 
+_Process = tuple[str, int]
+
+
 class _Clock(NamedTuple):
     """A moment of a process by both of its clocks."""
 
@@ -144,20 +147,26 @@ def _moment(text: str) -> datetime | None:
 def _timed(entries: Sequence[Entry]) -> Iterator[_Timed]:
     """Give each entry its moment; one that tells none is left out."""
     told = [entry for entry in entries if is_moment(entry.get("at"))]
-    newest: dict[int, _Clock] = {}
+    newest: dict[_Process, _Clock] = {}
     for entry in told:
-        pid, ns = entry.get("pid"), entry.get("ns")
-        if isinstance(pid, int) and isinstance(ns, int):
-            newest[pid] = _Clock(read_utc(entry["at"]), ns)
+        process, ns = _process(entry), entry.get("ns")
+        if process is not None and isinstance(ns, int):
+            newest[process] = _Clock(read_utc(entry["at"]), ns)
     for entry in told:
         yield _Timed(_by_one_clock(entry, newest), entry)
 
 
-def _by_one_clock(entry: Entry, newest: dict[int, _Clock]) -> datetime:
-    at, pid, ns = read_utc(entry["at"]), entry.get("pid"), entry.get("ns")
-    if not isinstance(pid, int) or not isinstance(ns, int):
+def _process(entry: Entry) -> _Process | None:
+    """Host and process id: containers number their processes alike."""
+    pid = entry.get("pid")
+    return (str(entry.get("host", "")), pid) if isinstance(pid, int) else None
+
+
+def _by_one_clock(entry: Entry, newest: dict[_Process, _Clock]) -> datetime:
+    at, process, ns = read_utc(entry["at"]), _process(entry), entry.get("ns")
+    if process is None or not isinstance(ns, int):
         return at
-    clock = newest[pid]
+    clock = newest[process]
     try:
         return clock.at + timedelta(microseconds=(ns - clock.ns) // 1000)
     except OverflowError:  # no clock of a machine: the line is somebody else's

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.machine.process_stat import ticks_since_boot
 from lightning_hangcheck.model.case import RunFacts
-from lightning_hangcheck.model.run import Round
+from lightning_hangcheck.model.run import RankPlace, Round
 from lightning_hangcheck.probes.proc.process_tree import command_line
 from lightning_hangcheck.session.node_place import place_of
 from lightning_hangcheck.text.moments import utc_now
@@ -222,6 +222,11 @@ def describe_round(number: int, started_at: str, verdict: Verdict) -> Round:
         culprits=verdict.culprits,
         cause=verdict.cause,
         summary=verdict.summary,
+        ranks=tuple(
+            RankPlace(rank=one.rank, host=one.host, pid=one.pid)
+            for one in verdict.ranks
+            if one.pid is not None
+        ),
     )
 
 

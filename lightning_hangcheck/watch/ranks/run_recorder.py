@@ -13,7 +13,7 @@ from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import read_owned
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.model.run import RankRecord, Round, RunRecord
+from lightning_hangcheck.model.run import RankPlace, RankRecord, Round, RunRecord
 from lightning_hangcheck.observe.run_record import rank_record, versions
 from lightning_hangcheck.text.moments import utc_now
 
@@ -65,6 +65,10 @@ class RunRecorder:
             number=roster.round.number,
             started_at=roster.round.started_at,
             world_size=roster.round.world_size,
+            ranks=tuple(
+                RankPlace(rank=rank, host=record.host, pid=record.pid)
+                for rank, record in sorted(self._records.items())
+            ),
         )
         record = self._record(roster, (*earlier, present) if roster.ranks else earlier)
         if record == self._written:

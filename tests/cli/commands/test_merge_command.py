@@ -13,7 +13,7 @@ from cases import IN_BARRIER, IN_LOAD, job, rank
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.model.run import RunRecord
+from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.rundir.layout import RunFolder
@@ -150,3 +150,71 @@ def test_older_evidence_stands_in_for_what_was_not_finished(nodes: list[str]) ->
 
 def test_a_used_folder_for_the_result(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "already holds a run" in refused(capsys, *nodes, "--run-dir", nodes[0])
+
+
+def elastic_node(folder: str, host: str, number: int, rounds: dict[int, tuple[int, ...]]) -> None:
+    """A node that was in these rounds; its newest evidence is of the last of them."""
+    newest = max(rounds)
+    places = {
+        round: tuple(RankPlace(rank=one, host=host, pid=100 + one) for one in ranks)
+        for round, ranks in rounds.items()
+    }
+    told = tuple(
+        Round(number=round, started_at=f"2026-11-20T10:{10 * round:02}:00Z", ranks=ranks)
+        for round, ranks in places.items()
+    )
+    views = [
+        msgspec.structs.replace(rank(one, IN_LOAD if one == number else IN_BARRIER), host=host)
+        for one in rounds[newest]
+    ]
+    case = job(*views, world_size=2, local_world_size=1, nnodes=2, round=newest)
+    case = msgspec.structs.replace(case, taken_at=f"2026-11-20T10:{10 * newest + 5:02}:00Z")
+    run = RunFolder(Path(folder).absolute())
+    save_run(case, judge(case), (), run, told)
+    for round, ranks in rounds.items():
+        for one in ranks:
+            at = f"2026-11-20T10:{10 * round:02}:01.000000Z"
+            line = {"at": at, "pid": 100 + one, "kind": "start", "host": host}
+            with run.journal(one, 0).open("ab") as journal:
+                journal.write(msgspec.json.encode(line) + b"\n")
+
+
+def test_nodes_that_were_replaced_are_the_history_of_the_newest_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 moved from a to b to c; what a saw of it is none of the newest verdict."""
+    monkeypatch.chdir(tmp_path)
+    elastic_node("a", "a", 0, {0: (0,)})
+    elastic_node("b", "b", 1, {0: (1,), 1: (0,), 2: (1,)})
+    elastic_node("c", "c", 1, {2: (0,)})
+    assert invoke(["merge", "a", "b", "c", "--run-dir", "whole"]) == 3
+    said = capsys.readouterr().out
+    verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+    assert [(one.rank, one.host) for one in verdict.ranks] == [(0, "c"), (1, "b")]
+    assert [gap.what for gap in verdict.gaps] == [f"run folder {tmp_path / 'a'}"]
+    assert "rank 0 ran on a (round 0), b (round 1), c (round 2)\n" in said
+    record = msgspec.json.decode(Path("whole/run.json").read_bytes(), type=RunRecord)
+    assert [[place.host for place in one.ranks] for one in record.rounds] == [
+        ["a", "b"],
+        ["b"],
+        ["c", "b"],
+    ]
+    lines = Path("whole/ranks/rank-0.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line)["host"] for line in lines] == ["a", "b", "c"]
+    assert invoke(["report", "whole"]) == 0
+    assert "rank 0 ran on a (round 0), b (round 1), c (round 2)\n" in capsys.readouterr().out
+
+
+def test_nodes_that_count_their_rounds_apart_are_joined_where_they_were_seen_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They did not hear each other: one that came in the second round counts it as its first."""
+    monkeypatch.chdir(tmp_path)
+    elastic_node("b", "b", 1, {0: (0,), 1: (1,)})
+    elastic_node("c", "c", 1, {0: (0,)})
+    evidence = Path("c/evidence/1/case.json")
+    evidence.write_text(evidence.read_text().replace("T10:05:00Z", "T10:15:00Z"))
+    assert invoke(["merge", "b", "c", "--run-dir", "whole"]) == 3
+    verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
+    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
