@@ -29,7 +29,7 @@ REMEDIES = [
 OF_OURS = [one for one in frames_file().frame if one.file.startswith("lightning_hangcheck/")]
 OF_SEVERAL_RANKS = {"collective_mismatch", "rank_diverged", "uneven_work"}
 ASPECTS = {
-    "rendezvous": {"peers", "store", "nodes"},
+    "rendezvous": {"peers", "store", "nodes", "address"},
     "spinning": {"cpu", "gpu"},
     "rank_stalled": {None, "child", "forked", "input"},
     "file_lock": {"held", "stale"},

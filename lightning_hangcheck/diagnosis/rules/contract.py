@@ -28,14 +28,16 @@ EndedBy = Literal[
     "circles",
     "unknown_pace",
     "announced",
+    "last_call",
     "never_coming",
     "moving",
     "pace",
 ]
 """Who could end a wait, a word for each row of the contract's table (see `patience`): ``inside``
 only something inside the job; ``known_pace``, ``circles`` and ``unknown_pace`` a computation, by
-what is known of it; ``announced`` ranks that have not come, ``never_coming`` where they can't;
-``moving`` is no wait at all, nor is ``pace``: steps are made, far below the ranks' own pace."""
+what is known of it; ``announced`` ranks that have not come, ``last_call`` where the job goes on
+without them after a while, ``never_coming`` where they can't; ``moving`` is no wait at all, nor is
+``pace``: steps are made, far below the ranks' own pace."""
 Need = Literal["stacks", "process_exits", "kernel"]
 """Evidence of any rank: Python stacks, a rank without a process, the kernel's view."""
 

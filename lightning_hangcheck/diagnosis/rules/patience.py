@@ -78,6 +78,9 @@ def row_of(finding: Finding, limits: Limits) -> Row:
         comes = ended_by == "announced"
         hang_s = limits.stall_timeout if comes else limits.absent_after
         return Row(suspect_s=limits.suspect_absent_after, hang_s=hang_s, proven=True)
+    if ended_by == "last_call":
+        called_s = max(limits.suspect_absent_after, _guarded_s(finding))
+        return Row(suspect_s=called_s, hang_s=stall_s, proven=True)
     if ended_by == "circles":
         return _busy(limits.suspect_busy_after, limits.stall_timeout)
     if ended_by == "known_pace":

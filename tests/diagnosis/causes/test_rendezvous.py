@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from cases import (
     IN_CONNECT,
     IN_INIT,
@@ -135,3 +136,41 @@ def test_a_launcher_that_waits_for_a_node_is_told_with_address_and_who_is_missin
 
 def test_a_launcher_that_has_waited_for_seconds_is_no_alarm() -> None:
     assert judge(job(rank(0, (AGENT,), silent=9.0), local_world_size=None)).verdict == "healthy"
+
+
+ELASTIC = "torchrun --nnodes=1:3 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:29400 train.py"
+JOINS = torch("next_rendezvous", "distributed/elastic/rendezvous/dynamic_rendezvous.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "silent", "kind"),
+    [
+        (ELASTIC, 10.0, "healthy"),
+        (ELASTIC, 49.0, "healthy"),
+        (ELASTIC, 50.0, "suspect"),
+        (ELASTIC, 300.0, "hang"),
+        (f"{ELASTIC} --rdzv-conf=timeout=60,last_call_timeout=90", 109.0, "healthy"),
+        (f"{ELASTIC} --rdzv-conf=timeout=60,last_call_timeout=90", 110.0, "suspect"),
+        (ELASTIC.replace("1:3", "3:3"), 10.0, "suspect"),
+    ],
+)
+def test_a_launcher_that_gives_more_nodes_time_to_join_waits_for_nobody(
+    command: str, silent: float, kind: str
+) -> None:
+    """torchrun's last call: it goes on with those that are there."""
+    waits = rank(0, (AGENT, JOINS), silent=silent)
+    assert judge(job(waits, command=command, local_world_size=None)).verdict == kind
+
+
+def test_a_launcher_that_has_joined_and_is_told_no_address_is_told_so() -> None:
+    """What torch 2.13 does to a node that joins later."""
+    build = torch("build", "distributed/elastic/rendezvous/api.py")
+    waits = rank(0, (AGENT, JOINS, build), silent=10.0)
+    verdict = judge(job(waits, command=ELASTIC, local_world_size=None))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (), "rendezvous")
+    assert (
+        "torchrun (pid 100) has joined and waited 10 s for the address that the first of the other "
+        "nodes of 1:3 at 10.0.0.1:29400 is to tell its ranks (MASTER_ADDR)"
+    ) in verdict.summary
+    first, *_ = verdict.remedies
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in first.text

@@ -75,6 +75,7 @@ def _decide(ended_by: Any, silence_s: float, limits: Limits = LIMITS, **fields: 
         ("announced", 10.0, None, "suspect"),
         ("announced", 299.0, None, "suspect"),
         ("announced", 300.0, None, "hang"),
+        ("last_call", 10.0, None, "suspect"),
         ("never_coming", 9.9, None, "healthy"),
         ("never_coming", 10.0, None, "suspect"),
         ("never_coming", 15.0, None, "hang"),
@@ -97,6 +98,7 @@ FIGURES = {
     "known_pace": ("suspect_busy_after", "busy_floor"),
     "circles": ("suspect_busy_after", "stall_timeout"),
     "announced": ("suspect_absent_after", "stall_timeout"),
+    "last_call": ("suspect_absent_after", "stall_timeout"),
     "never_coming": ("suspect_absent_after", "absent_after"),
 }
 

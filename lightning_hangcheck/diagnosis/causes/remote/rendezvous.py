@@ -23,6 +23,12 @@ NOBODY_ELSEWHERE = (
     "all known ranks are there, so one that they expect was never started, or they cannot reach "
     "each other"
 )
+FIRST_NODES_ADDRESS = "the first node's address"
+"""As `frames.toml` calls what an agent that has joined waits for."""
+LAST_CALL_S = 30.0
+"""For which torchrun waits for further nodes once there are enough of them (torch 2.13,
+dynamic_rendezvous.py, ``last_call``), and LEAVING_S until it knows that an earlier one has gone."""
+LEAVING_S = 15.0
 NEVER_SEEN = "never came, or started where nobody looked"
 
 
@@ -50,27 +56,48 @@ def _no_rank_yet(job: JobReading, launchers: Sequence[RankReading]) -> Finding:
 
     How many nodes it waits for, and where, its command says: no rank is there yet that could.
     """
-    command = job.case.run.command
+    command, (first, *_) = job.case.run.command, launchers
+    told_later = any(_waits_for_address(one) for one in launchers)
     nodes, own = _option(command, "nnodes"), _option(command, "node[-_]rank")
     host, port = _option(command, "master[-_]addr"), _option(command, "master[-_]port")
     address = _option(command, "rdzv[-_]endpoint") or ":".join(filter(None, (host, port)))
     sentence = join(
-        f"no rank has started: torchrun (pid {launchers[0].view.pid}) has waited",
-        _silence(launchers),
-        f"for the other nodes of {nodes}" if nodes else "for other nodes",
+        f"no rank has started: torchrun (pid {first.view.pid}) has",
+        "joined and" if told_later else "",
+        f"waited {_silence(launchers)} for",
+        "the address that the first of" if told_later else "",
+        f"the other nodes of {nodes}" if nodes else "the other nodes",
         f"at {address}" if address else "",
+        "is to tell its ranks (MASTER_ADDR)" if told_later else "",
         f"(this is node {own})" if own else "",
         _absent(job.case.run.absent_nodes),
     )
+    called_s = 0.0 if told_later else _last_call_s(command, nodes)
     finding = blame(
         launchers,
         cause="rendezvous",
-        ended_by="announced",
+        ended_by="last_call" if called_s else "announced",
         confidence=0.85,
         sentence=sentence,
         waited_for=True,
     )
-    return replace(finding, culprits=(), phase="rendezvous", aspect="nodes")
+    aspect = "address" if told_later else "nodes"
+    finding = replace(finding, culprits=(), phase="rendezvous", aspect=aspect)
+    return replace(finding, goes_on_after_s=called_s) if called_s else finding
+
+
+def _waits_for_address(launcher: RankReading) -> bool:
+    wait = launcher.rank_activity.wait
+    return wait is not None and wait.name == FIRST_NODES_ADDRESS
+
+
+def _last_call_s(command: str, nodes: str) -> float:
+    """Seconds for which torchrun itself waits for more nodes than it needs; 0 if it needs all."""
+    least, _, most = nodes.partition(":")
+    if most in ("", least):
+        return 0.0
+    named = re.search(r"last_call_timeout=(\d+)", _option(command, "rdzv[-_]conf"))
+    return LEAVING_S + (float(named[1]) if named is not None else LAST_CALL_S)
 
 
 def _absent(nodes: Sequence[int]) -> str:
