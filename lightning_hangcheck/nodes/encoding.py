@@ -27,7 +27,7 @@ from lightning_hangcheck.nodes.digest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.nodes.folding import FoldedRanks
@@ -51,6 +51,12 @@ MOST_ASKED = 64
 """Addresses of silent nodes: where more fell silent, those of a few tell enough."""
 LONGEST_RANKS = 1_024
 """Characters of the ranks of one node."""
+LONGEST_S = 1e9
+"""30 years: no duration is longer, and in nanoseconds it still has 64 bits."""
+MOST_OF_WORD = 8 * 1024 * 1024
+"""Bytes of what the first node says, unpacked: 1,024 ranks and 512 ways to stand take a tenth."""
+LONGEST_SENTENCE = 64 * 1024
+"""Characters of one text in it: all nodes print the summary."""
 LEVEL = 6
 
 
@@ -95,10 +101,23 @@ def unpack_word(data: bytes) -> FirstWord:
     Raises:
         BadDigest: As for `unpack`.
     """
-    word = _decoded(data, FirstWord)
+    word = _decoded(data, FirstWord, MOST_OF_WORD)
     if len(word.asks) > MOST_ASKED or len(word.ranks) > LONGEST_RANKS:
         raise BadDigest("it asks for more, or has more ranks, than can be")
+    _refuse_impossible_states([word.state] if word.state is not None else [])
+    if not can_be_reckoned_with((word.verdict, word.state, word.wall_clock_s)):
+        raise BadDigest("it has a number that cannot be")
+    if word.verdict is not None:
+        _refuse_impossible_verdict(word.verdict)
     return word
+
+
+def _refuse_impossible_verdict(verdict: Verdict) -> None:
+    if not 0 <= verdict.stalled_for_s <= LONGEST_S:
+        raise BadDigest("it has a duration that cannot be")
+    texts = (verdict.summary, verdict.command, verdict.run_id)
+    if not 0 <= verdict.world_size <= MOST_RANKS or max(map(len, texts)) > LONGEST_SENTENCE:
+        raise BadDigest("its verdict has more ranks, or a longer text, than can be")
 
 
 def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks, ...]]:
@@ -110,7 +129,7 @@ def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks,
     Raises:
         BadDigest: It is none, too large, of another version, or says what cannot be.
     """
-    digest = _decoded(data, NodeDigest)
+    digest = _decoded(data, NodeDigest, MOST_UNPACKED)
     _refuse_deep(digest)
     try:
         stacks = digest.tree.stacks(DEEPEST_STACK)
@@ -121,11 +140,11 @@ def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks,
     return digest, nodes, folds
 
 
-def _decoded(data: bytes, kind: type[Told]) -> Told:
+def _decoded(data: bytes, kind: type[Told], most: int) -> Told:
     if not data.startswith(MARK):
         raise BadDigest("these bytes are none of ours")
     try:
-        told = msgspec.msgpack.decode(_inflated(data), type=kind)
+        told = msgspec.msgpack.decode(_inflated(data, most), type=kind)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadDigest(
             f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
@@ -138,13 +157,13 @@ def _decoded(data: bytes, kind: type[Told]) -> Told:
     return told
 
 
-def _inflated(data: bytes) -> bytes:
+def _inflated(data: bytes, most: int) -> bytes:
     if len(data) > MOST_PACKED:
         raise BadDigest(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
     inflating = zlib.decompressobj()
-    unpacked = inflating.decompress(data[len(MARK) :], MOST_UNPACKED)
+    unpacked = inflating.decompress(data[len(MARK) :], most)
     if inflating.unconsumed_tail or not inflating.eof or inflating.unused_data:
-        raise BadDigest(f"it is cut short, or has more than {MOST_UNPACKED:,} bytes unpacked")
+        raise BadDigest(f"it is cut short, or has more than {most:,} bytes unpacked")
     return unpacked
 
 
@@ -163,19 +182,25 @@ def _refuse_impossible(digest: NodeDigest) -> None:
     numbers = [state.node for state in digest.nodes]
     views = [one.view for state in digest.nodes for one in state.ranks]
     views += [one.told.view for one in digest.folds]
-    sizes = [state.world_size for state in digest.nodes]
-    sizes += [state.local_world_size or 0 for state in digest.nodes]
     if len(set(numbers)) != len(numbers):
         raise BadDigest("it tells of one node twice")
     if any(not 0 <= one < MOST_RANKS for one in chain(numbers, (view.rank for view in views))):
         raise BadDigest("it has a node or rank whose number cannot be")
-    if any(not 0 <= size <= MOST_RANKS for size in sizes):
-        raise BadDigest("it has a world size that cannot be")
-    ages = [age for state in digest.nodes for age in (state.age_s, state.mark.began_s)]
+    _refuse_impossible_states(digest.nodes)
     told = (digest.nodes, digest.folds, digest.gaps, digest.code)
-    if not can_be_reckoned_with(told) or any(one < 0 for one in (*ages, *_durations(views))):
+    spans = _durations(views)
+    if not can_be_reckoned_with(told) or any(not 0 <= one <= LONGEST_S for one in spans):
         raise BadDigest("it has a duration that cannot be")
     _refuse_odd_folds(digest)
+
+
+def _refuse_impossible_states(states: Sequence[NodeState]) -> None:
+    sizes = [size for one in states for size in (one.world_size, one.local_world_size or 0)]
+    if any(not 0 <= size <= MOST_RANKS for size in sizes):
+        raise BadDigest("it has a world size that cannot be")
+    ages = [age for one in states for age in (one.age_s, one.mark.began_s)]
+    if any(not 0 <= age <= LONGEST_S for age in ages):
+        raise BadDigest("it has a duration that cannot be")
 
 
 def _refuse_odd_folds(digest: NodeDigest) -> None:

@@ -317,10 +317,9 @@ def _first_word(
 def _few_ranks(text: str) -> tuple[int, ...]:
     """Read the ranks of a node; none where they are not to be read, or more than a node has."""
     try:
-        ranks = parse_ranks(text)
+        return parse_ranks(text, MOST_OF_A_NODE)
     except ValueError:
         return ()
-    return ranks if len(ranks) <= MOST_OF_A_NODE else ()
 
 
 def folds_heard(heard: Iterable[Heard]) -> tuple[FoldedRanks, ...]:

@@ -30,18 +30,19 @@ def format_ranks(ranks: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-def parse_ranks(text: str) -> tuple[int, ...]:
+def parse_ranks(text: str, most: int = LARGEST_RANK + 1) -> tuple[int, ...]:
     """Read what `format_ranks` wrote.
 
     Args:
         text: For example ``"0-6,8"``; blanks around numbers are allowed.
+        most: How many there may be; more are not even counted out.
 
     Returns:
         The ranks, ascending, each once.
 
     Raises:
-        ValueError: The text is no list of ranges of ranks from 0 to 10,000,000; the message shows
-            the offending part.
+        ValueError: The text is no list of ranges of ranks from 0 to 10,000,000, or has more ranks;
+            the message shows the offending part.
     """
     ranks: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -51,5 +52,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         low, high = int(first), int(last) if dash else int(first)
         if high < low or high > LARGEST_RANK:
             raise ValueError(f"{part!r} is no ascending range of ranks up to {LARGEST_RANK}")
+        if len(ranks) + high - low >= most:
+            raise ValueError(f"{text[:40]!r} has more than {most} ranks")
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import zlib
 from contextlib import suppress
 from typing import Any
@@ -14,10 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.nodes import encoding
-from lightning_hangcheck.nodes.digest import NodeDigest, digest_of, merge_digests
+from lightning_hangcheck.nodes.digest import NodeDigest, RoundMark, digest_of, merge_digests
 from lightning_hangcheck.nodes.encoding import MARK, BadDigest, FirstWord, pack, unpack, unpack_word
-from lightning_hangcheck.nodes.exchange import Heard
+from lightning_hangcheck.nodes.exchange import Heard, _few_ranks
 from lightning_hangcheck.nodes.folding import RankDigest
 from lightning_hangcheck.nodes.stack_tree import StackTree
 from lightning_hangcheck.reading.standing import standings_of
@@ -149,6 +151,9 @@ def test_registers_have_no_sign() -> None:
         with_first_rank(rank=1 << 40),
         with_first_rank(silent_for_s=math.inf),
         with_first_rank(idle_for_s=-1.0),
+        with_first_rank(silent_for_s=1e300),
+        with_state(age_s=1e12),
+        with_state(mark=RoundMark(math.nan, 1)),
         with_first_rank(processes=()),
         pack(replace(DIGEST, nodes=DIGEST.nodes * 2)),
         with_fold(ranks=()),
@@ -177,3 +182,44 @@ def test_what_the_first_node_says_is_read_as_strictly() -> None:
     assert unpack_word(pack(word)) == word
     with pytest.raises(BadDigest):
         unpack_word(PACKED[:-9])
+
+
+VERDICT = judge(CASE)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        {"verdict": replace(VERDICT, stalled_for_s=math.nan)},
+        {"verdict": replace(VERDICT, stalled_for_s=math.inf)},
+        {"verdict": replace(VERDICT, stalled_for_s=1e300)},
+        {"verdict": replace(VERDICT, stalled_for_s=-1.0)},
+        {"verdict": replace(VERDICT, world_size=1 << 40)},
+        {"verdict": replace(VERDICT, culprits=(-1,))},
+        {"verdict": replace(VERDICT, summary="x " * 50_000)},
+        {"verdict": replace(VERDICT, command="x" * 100_000)},
+        {"verdict": replace(VERDICT, remedies=VERDICT.remedies * 30_000)},
+        {"state": replace(DIGEST.nodes[0], ranks=(), world_size=-1)},
+        {"state": replace(DIGEST.nodes[0], ranks=(), age_s=math.nan)},
+        {"state": replace(DIGEST.nodes[0], ranks=(), mark=RoundMark(math.inf, 1))},
+        {"wall_clock_s": math.nan},
+        {"asks": ("10.0.0.1",) * 1_000},
+        {"ranks": "1," * 1_000},
+    ],
+)
+def test_a_word_that_cannot_be_is_refused(word: dict[str, Any]) -> None:
+    with pytest.raises(BadDigest):
+        unpack_word(pack(FirstWord(stamp=3, **word)))
+
+
+def test_a_word_as_the_first_node_says_it_is_read() -> None:
+    state = replace(DIGEST.nodes[0], ranks=(), mark=RoundMark(20.0, 29_500))
+    word = FirstWord(stamp=3, verdict=VERDICT, state=state, ranks="0-7", wall_clock_s=1.8e9)
+    assert unpack_word(pack(word)) == word
+
+
+def test_ranks_in_words_are_counted_before_they_are_made() -> None:
+    began = time.monotonic()
+    assert _few_ranks("0-9999999") == _few_ranks("0-1023,5000-9999999") == ()
+    assert time.monotonic() - began < 0.1
+    assert _few_ranks("8-15") == tuple(range(8, 16))

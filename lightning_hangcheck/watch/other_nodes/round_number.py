@@ -6,7 +6,7 @@ has counted fewer. Then the others' number counts, where theirs is the very same
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, ticks_since_boot
@@ -15,7 +15,7 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.other_nodes.silent_nodes import ranks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.nodes.exchange import Heard
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound
@@ -54,16 +54,25 @@ def agreed_number(
     settled = mark.began_s >= STOOD_S and len(watched.alive) == len(watched.ranks)
     if not mark.store_port or not settled:
         return watched.number
-    numbers = [
-        one.state.round
+    together = [
+        (one.state, set(islice(ranks_of(one), MOST_COMPARED)))
         for one in heard
         if one.state.round > watched.number
         and one.state.world_size == watched.world_size
-        and one.state.mark.store_port == mark.store_port
+        and one.state.mark.store_port
         and abs(_began_s(one, now_ns) - mark.began_s) <= TOGETHER_S
-        and not any(rank in watched.ranks for rank in islice(ranks_of(one), MOST_COMPARED))
     ]
+    others = [(state, ranks) for state, ranks in together if not ranks & watched.ranks.keys()]
+    numbers = [state.round for state, _ in others if state.mark.store_port == mark.store_port]
+    if not numbers and _are_all(watched, [ranks for _, ranks in others]):
+        numbers = [state.round for state, _ in others]
     return max(numbers, default=watched.number)
+
+
+def _are_all(watched: WatchedRound, others: Sequence[set[int]]) -> bool:
+    """Whether these nodes have each rank of the job once: then it is one start, whatever store."""
+    told = [*watched.ranks, *chain.from_iterable(others)]
+    return sorted(told) == list(range(watched.world_size))
 
 
 def _began_s(heard: Heard, now_ns: int) -> float:

@@ -174,3 +174,21 @@ def test_a_launcher_that_has_joined_and_is_told_no_address_is_told_so() -> None:
     ) in verdict.summary
     first, *_ = verdict.remedies
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in first.text
+
+
+def test_ranks_that_were_sent_to_different_stores_are_told_apart() -> None:
+    """What torch 2.13 may do where the first node of a round is another one than before."""
+    views = [rank(number, IN_INIT, silent=15.0) for number in range(3)]
+    sent = [
+        msgspec.structs.replace(view, store_port=port)
+        for view, port in zip(views, (29_500, 29_600, 29_600), strict=True)
+    ]
+    verdict = judge(job(*sent, world_size=3))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1, 2), "rendezvous")
+    assert verdict.summary.endswith(
+        "they were sent to different stores (MASTER_PORT), rank 0 looks for it at port 29500, "
+        "ranks 1-2 look for it at port 29600"
+    )
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in verdict.remedies[0].text
+    same = [msgspec.structs.replace(view, store_port=29_500) for view in views]
+    assert "different stores" not in judge(job(*same, world_size=3)).summary

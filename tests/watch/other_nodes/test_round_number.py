@@ -68,7 +68,7 @@ def test_of_several_numbers_the_highest_counts_and_ones_own_is_never_lowered() -
     "changes",
     [
         {"mark": RoundMark(60.0, PORT)},
-        {"mark": RoundMark(20.0, PORT + 1)},
+        {"mark": RoundMark(20.0, PORT + 1), "world_size": 3},
         {"mark": RoundMark()},
         {"world_size": 3},
     ],
@@ -91,3 +91,11 @@ def test_what_may_still_be_of_the_round_before_keeps_its_number() -> None:
 def test_only_torchrun_starts_all_ranks_together() -> None:
     assert mark_of(joined(20.0, launcher="slurm")) == RoundMark()
     assert agreed(joined(20.0, launcher="slurm"), heard(THERE)) == 0
+
+
+def test_nodes_that_have_each_rank_once_are_of_one_start_though_torchrun_sends_them_apart() -> None:
+    """torch 2.13 hands out addresses of an earlier round: their ranks wait at two stores."""
+    apart = replace(THERE, mark=RoundMark(20.0, PORT + 1))
+    assert agreed(joined(20.0), heard(apart)) == 2
+    assert agreed(joined(20.0), heard(apart, number=2)) == 0
+    assert agreed(joined(20.0), heard(replace(apart, mark=RoundMark(40.0, PORT + 1)))) == 0

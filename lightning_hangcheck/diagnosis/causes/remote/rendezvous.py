@@ -29,6 +29,9 @@ LAST_CALL_S = 30.0
 """For which torchrun waits for further nodes once there are enough of them (torch 2.13,
 dynamic_rendezvous.py, ``last_call``), and LEAVING_S until it knows that an earlier one has gone."""
 LEAVING_S = 15.0
+SEVERAL = 2
+"""From which on ranks of one group cannot meet."""
+MOST_TOLD = 4
 NEVER_SEEN = "never came, or started where nobody looked"
 
 
@@ -178,24 +181,42 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
     """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
     job = situation.job
     who = [reading.rank for reading in waiting]
+    apart = _at_other_stores(waiting)
     sentence = join(
         name_ranks(who),
         verb(who, "has", "have"),
         f"waited {_silence(waiting)} for the process group to form",
         f"{within(waiting[0].place)}:",
-        _unseen(job) if job.elsewhere else NOBODY_ELSEWHERE,
+        apart or (_unseen(job) if job.elsewhere else NOBODY_ELSEWHERE),
     )
     finding = blame(
         waiting,
         cause="rendezvous",
-        ended_by=_still_to_come(job),
-        confidence=0.5,
+        ended_by="never_coming" if apart else _still_to_come(job),
+        confidence=0.95 if apart else 0.5,
         sentence=sentence,
         waited_for=True,
     )
+    if apart:
+        return _as_rendezvous(finding, waiting, "address")
     if job.elsewhere:
         finding = replace(finding, culprits=job.elsewhere, left_standing=tuple(who))
     return _as_rendezvous(finding, waiting, "peers")
+
+
+def _at_other_stores(waiting: Sequence[RankReading]) -> str:
+    """Say where ranks that wait for each other were sent to different stores; empty if not."""
+    ports: dict[int, list[int]] = {}
+    for reading in waiting:
+        if reading.view.store_port is not None:
+            ports.setdefault(reading.view.store_port, []).append(reading.rank)
+    if len(ports) < SEVERAL:
+        return ""
+    told = [
+        f"{name_ranks(ranks)} {verb(ranks, 'looks', 'look')} for it at port {port}"
+        for port, ranks in sorted(ports.items(), key=lambda item: item[1])
+    ]
+    return f"they were sent to different stores (MASTER_PORT), {', '.join(told[:MOST_TOLD])}"
 
 
 def _unseen(job: JobReading) -> str:
