@@ -56,6 +56,7 @@ class FolderPlace:
         """
         self._folder = folder
         self._largest = largest
+        self._ours: tuple[int, int] | None = None
 
     @property
     def where(self) -> str:
@@ -78,6 +79,7 @@ class FolderPlace:
         """Read the file of a key, if it exists."""
         path = self._folder / key
         try:
+            self._refuse_foreign()
             return read_owned(path, self._largest)
         except FileNotFoundError:
             return None
@@ -89,3 +91,14 @@ class FolderPlace:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _refuse_foreign(self) -> None:
+        """See that the folder is ours before a word in it counts: anybody may have made it first.
+
+        Raises:
+            OSError: It is a link, or somebody else's; FileNotFoundError while there is none.
+        """
+        found = self._folder.lstat()
+        if (found.st_dev, found.st_ino) != self._ours:
+            make_private_folder(self._folder)
+            self._ours = found.st_dev, found.st_ino

@@ -26,6 +26,7 @@ from lightning_hangcheck.nodes.store_place import CourierPlace
 if TYPE_CHECKING:
     from pathlib import Path
 
+STRANGER = 65_534
 CASE = job(rank(0, IN_BARRIER))
 
 
@@ -85,6 +86,41 @@ def test_storage_that_takes_no_more_is_named_and_keeps_no_half_file(tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handled)
     assert list((tmp_path / "meet").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_word_in_a_folder_that_somebody_else_made_first_is_not_read(
+    kind: str, tmp_path: Path
+) -> None:
+    """Where all may write, a stranger could have the nodes tell a verdict of his."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "first").write_bytes(b"hang")
+    for path in (theirs, theirs / "first"):
+        os.chown(path, STRANGER, STRANGER)
+    meet = theirs
+    if kind == "link":
+        meet = tmp_path / "meet"
+        meet.symlink_to(theirs)
+    place = FolderPlace(meet)
+    why = "it is a link" if kind == "link" else f"it belongs to user id {STRANGER}"
+    with pytest.raises(MeetingFailed, match=why):
+        place.look("first")
+    with pytest.raises(MeetingFailed, match=why):
+        place.post("node-0", b"1")
+
+
+def test_a_folder_that_is_replaced_while_nodes_meet_is_looked_at_again(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "meet")
+    assert place.look("first") is None
+    place.post("first", b"ours")
+    assert place.look("first") == b"ours"
+    (tmp_path / "meet").rename(tmp_path / "ours")
+    (tmp_path / "meet").symlink_to(tmp_path / "ours")
+    with pytest.raises(MeetingFailed, match="it is a link"):
+        place.look("first")
 
 
 @pytest.mark.real
