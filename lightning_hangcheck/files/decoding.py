@@ -8,6 +8,7 @@ import msgspec
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.owned_file import UnusableFile
+from lightning_hangcheck.model.decoders import json_decoder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,13 +29,13 @@ def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
         UnreadableRun: The bytes are no such fact, or are of another schema version.
     """
     try:
-        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        version = json_decoder(_Versioned).decode(data).schema_version
         if version != SCHEMA_VERSION:
             raise UnreadableRun(
                 f"{source} has schema_version {version}; this version reads {SCHEMA_VERSION}",
                 "install the lightning-hangcheck that wrote it, or a newer one",
             )
-        return msgspec.json.decode(data, type=kind)
+        return json_decoder(kind).decode(data)
     except msgspec.MsgspecError as error:
         raise UnreadableRun(
             f"{source} cannot be read: {error}", "name another run folder, or run again"

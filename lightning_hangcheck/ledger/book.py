@@ -18,6 +18,7 @@ from lightning_hangcheck.files.decoding import unreadable
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.ledger.records import AnyLine
 from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def read_lines(lines: Iterable[bytes]) -> Pages:
     skipped = 0
     for line in filter(None, lines):
         try:
-            records.append(msgspec.json.decode(line, type=AnyLine))
+            records.append(json_decoder(AnyLine).decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             skipped += 1
     return Pages(tuple(records), skipped)

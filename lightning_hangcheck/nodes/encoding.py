@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.rank_set import common, is_rank_set, joined, size
+from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.digest import (
@@ -144,7 +145,7 @@ def _decoded(data: bytes, kind: type[Told], most: int) -> Told:
     if not data.startswith(MARK):
         raise BadDigest("these bytes are none of ours")
     try:
-        told = msgspec.msgpack.decode(_inflated(data, most), type=kind)
+        told = msgpack_decoder(kind).decode(_inflated(data, most))
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadDigest(
             f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"

@@ -18,6 +18,7 @@ from msgspec import Struct
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine.room import require_room
+from lightning_hangcheck.model.decoders import msgpack_decoder
 
 MODULE = "lightning_hangcheck.hooks.rendezvous.store_courier"
 PREFIX = "lightning-hangcheck/nodes"
@@ -145,7 +146,7 @@ def _answer(process: subprocess.Popen[bytes], limit_s: float) -> Answer:
     data = read_message(process.stdout.fileno(), limit_s) if process.stdout is not None else None
     if data is None:
         raise BrokenPipeError("the process that talks with it has ended")
-    return msgspec.msgpack.decode(data, type=Answer)
+    return msgpack_decoder(Answer).decode(data)
 
 
 def write_message(descriptor: int, data: bytes) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.probes.flight_record import HANDLERS, ask_server
 from lightning_hangcheck.session.collective_notes import noted_messages
 
@@ -50,7 +51,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
     for handler in HANDLERS:
         try:
             answer = ask_server(path, f"{handler}?{COUNTS_ONLY}", deadline)
-            counts = msgspec.json.decode(answer, type=_Counts, strict=False)
+            counts = json_decoder(_Counts, strict=False).decode(answer)
         except (OSError, http.client.HTTPException, msgspec.MsgspecError):
             continue
         for group, status in counts.pg_status.items():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.flight import (
     FLIGHT_RECORD,
@@ -70,7 +71,7 @@ class _Group(msgspec.Struct):
     @property
     def members(self) -> tuple[int, ...]:
         """Read ``"[0, 1]"``; NCCL names a group's members, gloo none."""
-        return msgspec.json.decode(self.ranks, type=tuple[int, ...]) if self.ranks else ()
+        return json_decoder(tuple[int, ...]).decode(self.ranks) if self.ranks else ()
 
 
 class _Status(msgspec.Struct):
@@ -165,9 +166,8 @@ def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[F
     handlers = (*HANDLERS, NCCL2_HANDLER) if nccl2 else HANDLERS
     try:
         traces = [_trace(path, handler, deadline) for handler in handlers]
-        counters = msgspec.json.decode(
-            ask_server(path, "wait_counter_values", deadline), type=dict[str, _Counter]
-        )
+        counted = ask_server(path, "wait_counter_values", deadline)
+        counters = json_decoder(dict[str, _Counter]).decode(counted)
     except (OSError, http.client.HTTPException) as error:
         why = f"torch's worker server gave no answer ({error!r})"
         return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
@@ -189,7 +189,7 @@ def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[F
 def _trace(path: Path, handler: str, deadline: float) -> _Trace:
     """Ask one of torch's recorders; a torch without CUDA has the first alone."""
     try:
-        return msgspec.json.decode(ask_server(path, handler, deadline), type=_Trace)
+        return json_decoder(_Trace).decode(ask_server(path, handler, deadline))
     except _NoSuchHandler:
         if handler == HANDLERS[0]:
             raise

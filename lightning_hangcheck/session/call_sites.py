@@ -21,6 +21,7 @@ import msgspec
 
 from lightning_hangcheck.files.owned_file import open_owned, read_owned
 from lightning_hangcheck.files.reserved_memory import reserve_file
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CallSite
 
@@ -163,7 +164,7 @@ def noted_sites(server: Path) -> dict[int, CallSite]:
         return found
     for line in lines:
         try:
-            noted = msgspec.json.decode(line, type=NotedSite)
+            noted = json_decoder(NotedSite).decode(line)
         except msgspec.MsgspecError:  # a line that is just being written
             continue
         found[noted.site] = noted.called

@@ -21,6 +21,7 @@ import msgspec
 from lightning_hangcheck.files.atomic import make_private_folder
 from lightning_hangcheck.files.owned_file import read_owned
 from lightning_hangcheck.files.reserved_memory import reserve_file
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.flight import MessageCounts
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
         return found
     for line in lines:
         try:
-            noted = msgspec.json.decode(line, type=NotedGroup)
+            noted = json_decoder(NotedGroup).decode(line)
         except msgspec.MsgspecError:  # a line that is just being written
             continue
         found[noted.group] = noted.ranks

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
+from lightning_hangcheck.model.decoders import json_decoder
 
 CHUNK = 65_536
 
@@ -105,4 +106,4 @@ class Inbox:
 
     def _receive(self, line: bytes) -> None:
         with suppress(msgspec.MsgspecError):
-            self._messages.put(msgspec.json.decode(line, type=Message))
+            self._messages.put(json_decoder(Message).decode(line))

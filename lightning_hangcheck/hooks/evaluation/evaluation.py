@@ -18,6 +18,7 @@ from lightning_hangcheck.hooks.rendezvous.peer_group import default_process_grou
 from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
 from lightning_hangcheck.hooks.wait_limit import check_limit
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
 from lightning_hangcheck.text.amounts import several
@@ -173,9 +174,7 @@ def _agree(name: str, step: Step, complaint: str, timeout: float, peers: PeerGro
     if peers is not None:
         own = msgspec.msgpack.encode(arrivals[0])
         brought = join_rendezvous(f"begin {name}", timeout, own, peers) | {peers.index: own}
-        arrivals = {
-            rank: msgspec.msgpack.decode(word, type=_Arrival) for rank, word in brought.items()
-        }
+        arrivals = {rank: msgpack_decoder(_Arrival).decode(word) for rank, word in brought.items()}
     for rank, arrival in sorted(arrivals.items()):
         if arrival.complaint:
             where = f" (on rank {rank})" if len(arrivals) > 1 else ""

@@ -13,6 +13,7 @@ from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
 from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
 from lightning_hangcheck.ledger.decision import Decision, PhaseDone, question
 from lightning_hangcheck.ledger.prices import Prices, read_prices
+from lightning_hangcheck.model.decoders import json_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +68,7 @@ def agree(name: str, recorder: Recorder, time_limit: float, decide: Callable[[],
         payload = attempt(f"deciding about phase {name}", decided) or UNDECIDED
     if peers is not None:
         payload = join_rendezvous(f"phase {name}", time_limit, payload, peers).get(0, payload)
-    word = msgspec.json.decode(payload, type=Word)
+    word = json_decoder(Word).decode(payload)
     if word.act == "refuse":
         raise PhaseDone(word.why, word.remedy)
     if word.act == "stop":

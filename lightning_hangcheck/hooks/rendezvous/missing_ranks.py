@@ -16,6 +16,7 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.hooks.rendezvous.point import Arrival, Outcome
+from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import find_ranks
 from lightning_hangcheck.observe.pages import Pages
@@ -97,7 +98,7 @@ def details_of(point: RendezvousPoint, indices: Sequence[int]) -> str:
 
 def answer_question(point: RendezvousPoint, question: bytes) -> None:
     """As a rank of another node, leave the stacks that the first rank asks for, if it asks us."""
-    wanted = msgspec.msgpack.decode(question, type=_Wanted)
+    wanted = msgpack_decoder(_Wanted).decode(question)
     if point.peers.index not in wanted.asked:
         return
     found = _look_here(point, wanted.indices)
@@ -123,7 +124,7 @@ def _ask_others(point: RendezvousPoint, unseen: list[int]) -> Mapping[int, Missi
         if answer is None:
             time.sleep(ASK_INTERVAL)
             continue
-        found.update(msgspec.msgpack.decode(answer, type=dict[int, MissingRank]))
+        found.update(msgpack_decoder(dict[int, MissingRank]).decode(answer))
         waiting.pop(0)
     return found
 
@@ -134,7 +135,7 @@ def _first_of_each_other_node(point: RendezvousPoint) -> list[int]:
     for index in range(point.peers.size or 1):
         value = place.look(point.arrival_of(index))
         if value is not None:
-            nodes.setdefault(msgspec.msgpack.decode(value, type=Arrival).node, index)
+            nodes.setdefault(msgpack_decoder(Arrival).decode(value).node, index)
     return [index for index in nodes.values() if index != 0]
 
 

@@ -24,6 +24,7 @@ from lightning_hangcheck.hooks.rendezvous.missing_ranks import (
 from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_peer_group
 from lightning_hangcheck.hooks.rendezvous.point import Arrival, Outcome, RendezvousPoint, next_point
 from lightning_hangcheck.hooks.wait_limit import notice_after
+from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def check_given_up(point: RendezvousPoint) -> None:
     """
     word = point.peers.place.look(point.given_up)
     if word is not None:
-        msgspec.msgpack.decode(word, type=Outcome).unwrap()
+        msgpack_decoder(Outcome).decode(word).unwrap()
 
 
 def _wait_for_outcome(
@@ -191,7 +192,7 @@ def _wait_for_outcome(
     if found is not None and found[0] == point.wanted:
         answer_question(point, found[1])
         return _wait_for_outcome(point, bound)
-    return None if found is None else msgspec.msgpack.decode(found[1], type=Outcome)
+    return None if found is None else msgpack_decoder(Outcome).decode(found[1])
 
 
 def _is_first_to_wait(point: RendezvousPoint) -> bool:
@@ -224,6 +225,6 @@ def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
             return describe_missing(point)
         key, value = found
         if key == point.given_up:
-            return msgspec.msgpack.decode(value, type=Outcome)
-        payloads[index] = msgspec.msgpack.decode(value, type=Arrival).payload
+            return msgpack_decoder(Outcome).decode(value)
+        payloads[index] = msgpack_decoder(Arrival).decode(value).payload
     return Outcome(payloads=payloads)

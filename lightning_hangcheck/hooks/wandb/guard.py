@@ -18,6 +18,7 @@ from lightning_hangcheck.hooks.wait_limit import check_limit, said_while_waiting
 from lightning_hangcheck.hooks.wandb.logger import Created, LoggerMaker, describe
 from lightning_hangcheck.hooks.wandb.run_finish import RunFinish, wandb_patience
 from lightning_hangcheck.hooks.wandb.service import abandon, services
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.sections import Section
@@ -136,7 +137,7 @@ def _follow(request: _Request) -> WandbLogger:
         run_id = join_rendezvous(BEFORE, request.init_timeout, b"", request.peers)[0].decode()
         created = Created(version=run_id)
         told = join_rendezvous(AFTER, patience, b"", request.peers)[0]
-        created = msgspec.json.decode(told, type=Created)
+        created = json_decoder(Created).decode(told)
     except MeetingFailed as error:
         _raise_if_asked(request, error)
     if created.failure:

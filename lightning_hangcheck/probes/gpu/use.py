@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck.isolation.command import environment_of_module, folder_of, own_command
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.evidence import Gap, GpuState
 from lightning_hangcheck.probes.bounded_child import ChildLate, answer_of
 from lightning_hangcheck.probes.gpu.nvml_reader import Answer, Device
@@ -110,7 +111,7 @@ def _ask(time_limit_s: float) -> Answer:
     if ended.returncode != 0:
         complaint = ended.stderr.decode(errors="replace").rstrip()
         return Answer(failure=complaint.rpartition("\n")[2] or f"exit code {ended.returncode}")
-    return msgspec.json.decode(ended.stdout, type=Answer)
+    return json_decoder(Answer).decode(ended.stdout)
 
 
 def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]:

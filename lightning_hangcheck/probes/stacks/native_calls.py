@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.probes.stacks.left_stopped import set_going
 from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
@@ -70,7 +71,7 @@ def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
     Raises:
         msgspec.MsgspecError: It is of another form.
     """
-    threads = msgspec.json.decode(data, type=list[_Thread])
+    threads = json_decoder(list[_Thread]).decode(data)
     frames = next((one.frames for one in threads if one.os_thread_id == tid), [])
     calls: list[str] = []
     for frame in frames:

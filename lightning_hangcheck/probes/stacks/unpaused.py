@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.probes.proc.permission import why_refused
 from lightning_hangcheck.probes.proc.vitals import has_ended, thread_ids
 from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, dump
@@ -88,7 +89,7 @@ def read_threads(
                 raise
             failure = error
             continue
-        threads = msgspec.json.decode(data, type=list[DumpedThread])
+        threads = json_decoder(list[DumpedThread]).decode(data)
         lost = {one.os_thread_id for one in threads if one.active and not one.frames}
         if not any(is_torn(one) for one in threads) and lost <= without_calls:
             return _with_our_ids(pid, threads)

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,7 +48,6 @@ def endpoint() -> Iterator[str]:
         yield f"127.0.0.1:{int(serving.stdout.readline())}"
     finally:
         end(serving)
-        serving.communicate()
 
 
 def start(folder: Path, host: str, address: str, store: str) -> subprocess.Popen[bytes]:
@@ -80,9 +79,12 @@ def start(folder: Path, host: str, address: str, store: str) -> subprocess.Popen
 
 def kill(node: subprocess.Popen[bytes]) -> None:
     """End a node with all that runs there at once, as a power cut would."""
+    if node.poll() is not None:
+        return
     launcher = psutil.Process(node.pid)
     for one in (launcher, *launcher.children(recursive=True)):
-        one.kill()
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
     node.wait(10)
 
 
@@ -120,7 +122,7 @@ def test_a_first_node_that_came_last_judges_the_ranks_of_its_round(tmp_path: Pat
             told = report(shared)
         finally:
             for node in nodes:
-                end(node)
+                kill(node)
     assert not any("SUSPECT" in one or "HANG" in one for one in said), "while nodes came and went"
     for verdict in verdicts:
         assert (verdict.culprits, verdict.victims) == ((1,), (0,))

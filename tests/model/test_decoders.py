@@ -1,0 +1,37 @@
+"""Threads that decode the same facts for the first time at once, in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+AT_ONCE = """
+import sys, threading
+
+sys.setswitchinterval(1e-6)
+from lightning_hangcheck.nodes.digest import NodeDigest, NodeState
+from lightning_hangcheck.nodes.encoding import FirstWord, pack, unpack, unpack_word
+
+state = NodeState(node=0, stamp=1)
+digest, word = NodeDigest(nodes=(state,)), FirstWord(stamp=1, state=state)
+told = {unpack: pack(digest), unpack_word: pack(word)}
+gate = threading.Barrier(4)
+
+
+def read(work):
+    gate.wait()
+    work(told[work])
+
+
+threads = [threading.Thread(target=read, args=(work,)) for work in (*told, *told)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_facts_that_are_first_read_by_several_threads_at_once_are_read() -> None:
+    """msgspec alone reads a null pointer then, and a sidecar that hears other nodes was gone."""
+    ended = subprocess.run([sys.executable, "-c", AT_ONCE], check=False, timeout=120)
+    assert ended.returncode == 0
