@@ -10,6 +10,7 @@ __all__ = [
     "case",
     "code_owner",
     "codec",
+    "decoders",
     "evidence",
     "flight",
     "phase_words",
