@@ -12,6 +12,7 @@ from lightning_hangcheck.attach.recorded_session import Watch
 from lightning_hangcheck.attach.silence import unknown_sleep, where_nobody_moves, with_silences
 from lightning_hangcheck.attach.watched_history import history, stale_notes
 from lightning_hangcheck.gather.case_building import build_case
+from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, CodeNote, Limits, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
@@ -135,6 +136,7 @@ def _facts(seen: Observation, run_id: str) -> RunFacts:
         world_size=seen.job.world_size,
         nnodes=max(1, -(-seen.job.world_size // local)) if local else 1,
         local_world_size=local or None,
+        machine=which_machine(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
 
@@ -31,13 +32,14 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
 
     Each node's monotonic times are moved to one clock, that of the newest case, by the wall clocks
     of the nodes. How long a rank was silent stays as it was seen on its node. Where two nodes
-    contradict each other, a gap says so and the newer one counts.
+    contradict each other, a gap says so and the newer one counts. Hosts of one name get one of
+    their own each, ``localhost(node-1)``: process 17 of one is not that of the other.
 
     Args:
         nodes: At least one.
         run_id: Of the merged run.
     """
-    ordered = sorted(nodes, key=lambda node: node.case.taken_at, reverse=True)
+    ordered = sorted(_told_apart(nodes), key=lambda node: node.case.taken_at, reverse=True)
     newest = ordered[0].case
     views, gaps = _join_ranks(
         [NodeCase(node.source, _on_clock_of(newest, node.case)) for node in ordered]
@@ -56,6 +58,27 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
         alike=tuple(one for case in cases for one in case.alike),
     )
+
+
+def _told_apart(nodes: Sequence[NodeCase]) -> list[NodeCase]:
+    """Give each of several machines that have one host name a name of its own."""
+    called: dict[tuple[str, str], str] = {}
+    for node in nodes:
+        for host in {view.host for view in node.case.ranks if view.host and node.case.run.machine}:
+            called.setdefault((host, node.case.run.machine), node.source)
+    shared = {host for host, count in Counter(host for host, _ in called).items() if count > 1}
+    return [_renamed(node, shared, called) for node in nodes] if shared else list(nodes)
+
+
+def _renamed(
+    node: NodeCase, shared: Collection[str], called: Mapping[tuple[str, str], str]
+) -> NodeCase:
+    def own_name(host: str) -> str:
+        source = called.get((host, node.case.run.machine))
+        return f"{host}({source.replace(' ', '-')})" if host in shared and source else host
+
+    ranks = tuple(replace(view, host=own_name(view.host)) for view in node.case.ranks)
+    return NodeCase(node.source, replace(node.case, ranks=ranks))
 
 
 def _on_clock_of(newest: Case, case: Case) -> Case:

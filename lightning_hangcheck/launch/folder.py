@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from msgspec.structs import replace
@@ -58,8 +59,19 @@ def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunF
         if below or not _is_of_another_node(folder, record):
             raise
         host = socket.gethostname().partition(".")[0]
-        return _taken(folder_of_node(str(folder.path), host), record, below=True)
+        return _below(folder, host, record)
     return folder
+
+
+def _below(folder: RunFolder, host: str, record: RunRecord) -> RunFolder:
+    """Take a folder named by the host; containers may have one name: then by a few letters, too."""
+    try:
+        return _taken(folder_of_node(str(folder.path), host), record, below=True)
+    except UsedRunFolder:
+        if not _is_of_another_node(folder_of_node(str(folder.path), host), record):
+            raise
+        apart_from = f"{host}-{os.urandom(4).hex()}"
+        return _taken(folder_of_node(str(folder.path), apart_from), record, below=True)
 
 
 def _is_of_another_node(folder: RunFolder, record: RunRecord) -> bool:

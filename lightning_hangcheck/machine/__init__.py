@@ -1,7 +1,7 @@
 """What the machine allows a process and tells of it.
 
 Room for threads of ours and the one way to start them, control groups, the line of /proc/PID/stat,
-whether what is printed is seen at once, which storage is of a network.
+whether what is printed is seen at once, which storage is of a network, which machine it is.
 """
 
 __all__ = [
@@ -11,4 +11,5 @@ __all__ = [
     "printed_output",
     "process_stat",
     "room",
+    "which_machine",
 ]

@@ -79,6 +79,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
         next_start: What followed this round; None while it goes on, and for the last.
         absent_nodes: Nodes of which nobody has heard anything yet; known on the first node only.
         silent_nodes: Nodes that are no longer heard; likewise.
+        machine: Which of those that may have one host name the ranks were seen on; empty where that
+            is not known, and of several.
     """
 
     run_id: str
@@ -92,6 +94,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     next_start: RoundStart | None = None
     absent_nodes: tuple[int, ...] = ()
     silent_nodes: tuple[SilentNode, ...] = ()
+    machine: str = ""
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -4,12 +4,16 @@ Whoever reads a word by its own clock, that was written by another's, sees their
 time that the word took. Of the words of both directions the quickest bound the difference from both
 sides, as NTP (RFC 5905) has it. A word takes up to a second here, so it is known to a part of that.
 
+What is compared so is how long the hosts have been up, for nobody sets that clock. Each tells its
+wall clock beside it, so the wall clocks are known to differ by as much also just after one was set.
+
 It is only shown: no verdict rests on it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.run import NodeClock
 
@@ -19,6 +23,28 @@ if TYPE_CHECKING:
 KEPT_S = 300.0
 """Clocks drift apart by some 10 ms in this time."""
 MOST_SHOWN = 64
+
+
+class Clocks(NamedTuple):
+    """Those of one host at one moment, in seconds.
+
+    Attributes:
+        wall_s: Since 1970; people and NTP set it.
+        up_s: Since the host's start, suspensions included; nobody sets it.
+    """
+
+    wall_s: float
+    up_s: float
+
+    @property
+    def started_s(self) -> float:
+        """When the host started, by its wall clock: another moment once that was set."""
+        return self.wall_s - self.up_s
+
+
+def own_clocks() -> Clocks:
+    """Read those of this host."""
+    return Clocks(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 class Quickest:
@@ -47,20 +73,25 @@ class Quickest:
         return min(known, default=None)
 
 
-def clock_of(node: int, there: float | None, here: float | None) -> NodeClock | None:
-    """Estimate how far a node's clock is ahead of the first node's.
+def clock_of(
+    node: int, there: float | None, here: float | None, its: Clocks, ours: Clocks
+) -> NodeClock | None:
+    """Estimate how far a node's wall clock is ahead of the first node's.
 
     Args:
         node: Its number.
-        there: Its clock less ours, of the quickest of our words that it read.
-        here: Our clock less its, of the quickest of its words that we read.
+        there: Its time since its start less ours, of the quickest of our words that it read.
+        here: Ours less its, of the quickest of its words that we read.
+        its: What it told last of its clocks.
+        ours: Our clocks.
 
     Returns:
-        None where a direction is not known, or a clock was set meanwhile.
+        None where a direction is not known, or a word is of a host that was the node before.
     """
     if there is None or here is None or there + here < 0:
         return None
-    return NodeClock(node, round((there - here) / 2, 3), round((there + here) / 2, 3))
+    ahead_s = (there - here) / 2 + its.started_s - ours.started_s
+    return NodeClock(node, round(ahead_s, 3), round((there + here) / 2, 3))
 
 
 def worth_showing(

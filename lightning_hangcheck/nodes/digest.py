@@ -93,11 +93,13 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         mark: Of that round.
         world_size: Ranks of the job as the node knows it, 0 while unknown.
         local_world_size: Ranks that should run there, None where no launcher says so.
+        machine: As in `RunFacts`.
         addresses: By which other nodes may know this one.
         reach: What connections show of the addresses that the first node asked about.
         wall_clock_s: Of the node, when it told this; 0 where it does not tell.
-        first_word_s: Its clock less the first node's, of the quickest word that it read of that
-            one's: what the word took, and the clocks' difference.
+        up_s: How long its host was up then, likewise.
+        first_word_up_s: That less the first node's, of the quickest word that it read of it:
+            what the word took, and the difference of the two.
         folded: Ranks of this node that are told in the digest's folds.
         furthest: Checkpoint and step of that of these which was furthest.
         code: What the source says around the lines on which ranks stand.
@@ -111,6 +113,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mark: RoundMark = UNMARKED
     world_size: int = 0
     local_world_size: int | None = None
+    machine: str = ""
     ranks: tuple[RankDigest, ...] = ()
     folded: RankSet = ()
     furthest: Furthest | None = None
@@ -118,7 +121,8 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     addresses: tuple[str, ...] = ()
     reach: tuple[AddressReach, ...] = ()
     wall_clock_s: float = 0.0
-    first_word_s: float | None = None
+    up_s: float = 0.0
+    first_word_up_s: float | None = None
     code: tuple[CodeNote, ...] = ()
 
 
@@ -181,6 +185,7 @@ def digest_of(
         mark=mark,
         world_size=case.run.world_size,
         local_world_size=case.run.local_world_size,
+        machine=case.run.machine,
         ranks=tuple(_fold(rebased(one, TAKEN_NS - case.taken_ns), builder) for one in views),
         gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
         addresses=network.addresses,

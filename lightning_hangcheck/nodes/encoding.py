@@ -77,6 +77,7 @@ class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
             know who it was.
         ranks: Their numbers, as ranges.
         wall_clock_s: Of the first node, when it told this.
+        up_s: How long its host was up then.
     """
 
     version: int = 1
@@ -86,6 +87,7 @@ class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
     state: NodeState | None = None
     ranks: str = ""
     wall_clock_s: float = 0.0
+    up_s: float = 0.0
 
 
 Told = TypeVar("Told", NodeDigest, FirstWord)

@@ -21,7 +21,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.nodes.clocks import Quickest, clock_of
+from lightning_hangcheck.nodes.clocks import Clocks, Quickest, clock_of, own_clocks
 from lightning_hangcheck.nodes.digest import (
     NodeDigest,
     NodeState,
@@ -143,9 +143,10 @@ class Exchange:
     def clocks(self) -> dict[int, NodeClock]:
         """Clocks of the nodes that were heard; the first node's only."""
         answers = dict(self._answers) if self._own == FIRST else {}
+        ours = own_clocks()
         found = (
-            clock_of(node, heard.state.first_word_s, answers[node].least)
-            for node, heard in self.heard.items()
+            clock_of(node, told.first_word_up_s, answers[node].least, _clocks_of(told), ours)
+            for node, told in ((node, heard.state) for node, heard in self.heard.items())
             if node in answers
         )
         return {clock.node: clock for clock in found if clock is not None}
@@ -259,7 +260,7 @@ class Exchange:
                 heard_ns = now_ns - int(state.age_s * NANOSECONDS)
                 self._heard[state.node] = Heard(state, told.views, heard_ns, digest, folds)
                 answers = self._answers.setdefault(state.node, Quickest())
-                answers.take(time.time() - state.wall_clock_s, time.monotonic())
+                answers.take(own_clocks().up_s - state.up_s, time.monotonic())
 
     def _hear_first(self, data: bytes | None) -> None:
         if data is None or data == self._read.get(FIRST_KEY):
@@ -273,12 +274,12 @@ class Exchange:
         before, self._word_stamp = self._word_stamp, word.stamp
         if before not in (None, word.stamp):
             self._word, self._word_ns = word, time.monotonic_ns()
-            self._words.take(time.time() - word.wall_clock_s, time.monotonic())
+            self._words.take(own_clocks().up_s - word.up_s, time.monotonic())
 
     def _with_clock(self, digest: NodeDigest) -> NodeDigest:
         (state,) = digest.nodes
-        least = self._words.least
-        state = replace(state, wall_clock_s=time.time(), first_word_s=least)
+        least, ours = self._words.least, own_clocks()
+        state = replace(state, wall_clock_s=ours.wall_s, up_s=ours.up_s, first_word_up_s=least)
         return replace(digest, nodes=(state,))
 
     def _post(self) -> None:
@@ -304,14 +305,20 @@ def _first_word(
     digest: NodeDigest, stamp: int, verdict: Verdict | None, asks: tuple[str, ...]
 ) -> FirstWord:
     (state,) = digest.nodes
+    ours = own_clocks()
     return FirstWord(
         stamp=stamp,
         verdict=verdict,
         asks=asks,
-        wall_clock_s=time.time(),
+        wall_clock_s=ours.wall_s,
+        up_s=ours.up_s,
         state=replace(state, ranks=(), folded=(), gaps=(), code=()),
         ranks=format_ranks([*(one.view.rank for one in state.ranks), *members(state.folded)]),
     )
+
+
+def _clocks_of(state: NodeState) -> Clocks:
+    return Clocks(state.wall_clock_s, state.up_s)
 
 
 def _few_ranks(text: str) -> tuple[int, ...]:

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.machine.which_machine import pid_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAMESPACE_FILE = "namespace"
+SESSION_FILE, SIDECAR_FILE = "session.json", "sidecar.json"
 LEFT_BEHIND_AFTER_S = 3600.0
-"""A job whose ranks have no process yet is minutes old at most."""
+"""What is to be written next in a session that is being made comes within moments."""
+
+
+class _Starter(Struct, frozen=True):
+    """Of session.json: the process from which all ranks of this node come."""
+
+    root_pid: int
+
+
+class _Watcher(Struct, frozen=True):
+    """Of sidecar.json."""
+
+    pid: int
+
+
+Told = TypeVar("Told", _Starter, _Watcher)
 
 
 def remove_left_behind(sessions: Path) -> None:
-    """Remove sessions that are old and whose recording processes are all gone.
+    """Remove sessions that are old and whose processes are all gone.
 
-    A session without pages is one whose ranks have all left, or never came. One that another pid
-    namespace wrote (a container that shares this memory) is left alone: its processes cannot be
-    seen from here.
+    Its ranks may come hours after the command that starts them, and one whose clock is set by hours
+    looks old at once: so a session stays while that command, or the sidecar, is there. One that
+    another pid namespace wrote (a container that shares this memory) is left alone: its processes
+    cannot be seen from here.
 
     Args:
         sessions: Folder of this user's sessions.
@@ -32,11 +56,6 @@ def remove_left_behind(sessions: Path) -> None:
             import shutil  # 2 ms that a rank does not pay at its start
 
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def pid_namespace() -> str:
-    """Name the pid namespace of this process, for example ``pid:[4026531836]``."""
-    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a name, no path
 
 
 def of_this_namespace(session: Path) -> bool:
@@ -54,11 +73,26 @@ def _is_left_behind(session: Path, now_s: float) -> bool:
         if not of_this_namespace(session):
             return False
         newest = max(path.stat().st_mtime for path in (session, pages, *pages.iterdir()))
-        pids = [page.stem for page in pages.glob("*.page")]
-        return now_s - newest > LEFT_BEHIND_AFTER_S and not any(map(_is_there, pids))
+        if now_s - newest <= LEFT_BEHIND_AFTER_S:
+            return False
+        pids = [*(page.stem for page in pages.glob("*.page")), *_keepers(session)]
+        return not any(Path(f"/proc/{pid}").exists() for pid in pids)
     except OSError:
         return False
 
 
-def _is_there(pid: str) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def _keepers(session: Path) -> Iterator[int]:
+    """Yield the processes that a session has besides its ranks."""
+    starter = _told(session / SESSION_FILE, _Starter)
+    if starter is not None:
+        yield starter.root_pid
+    watcher = _told(session / SIDECAR_FILE, _Watcher)
+    if watcher is not None:
+        yield watcher.pid
+
+
+def _told(file: Path, kind: type[Told]) -> Told | None:
+    try:
+        return msgspec.json.decode(read_owned(file), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None

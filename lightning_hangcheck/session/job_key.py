@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.machine.which_machine import which_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,8 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
     if identity.launcher == "slurm":
         return f"slurm-{environment.get('SLURM_JOB_ID')}-{environment.get('SLURM_STEP_ID')}"
     if identity.launcher == "environment":
-        return f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
+        named = f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
+        return f"{named}-{which_machine()}"
     return f"pid-{_named_for_ever(_starter_pid(identity))}"
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.rundir.layout import RunFolder, folder_of_node, name_run_folder
 from lightning_hangcheck.session.job_key import agent_pid, job_key, node_key
 from lightning_hangcheck.session.session import (
@@ -49,7 +50,8 @@ def join_session(
     if named:
         return read_session(Path(named))
     alone = identity.launcher in ("none", "lightning")
-    key = new_key() if alone else node_key(environment, identity)
+    # containers may share this memory, and have equal numbers of processes and of SLURM's steps
+    key = new_key() if alone else f"{node_key(environment, identity)}-{which_machine()}"
     facts = SessionFacts(
         run_dir=str(_run_folder(run_dir, identity).path),
         command=show_command(sys.orig_argv),

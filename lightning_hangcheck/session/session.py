@@ -32,12 +32,14 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.atomic import create_once, make_private_folder, write_atomically
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.machine.which_machine import pid_namespace
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.rundir.layout import RunFolder
 from lightning_hangcheck.session.housekeeping import (
     NAMESPACE_FILE,
-    pid_namespace,
+    SESSION_FILE,
+    SIDECAR_FILE,
     remove_left_behind,
 )
 
@@ -112,7 +114,7 @@ class Session(Struct, frozen=True):
     @property
     def sidecar_file(self) -> Path:
         """sidecar.json."""
-        return self.path / "sidecar.json"
+        return self.path / SIDECAR_FILE
 
     @property
     def place_file(self) -> Path:
@@ -181,8 +183,8 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
     write_atomically(folder / NAMESPACE_FILE, pid_namespace().encode())
     make_private_folder(folder / "meet")
     make_private_folder(folder / "journals")
-    data = create_once(folder / "session.json", encode(facts))
-    return Session(folder, decode(data, SessionFacts, str(folder / "session.json")))
+    data = create_once(folder / SESSION_FILE, encode(facts))
+    return Session(folder, decode(data, SessionFacts, str(folder / SESSION_FILE)))
 
 
 def read_session(folder: Path) -> Session:
@@ -191,7 +193,7 @@ def read_session(folder: Path) -> Session:
     Raises:
         UnreadableRun: It is gone or unreadable.
     """
-    file = folder / "session.json"
+    file = folder / SESSION_FILE
     try:
         data = read_owned(file)
     except OSError as error:

@@ -8,6 +8,7 @@ from cases import IN_BARRIER, IN_LOAD, SECOND, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.diagnosis.job_processes import job_processes
 from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
 from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
@@ -53,6 +54,35 @@ def test_ranks_of_a_node_that_was_left_out_are_a_gap() -> None:
         node("node1", rank(2, IN_BARRIER), rank(3, IN_BARRIER), world_size=6, nnodes=3),
     )
     assert [gap.what for gap in case.gaps] == ["ranks 4-5"]
+
+
+def test_machines_of_one_name_and_equal_process_ids_are_told_apart() -> None:
+    """Containers: rank 0 is pid 7 of one, rank 2 is pid 7 of the other, and both are localhost."""
+    seen = [
+        node("localhost", replace(rank(number, stack), pid=7), world_size=2, local_world_size=1)
+        for number, stack in enumerate((IN_BARRIER, IN_LOAD))
+    ]
+    apart = [
+        NodeCase(f"node {number}", replace(one.case, run=replace(one.case.run, machine=machine)))
+        for number, (one, machine) in enumerate(zip(seen, "ab", strict=True))
+    ]
+    case = merged(*apart)
+    assert [view.host for view in case.ranks] == ["localhost(node-0)", "localhost(node-1)"]
+    assert case.run.local_world_size == 2
+    processes = job_processes(case.ranks)
+    assert processes.node("localhost(node-0)", 7) == "rank:0"
+    assert processes.node("localhost(node-1)", 7) == "rank:1"
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+
+
+def test_tasks_of_one_machine_keep_its_name() -> None:
+    tasks = [node("n1", rank(number, IN_BARRIER)) for number in (0, 1)]
+    same = [
+        NodeCase(f"node {number}", replace(one.case, run=replace(one.case.run, machine="a")))
+        for number, one in enumerate(tasks)
+    ]
+    assert {view.host for view in merged(*same).ranks if view.pid} == {"n1"}
 
 
 def test_two_processes_that_claim_one_rank_are_told() -> None:

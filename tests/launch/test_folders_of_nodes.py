@@ -52,6 +52,14 @@ def test_where_no_node_has_a_number_yet_the_first_to_come_takes_it(tmp_path: Pat
     assert second.path == shared / f"node-{socket.gethostname().partition('.')[0]}"
 
 
+def test_hosts_that_have_one_name_take_one_each(tmp_path: Path) -> None:
+    shared = tmp_path / "run"
+    taken = [take_run_folder(str(shared), NAMED).path for _ in range(4)]
+    assert len(set(taken)) == 4
+    named = f"{shared}/node-{socket.gethostname().partition('.')[0]}"
+    assert all(str(one).startswith(named) for one in taken[1:])
+
+
 @pytest.mark.parametrize("ended", [True, False], ids=["the same job again", "another job"])
 def test_a_folder_of_an_earlier_run_is_refused(ended: bool, tmp_path: Path) -> None:
     first = take_run_folder(str(tmp_path / "run"), NAMED if ended else RECORD)

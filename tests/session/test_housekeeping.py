@@ -8,13 +8,16 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
+from lightning_hangcheck.machine.which_machine import pid_namespace
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session.housekeeping import (
     LEFT_BEHIND_AFTER_S,
     NAMESPACE_FILE,
-    pid_namespace,
     remove_left_behind,
 )
+from lightning_hangcheck.session.session import SessionFacts, SidecarFacts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +32,14 @@ def session_of(sessions: Path, pid: int, age_s: float, namespace: str = OURS) ->
     page = pages / f"{pid}.page"
     page.touch()
     (pages.parent / NAMESPACE_FILE).write_text(namespace)
-    then = time.time() - age_s
-    for path in (page, pages, pages.parent):
-        os.utime(path, (then, then))
+    age(pages.parent, age_s)
     return pages.parent
+
+
+def age(session: Path, age_s: float) -> None:
+    then = time.time() - age_s
+    for path in (*session.glob("pages/*"), session / "pages", session):
+        os.utime(path, (then, then))
 
 
 @pytest.fixture
@@ -52,6 +59,33 @@ def test_a_session_with_a_live_process_stays_however_old(tmp_path: Path) -> None
     session = session_of(tmp_path, os.getpid(), LEFT_BEHIND_AFTER_S + 60)
     remove_left_behind(tmp_path)
     assert session.exists()
+
+
+@pytest.mark.parametrize("keeper", ["root_pid", "sidecar"])
+def test_a_session_whose_command_or_sidecar_is_there_stays_however_old(
+    tmp_path: Path, gone: int, keeper: str
+) -> None:
+    """Ranks may come hours later; a clock that is set by hours makes all sessions old at once."""
+    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
+    facts = SessionFacts(run_dir="/run", command="train", started_at="", root_pid=os.getpid())
+    if keeper == "root_pid":
+        (session / "session.json").write_bytes(encode(facts))
+    else:
+        (session / "session.json").write_bytes(encode(replace(facts, root_pid=gone)))
+        sidecar = SidecarFacts(pid=os.getpid(), started_ticks=0)
+        (session / "sidecar.json").write_bytes(encode(sidecar))
+    age(session, LEFT_BEHIND_AFTER_S + 60)
+    remove_left_behind(tmp_path)
+    assert session.exists()
+
+
+def test_an_old_session_whose_command_is_gone_too_is_removed(tmp_path: Path, gone: int) -> None:
+    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
+    facts = SessionFacts(run_dir="/run", command="train", started_at="", root_pid=gone)
+    (session / "session.json").write_bytes(encode(facts))
+    age(session, LEFT_BEHIND_AFTER_S + 60)
+    remove_left_behind(tmp_path)
+    assert not session.exists()
 
 
 def test_a_session_of_another_pid_namespace_stays(tmp_path: Path, gone: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.identity import Identity
+from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine.process_stat import is_alive, read_process_stat
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.joining import join_session
@@ -137,3 +139,33 @@ def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
     (session.pages / "1.page").touch()
     session.leave(1)
     assert (session.pages / "1.page").exists()
+
+
+STEP = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
+JOIN = """
+import os
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.session.joining import join_session
+print(join_session(os.environ, identify(os.environ), None).path)
+"""
+
+
+@pytest.mark.parametrize(
+    "prefix", [(), ("unshare", "--pid", "--fork")], ids=["process", "container"]
+)
+def test_tasks_of_a_step_share_a_session_where_they_see_each_others_processes(
+    prefix: tuple[str, ...], memory: Path
+) -> None:
+    """Containers may share their host's memory (docker --ipc=host): 17 is another process there."""
+    code = (
+        "from pathlib import Path; import lightning_hangcheck.session.session as s\n"
+        f"s.SHARED_MEMORY = Path({str(memory)!r})\n"
+    )
+    command = [*prefix, sys.executable, "-c", code + JOIN]
+    done = subprocess.run(
+        command, env={**os.environ, **STEP}, capture_output=True, text=True, timeout=60, check=False
+    )
+    if prefix and "unshare" in done.stderr:
+        pytest.skip(f"no pid namespace can be made here: {done.stderr.strip()}")
+    ours = join_session(dict(STEP), identify(STEP), None)
+    assert (Path(done.stdout.strip()) == ours.path) is not bool(prefix), done.stderr

@@ -6,7 +6,6 @@ raises the same error. A rank that gives up leaves word too: who comes later lea
 
 from __future__ import annotations
 
-import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from lightning_hangcheck.hooks.rendezvous.missing_ranks import (
 from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup, find_peer_group
 from lightning_hangcheck.hooks.rendezvous.point import Arrival, Outcome, RendezvousPoint, next_point
 from lightning_hangcheck.hooks.wait_limit import notice_after
+from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -105,7 +105,7 @@ def post_arrival(point: RendezvousPoint, payload: bytes) -> None:
         payload: What it brings.
     """
     session = point.peers.session
-    node = f"{socket.gethostname()}:{session.path if session is not None else ''}"
+    node = f"{which_machine()}:{session.path if session is not None else ''}"
     arrival = Arrival(node=node, payload=payload)
     point.peers.place.post(point.arrival_of(point.peers.index), msgspec.msgpack.encode(arrival))
 

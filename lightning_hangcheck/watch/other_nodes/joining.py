@@ -82,6 +82,7 @@ def _case_of(heard: Heard, own: Case) -> NodeCase:
             world_size=state.world_size or own.run.world_size,
             nnodes=own.run.nnodes,
             local_world_size=state.local_world_size,
+            machine=state.machine,
         ),
         taken_at=utc(read_utc(own.taken_at) - timedelta(seconds=age_s)),
         taken_ns=TAKEN_NS,
@@ -101,7 +102,7 @@ def _of_folds(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
     sizes = [one.state.local_world_size or 0 for one in heard if one.state.folded and not one.views]
     sources = {id(one.source): one.source for one in heard}.values()
     told = Case(
-        run=replace(own.run, local_world_size=sum(sizes)),
+        run=replace(own.run, local_world_size=sum(sizes), machine=""),
         taken_at=own.taken_at,
         taken_ns=TAKEN_NS,
         ranks=tuple(map(first_view, folds)),
