@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.rundir.layout import RunFolder, folder_of_node, name_run_folder
 from lightning_hangcheck.session.job_key import agent_pid, job_key, node_key
@@ -48,7 +49,7 @@ def join_session(
     """
     named = environment.get(SESSION_VARIABLE)
     if named:
-        return read_session(Path(named))
+        return _named_session(Path(named), identity)
     alone = identity.launcher in ("none", "lightning")
     # containers may share this memory, and have equal numbers of processes and of SLURM's steps
     key = new_key() if alone else f"{node_key(environment, identity)}-{which_machine()}"
@@ -64,6 +65,16 @@ def join_session(
     if alone:
         environment[SESSION_VARIABLE] = str(session.path)
     return session
+
+
+def _named_session(folder: Path, identity: Identity) -> Session:
+    """Read the session that `hangcheck run` named: in front of `srun` it is on another machine."""
+    if identity.launcher == "slurm" and not folder.exists():
+        raise UnreadableRun(
+            f"{folder} is not on this machine, where hangcheck run was not started",
+            "put it behind srun: srun hangcheck run -- python train.py",
+        )
+    return read_session(folder)
 
 
 def _run_folder(run_dir: str | None, identity: Identity) -> RunFolder:

@@ -37,6 +37,7 @@ from lightning_hangcheck.watch.ranks.rounds import describe_round
 from lightning_hangcheck.watch.ranks.run_ledger import RunLedger
 from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
 from lightning_hangcheck.watch.ranks.start_states import StartStates
+from lightning_hangcheck.watch.srun_in_front import SrunInFront
 from lightning_hangcheck.watch.telling.alerting import Alerting
 from lightning_hangcheck.watch.telling.metrics_keeper import MetricsKeeper
 from lightning_hangcheck.watch.telling.note_keeper import NoteKeeper
@@ -81,6 +82,7 @@ class Service:
             rounds_so_far(session),
         )
         self._place = LatePlace(session, settings)
+        self._srun_in_front = SrunInFront(session)
         self._notes = NoteKeeper(session)
         self._metrics = MetricsKeeper(settings.prometheus)
         root = process_ref(session.facts.root_pid)
@@ -105,6 +107,7 @@ class Service:
             self._publisher.watch_storage()
             self._tell_of_hang()
             self._tell_of_start()
+            self._tell_of_srun()
             self._remind()
             self._keep_notes(time.monotonic_ns())
             self._record.clocks = self._watcher.clocks
@@ -229,6 +232,12 @@ class Service:
         stood_s = self._reminders.due(kind, time.monotonic_ns())
         if standing is not None and stood_s is not None:
             self._publisher.remind(standing, stood_s)
+
+    def _tell_of_srun(self) -> None:
+        if not self._settings.quiet:
+            roster = self._watcher.roster
+            seen = bool(roster.ranks) or roster.anyone_there
+            self._srun_in_front.look(time.monotonic_ns(), ranks_seen=seen)
 
     def _tell_of_start(self) -> None:
         """Show what differs between the ranks, as soon as they have said what they stand in."""

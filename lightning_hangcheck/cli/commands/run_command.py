@@ -29,8 +29,8 @@ Examples:
   hangcheck run --live -- torchrun --nproc_per_node=8 train.py
   hangcheck run --quiet -- accelerate launch train.py
   hangcheck run --slow-after 60 -- torchrun --nproc_per_node=2 train.py
-  HANGCHECK_STALL_TIMEOUT=600 hangcheck run -- srun python train.py
-  hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- srun python train.py
+  HANGCHECK_STALL_TIMEOUT=600 srun hangcheck run -- python train.py
+  srun hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- python train.py
   hangcheck run --prometheus /var/lib/node_exporter/job.prom -- python train.py
   hangcheck run --wandb-alert -- torchrun --nproc_per_node=2 train.py
   HANGCHECK_NOTIFY=slack://... hangcheck run -- torchrun --nproc_per_node=2 train.py

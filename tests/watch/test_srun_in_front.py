@@ -1,0 +1,86 @@
+"""`hangcheck run -- srun ...` says that it does not see the ranks, and what to write instead."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import end, until
+
+from lightning_hangcheck import log
+from lightning_hangcheck.probes.proc.process_tree import command_line
+from lightning_hangcheck.session.session import Session, SessionFacts
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.srun_in_front import SAID_AFTER_NS, SrunInFront
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LATER_NS = SAID_AFTER_NS + 10 * NANOSECONDS
+
+
+@pytest.fixture
+def srun(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
+    """A process called srun, with more words if a test gives some."""
+    shell = shutil.which("sh")
+    assert shell is not None
+    (tmp_path / "srun").symlink_to(shell)
+    words = getattr(request, "param", ())
+    process = subprocess.Popen(
+        [tmp_path / "srun", "-c", "read line", *words], stdin=subprocess.PIPE
+    )
+    try:
+        until(lambda: "read line" in str(command_line(process.pid)), "it to be srun", seconds=30.0)
+        yield process.pid
+    finally:
+        end(process)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_said", set())
+
+
+def in_front(path: Path, *, launched: bool = True) -> SrunInFront:
+    facts = SessionFacts(
+        run_dir="/run", command="srun", started_at="", root_pid=os.getpid(), launched=launched
+    )
+    return SrunInFront(Session(path, facts))
+
+
+def test_it_is_said_once_with_the_way_out(
+    srun: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    watch, now_ns = in_front(tmp_path), time.monotonic_ns()
+    watch.look(now_ns, ranks_seen=False)
+    assert capfd.readouterr().err == ""
+    for seconds in (0, 60):
+        watch.look(now_ns + LATER_NS + seconds * NANOSECONDS, ranks_seen=False)
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert f"no rank of srun (pid {srun}) is seen on this machine" in said
+    assert said.endswith("srun hangcheck run -- python train.py\n")
+
+
+@pytest.mark.usefixtures("srun")
+def test_tasks_on_this_machine_are_seen_and_nothing_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    watch, now_ns = in_front(tmp_path), time.monotonic_ns()
+    watch.look(now_ns, ranks_seen=True)
+    watch.look(now_ns + LATER_NS, ranks_seen=False)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("srun", [("/opt/bin/hangcheck", "run")], indirect=True)
+@pytest.mark.usefixtures("srun")
+def test_an_srun_that_starts_hangcheck_is_as_it_should_be(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    in_front(tmp_path).look(time.monotonic_ns() + LATER_NS, ranks_seen=False)
+    assert capfd.readouterr().err == ""
