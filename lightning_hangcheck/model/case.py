@@ -27,6 +27,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
             first; those that only wait left out.
         branches: First and last lines of the blocks of its function in which the line stands only
             if a test says so; what follows ``if ...: return`` is such a block, too.
+        branch_tests: Those tests, one for each of the blocks, as one would read them out.
         awaits: It asks for the end of something that was started before, or is in a loop that does.
         after_backward: Its function, or each pass of a loop that it is in, has called ``backward``
             before it.
@@ -40,6 +41,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     skipped_under: str = ""
     loops: tuple[tuple[int, int], ...] = ()
     branches: tuple[tuple[int, int], ...] = ()
+    branch_tests: tuple[str, ...] = ()
     awaits: bool = False
     after_backward: bool = False
 

@@ -94,6 +94,48 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     return bool(loops - own) and (bool(own) or went_on)
 
 
+def left_out(
+    code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]
+) -> tuple[Frame, str] | None:
+    """Return the call that a rank left out, for a test under which another one made it.
+
+    From the first function on in which both are at different lines, the other one stands in a block
+    to which a test leads, and this one in none but those that are around both.
+
+    Returns:
+        The line of that call, and the innermost test, empty where nobody noted how it reads; None
+        where no test tells which of the two left something out.
+    """
+    pairs = list(zip_longest(frames, others))
+    depth = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+    if depth is None or depth >= min(len(frames), len(others)):
+        return None
+    notes = {(note.file, note.line): note for note in code if is_users(note.file)}
+    here, there = (
+        [_blocks(notes.get((one.file, one.line))) for one in way[depth:]]
+        for way in (frames, others)
+    )
+    if not {(one.file, one.line) for one in pairs[depth] if one is not None} <= notes.keys():
+        return None
+    around = here[0].keys() & there[0].keys()
+    if any(blocks.keys() - around for blocks in here):
+        return None
+    led = (
+        (frame, blocks)
+        for frame, blocks in zip(others[depth:], there, strict=True)
+        if blocks.keys() - around
+    )
+    found = next(led, None)
+    return (found[0], list(found[1].values())[-1]) if found is not None else None
+
+
+def _blocks(note: CodeNote | None) -> dict[Span, str]:
+    """The blocks that a line is in only if a test says so, each with this test."""
+    if note is None:
+        return {}
+    return dict(zip_longest(note.branches, note.branch_tests, fillvalue=""))
+
+
 def parked_in(frames: Sequence[Frame]) -> str:
     """Say where a framework parks a rank that does nothing special; empty where it does not.
 

@@ -35,6 +35,7 @@ ASPECTS = {
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
     "network_wait": {"node", "remote"},
+    "rank_diverged": {"made", "left_out"},
     "unknown": {None, "node"},
     "slow_progress": {"silent", "loader", "forward", "waiting"},
     "process_dead": {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import ways_of
-from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.blame import blame, of_omission
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import helpers_end, who_ends
 from lightning_hangcheck.model.evidence import Gap
@@ -74,6 +74,11 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
         sentence=_sentence(job, divergence, culprits),
         waited_for=True,
     )
+    if cause == "rank_diverged":
+        every = divergence.pending_collectives
+        ways = ways_of(one for one in every if one.rank in divergence.diverged)
+        others = ways_of(one for one in every if one.rank not in divergence.diverged)
+        finding = of_omission(finding, job.case.code, ways, others)
     return replace(
         finding,
         silence_s=min(one.reading.silence_s for one in divergence.pending_collectives),

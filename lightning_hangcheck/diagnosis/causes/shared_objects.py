@@ -17,7 +17,7 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     way_in,
 )
 from lightning_hangcheck.diagnosis.graph.process_edges import shared_objects
-from lightning_hangcheck.diagnosis.rules.blame import blame
+from lightning_hangcheck.diagnosis.rules.blame import blame, of_omission
 from lightning_hangcheck.diagnosis.rules.contract import Rule
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.waits.kernel_targets import in_words
@@ -58,8 +58,10 @@ def missed_meeting(situation: Situation) -> Finding | None:
             for target in one.targets[:1]
         ],
     )
-    left = tuple(one.rank for one in members if one.rank not in diverged)
-    return replace(finding, left_standing=left)
+    others = [one for one in members if one.rank not in diverged]
+    ways = ({one.frames for one in side} for side in (culprits, others))
+    finding = of_omission(finding, situation.job.case.code, *ways)
+    return replace(finding, left_standing=tuple(one.rank for one in others))
 
 
 MISSED_MEETING = Rule(cause="rank_diverged", needs=("stacks", "kernel"), find=missed_meeting)

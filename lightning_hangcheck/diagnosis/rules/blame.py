@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.rules.contract import Finding
 from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.reading.source import left_out
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
+    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.slugs import Cause
     from lightning_hangcheck.model.verdict import EvidenceItem
 
@@ -60,6 +65,27 @@ def blame(
         aspect=aspect,
         evidence=tuple(evidence),
     )
+
+
+def of_omission(
+    finding: Finding,
+    code: Sequence[CodeNote],
+    ways: Collection[Sequence[Frame]],
+    others: Collection[Sequence[Frame]],
+) -> Finding:
+    """Turn a finding to the line of the call that the culprits left out, if that is what they did.
+
+    Args:
+        finding: Of ranks that diverged.
+        code: Notes on the lines of all.
+        ways: Frames of the culprits.
+        others: Those of the ranks that stayed.
+    """
+    found = [left_out(code, way, other) for way, other in product(ways, others)]
+    left = found[0] if found else None
+    if left is None or None in found:
+        return replace(finding, aspect="made")
+    return replace(finding, aspect="left_out", place=left[0], test=left[1] or "a test")
 
 
 class _Measure(Struct, frozen=True, kw_only=True):

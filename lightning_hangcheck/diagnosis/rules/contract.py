@@ -128,6 +128,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         span_s: Shortest span of these, seconds.
         aspect: Of the cause, where some remedies help only against one.
         place: Line of the user's own code that the finding is about.
+        test: Under which that line stands, where a rank left it out for that.
         phase: Where in its life the first culprit is.
     """
 
@@ -147,6 +148,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     span_s: float = 0.0
     aspect: str | None = None
     place: Frame | None = None
+    test: str | None = None
     phase: Phase | None = None
     evidence: tuple[EvidenceItem, ...] = ()
     gaps: tuple[Gap, ...] = ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rules.contract import Finding
     from lightning_hangcheck.reading.knowledge.loading import JobKind
 
-PLACEHOLDERS = ("rank", "pid", "place", "function", "unused")
+PLACEHOLDERS = ("rank", "pid", "place", "function", "test", "unused")
 
 
 def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
@@ -52,4 +52,6 @@ def _known(finding: Finding, job: JobReading) -> dict[str, str]:
     if finding.place is not None:
         known["place"] = short_place(finding.place)
         known["function"] = function_name(finding.place)
+    if finding.test is not None:
+        known["test"] = finding.test
     return known

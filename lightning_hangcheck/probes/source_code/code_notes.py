@@ -145,7 +145,8 @@ def _note(source: _File, file: str, line: int) -> CodeNote:
         condition_of_most=found.condition_of_most,
         skipped_under=found.skipped_under,
         loops=tuple(_span(loop) for loop in found.loops if not _only_waits(loop)),
-        branches=tuple(found.branches),
+        branches=tuple(span for span, _ in found.branches),
+        branch_tests=tuple(test for _, test in found.branches),
         awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
         after_backward=found.comes_after(source.run_backward),
     )
@@ -162,7 +163,7 @@ class _Surroundings:
         self._name_condition("", 0)
         self.skipped_under = ""
         self.loops: list[ast.For | ast.AsyncFor | ast.While] = []
-        self.branches: list[tuple[int, int]] = []
+        self.branches: list[tuple[tuple[int, int], str]] = []
         self.awaits = False
         self._function: list[ast.stmt] = []
 
@@ -178,7 +179,8 @@ class _Surroundings:
         if isinstance(inner, (ast.If, ast.IfExp, ast.While)):
             self._under(inner)
         elif isinstance(inner, ast.ExceptHandler):
-            self.branches.append(_span(inner))
+            caught = f" {_shown(inner.type)}" if inner.type is not None else ""
+            self.branches.append((_span(inner), f"except{caught}"))
         elif isinstance(inner, ast.Call):
             self.awaits = self.awaits or _called(inner) in AWAITS
 
@@ -209,7 +211,9 @@ class _Surroundings:
         if not isinstance(inner, ast.While):
             block = body if inside else inner.orelse
             block = block if isinstance(block, list) else [block]
-            self.branches.append((block[0].lineno, block[-1].end_lineno or block[-1].lineno))
+            span = (block[0].lineno, block[-1].end_lineno or block[-1].lineno)
+            word = "if" if inside else "else of if"
+            self.branches.append((span, f"{word} {_shown(inner.test)}"))
         if self._ranks.asks(inner.test) and (inside or not self._ranks.of_one(inner.test)):
             of_most = inside and self._ranks.of_one(inner.test) is False
             self._name_condition(_shown(inner.test), inner.test.lineno, of_most=of_most)
@@ -222,7 +226,9 @@ class _Surroundings:
             exits = [one for one in block[: block.index(inner)] if _leaves(one)]
             for statement in exits:
                 last = block[-1].end_lineno or block[-1].lineno
-                self.branches.append(((statement.end_lineno or statement.lineno) + 1, last))
+                span = ((statement.end_lineno or statement.lineno) + 1, last)
+                leaves = ast.unparse(statement.body[-1]).partition(" ")[0]
+                self.branches.append((span, f"if {_shown(statement.test)}: {leaves}"))
             asking = [one for one in exits if self._ranks.asks(one.test)]
             for statement in asking[:1]:
                 text = _shown(statement.test)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, STDLIB, job, rank, user, waiting_for
+from flights import noted
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.evidence import Frame
@@ -44,6 +45,13 @@ def test_who_went_past_a_meeting_departed() -> None:
         *(("rank:0", "rank:1"), ("rank:2", "rank:1")),
         *(("rank:1", "rank:0"), ("rank:1", "rank:2")),
     }
+
+
+def test_the_advice_to_who_went_past_a_meeting_is_about_the_meeting() -> None:
+    notes = (noted(50, branches=((50, 50),), branch_tests=("if skip: continue",)), noted(90))
+    case = job(meets(0, 1, 2), rank(1, IN_ALL_REDUCE), meets(2, 0, 1), code=notes)
+    advice = judge(case).remedies[0].text
+    assert "train.py:50: rank 1 left out what meet calls there, under if skip: continue" in advice
 
 
 def test_of_two_ranks_nothing_tells_who_departed() -> None:

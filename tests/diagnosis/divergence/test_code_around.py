@@ -181,3 +181,30 @@ def test_a_rank_in_another_loop_of_lightning_ran_out_of_work(way: Frames, cause:
     )
     verdict = judge(case)
     assert (verdict.culprits, verdict.cause) == ((1,), cause)
+
+
+@pytest.mark.parametrize(
+    ("culprits", "others", "advice"),
+    [
+        ((), ("if loss > 0.1",), "train.py:90: rank 1 left out what step calls there, under if"),
+        (("if loss > 0.1",), (), "train.py:88: move what step calls there out of the condition"),
+        (("if loss > 0.1",), ("if bad",), "train.py:88: move what step calls there out of"),
+    ],
+)
+def test_the_advice_is_about_the_call_that_stands_under_a_test(
+    culprits: tuple[str, ...], others: tuple[str, ...], advice: str
+) -> None:
+    """A rank that left a call out stands behind it, under no test: that line is as it should be."""
+    notes = (
+        noted(88, branches=((87, 88),) * len(culprits), branch_tests=culprits),
+        noted(90, branches=((89, 91),) * len(others), branch_tests=others),
+    )
+    case = job(
+        flying(rank(0, IN_ALL_REDUCE), "all_reduce 28"),
+        flying(rank(1, IN_BARRIER), "barrier"),
+        flying(rank(2, IN_ALL_REDUCE), "all_reduce 28"),
+        code=notes,
+    )
+    verdict = judge(case)
+    assert (verdict.culprits, verdict.cause) == ((1,), "rank_diverged")
+    assert advice in verdict.remedies[0].text

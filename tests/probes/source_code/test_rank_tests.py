@@ -142,6 +142,12 @@ def test_blocks_that_a_test_may_pass_by_are_found() -> None:
     assert note_of(tree, "train.py", 18).branches == ((14, 18), (18, 18))
 
 
+def test_the_tests_of_these_blocks_are_read_out() -> None:
+    tree = ast.parse(SOURCE)
+    assert note_of(tree, "train.py", 14).branch_tests == ("if rank == 1 and batch > 5: continue",)
+    assert note_of(tree, "train.py", 27).branch_tests[-1].startswith("else of if ")
+
+
 @pytest.mark.parametrize(("line", "awaits"), [(21, True), (23, True), (14, False), (16, False)])
 def test_a_line_that_asks_for_the_end_of_something_is_known(line: int, awaits: bool) -> None:
     assert note_of(ast.parse(SOURCE), "train.py", line).awaits is awaits
