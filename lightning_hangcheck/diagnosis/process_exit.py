@@ -31,6 +31,8 @@ OUR_SERVER = (
     "while torch's worker server was starting, which lightning-hangcheck asks for: it, and not the "
     "training, may be to blame; HANGCHECK_DISABLE=1 runs the job without it"
 )
+ASKED_TO_END = "SystemExit"
+"""The exception of sys.exit: its words are no fault where the exit code is none."""
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 
 
@@ -186,9 +188,10 @@ def aspect_of(view: RankView) -> str:
         return "killed"
     if gpu_out_of_memory(last_words(view)) is not None:
         return "gpu_memory"
-    if last_words(view):
-        return "raised"
     clean = view.process_exit is not None and view.process_exit.exit_code == 0
+    words = last_words(view)
+    if words and not (clean and words.startswith(ASKED_TO_END)):
+        return "raised"
     return "left" if clean else "silent"
 
 

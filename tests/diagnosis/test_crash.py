@@ -163,6 +163,17 @@ def test_a_name_that_only_looks_like_a_lost_connection_is_an_own_failure() -> No
     assert verdict.culprits == (0,)
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "advised"),
+    [("SystemExit: 0 in stop (a.py:7)", 0, "sys.exit"), ("ValueError: 7", 0, "mend what rank 0")],
+)
+def test_sys_exit_is_nothing_that_was_raised(words: str, code: int, advised: str) -> None:
+    left = _member(gone(0, code, words=words))
+    verdict = judge(job(left, gone(1, 1, order=1, words=LOST_PEER), ended=True, exit_code=1))
+    assert verdict.culprits == (0,)
+    assert advised in verdict.remedies[0].text
+
+
 @pytest.mark.parametrize("words", [LOST_STORE, LOST_PEER])
 def test_who_left_while_others_needed_it_is_blamed_for_what_they_died_of(words: str) -> None:
     """Rank 1 fails for want of rank 0, and rank 2 of both."""

@@ -31,7 +31,12 @@ OF_SEVERAL_RANKS = {"collective_mismatch", "rank_diverged", "uneven_work"}
 ASPECTS = {
     "rendezvous": {"peers", "store", "nodes", "address"},
     "spinning": {"cpu", "gpu"},
-    "rank_stalled": {None, "child", "forked", "input"},
+    "rank_stalled": {
+        *(None, "child", "forked", "worker", "full_pipe", "input"),
+        *("exit_thread", "exit_queue", "own_pool"),
+    },
+    "thread_deadlock": {None, "awaited"},
+    "dataloader_worker": {None, "forked"},
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
     "network_wait": {"node", "remote"},
@@ -65,7 +70,11 @@ def test_no_finding_is_without_a_remedy(cause: Cause, kind: JobKind) -> None:
         return
     for aspect in ASPECTS.get(cause, {None}):
         fitting = [
-            one for one in remedies if one.aspect in (None, aspect) and one.needs in (None, kind)
+            one
+            for one in remedies
+            if one.aspect in (None, aspect)
+            and one.needs in (None, kind)
+            and aspect not in one.other_than
         ]
         assert any(placeholders(one.text) <= {"rank", "pid"} for one in fitting)
     assert {one.aspect for one in remedies} - {None} <= ASPECTS.get(cause, set())

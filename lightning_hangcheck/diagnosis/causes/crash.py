@@ -80,7 +80,7 @@ def _left_too_soon(
     sentence = join(
         _names(needed),
         how_it_left(needed[0].view),
-        _place_of(needed[0]),
+        _place_of(needed[0]) or within(needed[0].place),
         f"while others still needed {'it' if len(needed) == 1 else 'them'}:",
         f"rank {first.rank} failed then, as",
         _end_of(first),

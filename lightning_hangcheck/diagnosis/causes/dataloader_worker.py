@@ -12,6 +12,7 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.waits.kernel_targets import in_words
+from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, within
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def dataloader_worker(situation: Situation) -> Finding | None:
         waited_for=situation.waited_for,
     )
     place = worker.place if worker is not None and worker.place is not None else first.place
-    return replace(finding, place=place, evidence=_evidence(waiting))
+    aspect = "forked" if worker is not None and _has_copied_lock(worker) else None
+    return replace(finding, place=place, aspect=aspect, evidence=_evidence(waiting))
 
 
 def _stuck_worker(reading: RankReading) -> WorkerReading | None:
@@ -73,8 +75,18 @@ def _what_the_worker_does(worker: WorkerReading | None) -> str:
         return f"{name} is stopped by a signal {within(worker.place)}".rstrip()
     if worker.place is None:
         return f"{name} makes none"
+    if _has_copied_lock(worker):
+        return f"{name} waits {within(worker.place)} for a lock that nobody in it can release"
     verb = "burns CPU" if worker.activity == "busy" else "stands"
     return f"{name} {verb} {within(worker.place)}"
+
+
+def _has_copied_lock(worker: WorkerReading) -> bool:
+    """Whether it waits for what only its own threads change, and none of them is left to do so.
+
+    A fork copies locks, and leaves the threads behind that hold them.
+    """
+    return worker.activity == "idle" and waits_in_vain(worker.look)
 
 
 def _evidence(waiting: Sequence[RankReading]) -> tuple[EvidenceItem, ...]:

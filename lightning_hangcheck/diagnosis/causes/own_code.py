@@ -16,10 +16,11 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.place import users_place
+from lightning_hangcheck.reading.place import is_exiting, users_place
 from lightning_hangcheck.reading.waits.free_threads import free_threads
 from lightning_hangcheck.reading.waits.kernel_targets import in_words, pids_here
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
+from lightning_hangcheck.reading.waits.wait_chain import awaits_executor
 from lightning_hangcheck.reading.wording import (
     duration,
     join,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
-    from lightning_hangcheck.model.evidence import ProcessLook
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
     from lightning_hangcheck.model.slugs import Cause
 
 
@@ -46,15 +47,11 @@ def rank_stalled(situation: Situation) -> Finding | None:
     idle = situation.suspects_that_are("idle")
     if not idle:
         return None
-    who, first = [reading.rank for reading in idle], idle[0]
-    aspect, words = _waits(first)
+    first = idle[0]
+    aspect, words = _exit_waits(first) or _waits(first)
     deadlocked = aspect == "child" and situation.deadlocked(first) == (first,)
     sentence = join(
-        name_ranks(who),
-        verb(who, "has", "have"),
-        "stood still",
-        within(first.place),
-        f"for {duration(max(reading.silence_s for reading in idle))} without using the CPU{words}",
+        _stood_still([reading.rank for reading in idle], idle, aspect) + words,
         "that waits for it at the other end of a pipe" if deadlocked else "",
     )
     return blame(
@@ -152,6 +149,47 @@ def model_load(situation: Situation) -> Finding | None:
 MODEL_LOAD = Rule(cause="model_load", needs=("stacks",), find=model_load)
 MOST_NAMED = 4
 """Processes that one sentence names."""
+WRITES = frozenset({"write", "writev"})
+EXITS = ("exit_thread", "exit_queue")
+"""Aspects of an exit that waits."""
+
+
+def _stood_still(who: Sequence[int], idle: Sequence[RankReading], aspect: str | None) -> str:
+    since = duration(max(reading.silence_s for reading in idle))
+    if aspect in EXITS:
+        return f"{name_ranks(who)} {verb(who, 'has', 'have')} waited {since} at the exit"
+    return join(
+        name_ranks(who),
+        verb(who, "has", "have"),
+        "stood still",
+        within(idle[0].place),
+        f"for {since} without using the CPU",
+    )
+
+
+def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
+    """Say for which of its threads the exit of a rank's interpreter waits, and what that does.
+
+    Every thread that is no daemon is waited for, and the one that feeds a multiprocessing.Queue
+    until its pipe has taken all.
+    """
+    stuck = reading.rank_activity.stuck
+    if stuck is None or not stuck.frames or not is_exiting(reading.frames):
+        return None
+    place, inner = users_place(stuck.frames), stuck.frames[-1]
+    stands = within(place) or within(inner)
+    told = f" of the interpreter for its thread {stuck.name or stuck.tid}, which"
+    if any(map(_feeds_queue, stuck.frames)):
+        fills = "writes to a multiprocessing.Queue whose pipe is full,"
+        return "exit_queue", join(told, fills, stands)
+    called = stuck.frames[stuck.frames.index(place) + 1 :] if place in stuck.frames else ()
+    waits = next(map(in_words, reading.targets), f"in {called[0].function}" if called else "")
+    return "exit_thread", join(told, "stands", stands) + (f", {waits}" if waits else "")
+
+
+def _feeds_queue(frame: Frame) -> bool:
+    of_library = frame.file.endswith("/multiprocessing/queues.py")
+    return of_library and frame.function.rpartition(".")[2] == "_feed"
 
 
 def _waits(reading: RankReading) -> tuple[str | None, str]:
@@ -168,26 +206,54 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
             child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
             return "child", f", waiting for the end of its child {child}"
         if target.kind == "terminal" or (target.kind == "pipe" and target.call == "read"):
-            others = [one for one in target.holders if one.pid != reading.view.pid]
-            if others:
-                return "child", f", reading what {process_name(others[0])} does not write"
-            own = reading.view.own_process
-            if target.holders and own is not None and free_threads(own):
-                return None, ", reading from a pipe what no thread of its own has written"
-            return "input", f", reading input from {target.name} that nobody gives it"
+            return _nothing_written(reading, target)
+        if target.kind == "pipe" and target.call in WRITES and target.holders:
+            readers = " and ".join(map(process_name, target.holders[:MOST_NAMED]))
+            return "full_pipe", f", writing to a full pipe that {readers} should read"
         if target.kind == "shared" and target.holders:
             sharing = ", ".join(map(process_name, target.holders[:MOST_NAMED]))
             return None, f", waiting for a semaphore or lock shared with {sharing}"
     own = reading.view.own_process
     if own is not None and waits_in_vain(own):
-        return None, ", waiting for threads of its own of which none is left to go on"
+        words = ", waiting for threads of its own of which none is left to go on"
+        return "own_pool" if _in_own_pool(reading) else None, words
     return None, ""
 
 
+def _nothing_written(reading: RankReading, target: WaitTarget) -> tuple[str | None, str]:
+    """Say who does not write what a rank, or a thread of it, reads."""
+    own = reading.view.own_process
+    others = [one for one in target.holders if one.pid != reading.view.pid]
+    if others:
+        which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
+        started = {one.pid for one in reading.view.processes if one.role == "worker"}
+        aspect = "worker" if others[0].pid in started else "child"
+        return aspect, f", {which}reading what {process_name(others[0])} does not write"
+    if target.holders and own is not None and free_threads(own):
+        return None, ", reading from a pipe what no thread of its own has written"
+    return "input", f", reading input from {target.name} that nobody gives it"
+
+
+def _in_own_pool(reading: RankReading) -> bool:
+    """Whether its wait ends in a task of an executor that waits for tasks of one."""
+    stuck = reading.rank_activity.stuck
+    if stuck is None or not awaits_executor(stuck):
+        return False
+    return any(
+        one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
+        for one in stuck.frames
+    )
+
+
 def _forked_child(reading: RankReading) -> ProcessLook | None:
-    """Return the child that it waits for, and that was forked while another thread held a lock."""
+    """Return the child that it waits for, and that was forked while another thread held a lock.
+
+    A child that runs another program has no copy of anything.
+    """
     awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
-    children = [one for one in reading.view.processes if one.role != "rank" and one.pid in awaited]
+    children = [
+        one for one in reading.view.processes if one.role == "worker" and one.pid in awaited
+    ]
     return next((one for one in children if waits_in_vain(one)), None)
 
 

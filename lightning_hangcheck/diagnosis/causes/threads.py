@@ -14,6 +14,7 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.stuck_thread import lock_keeper
 from lightning_hangcheck.reading.waits.thread_locks import read_locks
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
@@ -82,7 +83,7 @@ def _blame(situation: Situation, found: Sequence[tuple[RankReading, LockedThread
         verb(who, "has", "have"),
         f"waited {duration(max(reading.silence_s for reading in culprits))}",
         verb(who, "", "each"),
-        _in_words(locked),
+        _in_words(locked, culprits[0]),
     )
     finding = blame(
         culprits,
@@ -102,11 +103,23 @@ def _blame(situation: Situation, found: Sequence[tuple[RankReading, LockedThread
         for thread in one.threads
     )
     place = locked.places[0] if locked.places else None
-    return replace(finding, place=place, evidence=evidence[:MOST_SHOWN])
+    aspect = "awaited" if _awaits(locked, culprits[0]) else None
+    return replace(finding, place=place, aspect=aspect, evidence=evidence[:MOST_SHOWN])
 
 
-def _in_words(locked: LockedThreads) -> str:
+def _awaits(locked: LockedThreads, reading: RankReading) -> bool:
+    """Whether its main thread is in no lock itself, but waits for one of these threads."""
+    own = reading.view.own_process
+    return own is not None and locked.threads[0].tid != own.pid
+
+
+def _in_words(locked: LockedThreads, reading: RankReading) -> str:
     places = " and ".join(within(place) for place in locked.places[:3])
+    waits_at = users_place(reading.frames)
+    if _awaits(locked, reading) and len(locked.threads) == 1:
+        name = locked.threads[0].name or locked.threads[0].tid
+        lock = "for a lock that no other running thread could release"
+        return join(within(waits_at), f"for its thread {name}, which waits", places, lock)
     if locked.threads[0].holds_lock:
         return f"{places} for a lock that it holds itself, by a call further out"
     if len(locked.threads) == 1:

@@ -74,6 +74,7 @@ class Step(Struct, frozen=True, kw_only=True):
         bytes: Read, written, and carried by connections; 0 where not permitted to know.
         carried: Bytes flowed, or storage answered call after call.
         moved: It made way: it carried, or its stack changed while it used the processor.
+        stood: Its main thread did not run once, and its other threads hardly.
     """
 
     seconds: float
@@ -85,6 +86,7 @@ class Step(Struct, frozen=True, kw_only=True):
     bytes: int
     carried: bool
     moved: bool
+    stood: bool
 
 
 def compare(earlier: Sample, later: Sample) -> Step | None:
@@ -117,6 +119,7 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
         moved=carried
         or _main_moved(earlier, later, main_share)
         or _helper_moved(earlier, later, threads, cpu_share, awaited),
+        stood=cpu_share < IDLE_SHARE and _did_not_run(before, after),
     )
 
 
@@ -225,6 +228,16 @@ def is_starved(before: ProcessState, after: ProcessState, seconds: float) -> boo
     if not first or not second or first[0].queued_s is None or second[0].queued_s is None:
         return False
     return second[0].queued_s - first[0].queued_s > STARVED_SHARE * seconds
+
+
+def _did_not_run(before: ProcessState, after: ProcessState) -> bool:
+    """Whether the kernel never gave the main thread a processor, which it counts."""
+    first, second = before.threads[:1], after.threads[:1]
+    return (
+        bool(first and second)
+        and first[0].turns is not None is not second[0].turns
+        and (first[0].turns == second[0].turns)
+    )
 
 
 def _ready(

@@ -54,6 +54,7 @@ class ProcessActivity(Struct, frozen=True, kw_only=True):
         carried: Bytes flowed, or storage answered: no loop of mere computing does that.
         starved: It was ready, and others had the processor: it ran too little to be known.
         stacks: Whether Python stacks were among them.
+        stood: From one of them to the next it stood still, and was not even woken.
     """
 
     activity: Activity
@@ -64,6 +65,7 @@ class ProcessActivity(Struct, frozen=True, kw_only=True):
     carried: bool = False
     starved: bool = False
     stacks: bool = False
+    stood: bool = False
 
 
 class RankActivity(Struct, frozen=True, kw_only=True):
@@ -128,7 +130,8 @@ def read_rank_activity(view: RankView) -> RankActivity:
     if activity == "moving":
         seen = [read_process_activity(look) for look in view.processes]
         carried = any(one.carried for one in seen)
-        livelocked = not carried and _livelocked(view, seen)
+        woke = process.activity == "moving" and process.stood
+        livelocked = not (carried or woke) and _livelocked(view, seen)
         activity = "busy" if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
     circling = activity == "busy" and not process.starved and _circles(view, process, stuck)
@@ -173,6 +176,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         carried=any(step.carried for step in steps),
         starved=main_share < BUSY_SHARE and any(step.starved for step in steps),
         stacks=any(sample.stack is not None for sample in usable),
+        stood=any(step.stood for step in steps),
     )
 
 

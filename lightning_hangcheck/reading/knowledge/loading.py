@@ -61,6 +61,7 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         aspect: It helps only against findings of that aspect of their cause.
         needs: It helps only jobs of that kind.
         phase: It helps only where the first culprit is in that phase.
+        other_than: Aspects of their cause against whose findings it does not help.
     """
 
     text: str
@@ -68,6 +69,7 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     aspect: str | None = None
     needs: JobKind | None = None
     phase: Phase | None = None
+    other_than: tuple[str, ...] = ()
 
 
 class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

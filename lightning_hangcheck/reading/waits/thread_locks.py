@@ -51,8 +51,10 @@ def read_locks(look: ProcessLook) -> LockedThreads | None:
     found = [locked for one in samples if (locked := _locked(one))]
     if len(found) < 2 or {one.tid for one in found[0]} != {one.tid for one in found[1]}:
         return None
-    alone = len(found[1]) == 1
-    return LockedThreads(found[1]) if not alone or waits_in_vain(look) else None
+    main = samples[1].stack.threads[0] if samples[1].stack is not None else None
+    gave_work = main is not None and main is not found[1][0] and not joins(main)
+    sure = len(found[1]) > 1 and not gave_work
+    return LockedThreads(found[1]) if sure or waits_in_vain(look) else None
 
 
 @remembered
@@ -75,11 +77,11 @@ def waits_in_vain(look: ProcessLook) -> bool:
 
 
 def _locked(sample: Sample) -> tuple[ThreadStack, ...]:
-    """Threads in locks; none where the main thread is not one of them and joins none."""
+    """Threads in locks; none where the main thread is in none, and waits for no thread."""
     threads = sample.stack.threads if sample.stack is not None else ()
     endless = _words(sample.kernel.threads if sample.kernel is not None else ())
     locked = tuple(one for one in threads if one.tid in endless and in_lock(one))
-    return locked if locked and (locked[0] is threads[0] or joins(threads[0])) else ()
+    return locked if locked and (locked[0] is threads[0] or _given_away(threads[0])) else ()
 
 
 def _circle(sample: Sample) -> set[Standing] | None:

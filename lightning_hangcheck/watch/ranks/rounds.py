@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, ticks_since_boot
+from lightning_hangcheck.machine.process_stat import ticks_since_boot
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.case import RunFacts
 from lightning_hangcheck.model.run import RankPlace, Round

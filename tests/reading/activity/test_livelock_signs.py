@@ -23,7 +23,7 @@ from lightning_hangcheck.model.case import Pace, RankView
 from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.evidence import ProcessLook
+    from lightning_hangcheck.model.evidence import ProcessLook, ProcessState
 
 DEEPER = (*IN_LOAD, user("pick", 52))
 CROPPING = (*IN_GETITEM, user("crop", 9, "data.py"))
@@ -57,6 +57,30 @@ def test_a_livelock_takes_some_time_to_know_and_moves_no_bytes(
     view: RankView, activity: str
 ) -> None:
     assert read_rank_activity(view).activity == activity
+
+
+@pytest.mark.parametrize(("turns", "activity"), [((7, 7, 9), "moving"), ((7, 8, 9), "busy")])
+def test_a_rank_that_was_just_woken_has_not_gone_round_while_it_slept(
+    turns: tuple[int, ...], activity: str
+) -> None:
+    """A signal ends its wait: what it did in functions that it knew took no time until then."""
+    view = rank(1, IN_LOAD, IN_LOAD, (*IN_LOAD[:-1], user("load", 43)))
+    own = view.processes[0]
+    samples = tuple(
+        msgspec.structs.replace(one, kernel=with_turns(one.kernel, count))
+        for one, count in zip(own.samples, turns, strict=True)
+    )
+    own = msgspec.structs.replace(own, samples=samples)
+    view = msgspec.structs.replace(view, processes=(own,), nothing_new_for_s=40.0)
+    assert read_rank_activity(view).activity == activity
+
+
+def with_turns(kernel: ProcessState | None, count: int) -> ProcessState:
+    """The state of a process whose main thread was given the processor so often."""
+    assert kernel is not None
+    main, *others = kernel.threads
+    threads = (msgspec.structs.replace(main, turns=count), *others)
+    return msgspec.structs.replace(kernel, threads=threads)
 
 
 def test_what_a_child_without_python_stacks_does_may_be_no_livelock() -> None:
