@@ -352,7 +352,8 @@ class ProcessLook(Struct, frozen=True, kw_only=True):
     Attributes:
         role: ``rank`` the training process itself; ``worker`` a Python process that it started with
             multiprocessing (DataLoader workers); ``child`` anything else below it.
-        index: Position among the processes of that role of the rank, by start time.
+        index: Position among the processes of that role of the rank that are left, by start time:
+            it tells nodes of the graph apart, and is not torch's number of a worker.
     """
 
     pid: int

@@ -133,7 +133,8 @@ def _blocks(note: CodeNote | None) -> dict[Span, str]:
     """The blocks that a line is in only if a test says so, each with this test."""
     if note is None:
         return {}
-    return dict(zip_longest(note.branches, note.branch_tests, fillvalue=""))
+    tests = note.branch_tests or ("",) * len(note.branches)
+    return dict(zip(note.branches, tests, strict=False))
 
 
 def parked_in(frames: Sequence[Frame]) -> str:

@@ -40,7 +40,8 @@ ASPECTS = {
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
     "network_wait": {"node", "remote"},
-    "rank_diverged": {"made", "left_out"},
+    "rank_diverged": {"made", "left_out", "messages"},
+    "collective_mismatch": {None, "messages"},
     "unknown": {None, "node"},
     "slow_progress": {"silent", "loader", "forward", "waiting"},
     "process_dead": {

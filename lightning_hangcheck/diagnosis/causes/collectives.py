@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.divergence.pending_collectives import ways_of
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED, ways_of
 from lightning_hangcheck.diagnosis.rules.blame import blame, of_omission
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import helpers_end, who_ends
@@ -26,6 +26,8 @@ from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 from lightning_hangcheck.reading.wording import join, name_ranks, verb, within
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from lightning_hangcheck.diagnosis.divergence.attribution import Basis
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
@@ -74,8 +76,11 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
         sentence=_sentence(job, divergence, culprits),
         waited_for=True,
     )
-    if cause == "rank_diverged":
-        every = divergence.pending_collectives
+    every = divergence.pending_collectives
+    operations = {one.operation.name for one in every}
+    if len(operations) == 1 and operations <= PAIRED:
+        finding = replace(finding, aspect="messages")
+    elif cause == "rank_diverged":
         ways = ways_of(one for one in every if one.rank in divergence.diverged)
         others = ways_of(one for one in every if one.rank not in divergence.diverged)
         finding = of_omission(finding, job.case.code, ways, others)
@@ -196,32 +201,44 @@ def _sentence(job: JobReading, divergence: Divergence, culprits: list[RankReadin
     if divergence.group is not None and divergence.last_agreed:
         agreed = f"last agreed #{divergence.last_agreed} of {_group_name(job, divergence.group)}:"
     if len(who) == len(divergence.pending_collectives):
-        others = [one for one in divergence.pending_collectives if one.rank != first.rank]
-        deed = _does(job, divergence, first)
-        other = next((one for one in others if _does(job, divergence, one) != deed), others[0])
         return join(
             f"ranks wait for each other, {agreed or 'nothing tells which departed:'}",
-            f"rank {first.rank} {deed}, rank {other.rank}",
-            _does(job, divergence, other),
+            ", ".join(_what_all_do(job, divergence)),
         )
     tests = rank_conditions(job.case.code, first.way)
     under = f"under {tests[0][2]}" if tests else ""
     left = f"{name_ranks(who)} {verb(who, 'has', 'have')} left the common way, {agreed}".rstrip()
-    return join(left if agreed else left.rstrip(",") + ":", _does(job, divergence, first), under)
+    does = _does(job, divergence, first, [first.rank])
+    return join(left if agreed else left.rstrip(",") + ":", does, under)
 
 
-def _does(job: JobReading, divergence: Divergence, pending: PendingCollective) -> str:
+def _what_all_do(job: JobReading, divergence: Divergence) -> Iterator[str]:
+    """Say what the ranks do, those that do the same together; of many such groups the first."""
+    alike: dict[str, list[PendingCollective]] = {}
+    for one in divergence.pending_collectives:
+        alike.setdefault(_does(job, divergence, one, [one.rank]), []).append(one)
+    for together in list(alike.values())[:MOST_SHOWN]:
+        ranks = [one.rank for one in together]
+        yield join(name_ranks(ranks), _does(job, divergence, together[0], ranks))
+    left = [one.rank for group in list(alike.values())[MOST_SHOWN:] for one in group]
+    if left:
+        yield join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere")
+
+
+def _does(
+    job: JobReading, divergence: Divergence, pending: PendingCollective, ranks: Collection[int]
+) -> str:
     reading = pending.reading
     wait = reading.wait
     now = wait.name if wait is not None else pending.operation.name
     parked = parked_in(reading.frames)
     place = within(reading.place)
     operation = divergence.operations[pending.rank]
-    instead = "waits"
+    instead = waits = verb(ranks, "waits", "wait")
     if divergence.seq is not None and (divergence.group, divergence.seq) != pending.numbered:
         known = pending.way != reading.frames
         instead = join("did", str(operation), within(users_place(pending.way)) if known else "")
-        instead = f"{instead}, now waits"
+        instead = f"{instead}, now {waits}"
     if divergence.group is None and pending.group not in (None, DEFAULT_GROUP):
         now = f"{now} of {_group_name(job, str(pending.group))}"
     what = f"{now} ({parked})" if parked else now

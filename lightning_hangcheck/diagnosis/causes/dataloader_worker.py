@@ -68,7 +68,7 @@ def _stuck_worker(reading: RankReading) -> WorkerReading | None:
 def _what_the_worker_does(worker: WorkerReading | None) -> str:
     if worker is None:
         return "no worker process is left below it"
-    name = f"worker {worker.look.index} (pid {worker.look.pid})"
+    name = _name(worker)
     if worker.activity == "gone":
         return f"{name} is dead"
     if worker.activity == "stopped":
@@ -89,6 +89,14 @@ def _has_copied_lock(worker: WorkerReading) -> bool:
     return worker.activity == "idle" and waits_in_vain(worker.look)
 
 
+def _name(worker: WorkerReading) -> str:
+    """Name a worker by its process: of torch's own numbers nothing is seen.
+
+    An iterable dataset's worker leaves once its part is done, and two loaders count from 0 each.
+    """
+    return f"worker pid {worker.look.pid}"
+
+
 def _evidence(waiting: Sequence[RankReading]) -> tuple[EvidenceItem, ...]:
     return tuple(
         EvidenceItem("worker", reading.rank, _describe(worker))
@@ -102,7 +110,7 @@ def _describe(worker: WorkerReading) -> str:
     kernel = worker.look.samples[-1].kernel if worker.look.samples else None
     channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
     return (
-        f"worker {worker.look.index} (pid {worker.look.pid}) is {worker.activity}{place}"
+        f"{_name(worker)} is {worker.activity}{place}"
         f"{f', kernel waits in {channel}' if channel else ''}"
         f"{''.join(f', {in_words(target)}' for target in worker.targets[:1])}"
     )

@@ -62,6 +62,19 @@ def test_of_a_ring_each_waits_for_the_end_of_the_message_in_which_it_stands() ->
     assert culprits == (0, 1, 2, 3)
 
 
+def test_a_ring_of_sends_is_told_in_one_and_advised_about_sends() -> None:
+    """The order is the same on all ranks, and that is the fault."""
+    ring = (posting(rank(one, IN_SEND), sent={(one + 1) % 4: 1}) for one in range(4))
+    verdict = judge(job(*ring))
+    assert verdict.culprits == (0, 1, 2, 3)
+    assert "ranks 0-3 wait in send called in backward (demo/train.py:25)" in verdict.summary
+    texts = [one.text for one in verdict.remedies]
+    assert "batch_isend_irecv" in texts[0]
+    assert not any(
+        "the same on all ranks" in text or "where shapes differ" in text for text in texts
+    )
+
+
 def test_two_that_send_to_each_other_first_wait_for_each_other() -> None:
     _, culprits = _edges(
         posting(rank(0, IN_SEND), sent={1: 1}), posting(rank(1, IN_SEND), sent={0: 1})

@@ -208,7 +208,7 @@ def test_a_stuck_worker_is_named_with_its_own_line() -> None:
     verdict = judge(job(WAITS, loading))
     assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
     assert (verdict.cause, verdict.phase) == ("dataloader_worker", "dataloading")
-    assert "worker 0 (pid 500) stands in Samples.__getitem__ (demo/data.py:17)" in verdict.summary
+    assert "worker pid 500 stands in Samples.__getitem__ (demo/data.py:17)" in verdict.summary
     assert "futex_do_wait" in _facts(verdict)
     assert "demo/data.py:17" in verdict.remedies[0].text
 
@@ -216,7 +216,7 @@ def test_a_stuck_worker_is_named_with_its_own_line() -> None:
 @pytest.mark.parametrize(
     ("children", "words"),
     [
-        ([worker(0, IN_GETITEM, state="Z")], "worker 0 (pid 500) is dead"),
+        ([worker(0, IN_GETITEM, state="Z")], "worker pid 500 is dead"),
         ([worker(0, IN_GETITEM, state="T")], "is stopped by a signal in Samples.__getitem__"),
         ([], "no worker process is left"),
     ],

@@ -106,7 +106,7 @@ def test_the_worker_that_goes_round_is_named_with_its_line() -> None:
     verdict = judge(job(WAITS, without_news(300.0, cropping())))
     assert (verdict.culprits, verdict.cause) == ((1,), "dataloader_worker")
     assert "has waited 5 min for its next batch" in verdict.summary
-    assert "worker 0 (pid 500) burns CPU in Samples.__getitem__" in verdict.summary
+    assert "worker pid 500 burns CPU in Samples.__getitem__" in verdict.summary
 
 
 def test_a_rank_that_goes_round_spins() -> None:
