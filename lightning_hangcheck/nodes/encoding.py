@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -50,6 +49,10 @@ REGISTERS = range(1 << 64)
 """As the kernel shows those of a thread: without a sign, so -1 is the largest of all."""
 MOST_ASKED = 64
 """Addresses of silent nodes: where more fell silent, those of a few tell enough."""
+MOST_LOST = 64
+"""Nodes that fell silent, told to those who may have to judge without whoever knew them."""
+MOST_OF_A_NODE = 1_024
+"""Ranks of one node."""
 LONGEST_RANKS = 1_024
 """Characters of the ranks of one node."""
 LONGEST_S = 1e9
@@ -65,19 +68,21 @@ class BadDigest(Exception):
     """These bytes are no digest that this version reads; the sentence says why."""
 
 
-class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first node tells all others.
+class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node that judges tells all others: the first one, or who follows it.
 
     Attributes:
         version: Of this form; another one is not read.
         stamp: Another one each time.
         verdict: The newest that it told; None while there is none.
         asks: Addresses of nodes that it no longer hears: what shows of them?
-        state: Of the first node itself, without its ranks: should it fall silent, the others are to
-            know who it was.
+        state: Of the node itself, without its ranks: should it fall silent, the others are to know
+            who it was.
         ranks: Their numbers, as ranges.
-        wall_clock_s: Of the first node, when it told this.
+        wall_clock_s: Of the node, when it told this.
         up_s: How long its host was up then.
+        line: The lowest numbers that it hears: they follow it, in this order.
+        lost: Nodes that it no longer hears, their ranks as those that are folded.
     """
 
     version: int = 1
@@ -88,27 +93,34 @@ class FirstWord(msgspec.Struct, frozen=True, kw_only=True):
     ranks: str = ""
     wall_clock_s: float = 0.0
     up_s: float = 0.0
+    line: tuple[int, ...] = ()
+    lost: tuple[NodeState, ...] = ()
 
 
-Told = TypeVar("Told", NodeDigest, FirstWord)
+Told = TypeVar("Told", NodeDigest, JudgesWord)
 
 
-def pack(told: NodeDigest | FirstWord) -> bytes:
+def pack(told: NodeDigest | JudgesWord) -> bytes:
     """Encode what is told."""
     return MARK + zlib.compress(msgspec.msgpack.encode(told), LEVEL)
 
 
-def unpack_word(data: bytes) -> FirstWord:
-    """Decode what the first node tells, whoever wrote it.
+def unpack_word(data: bytes) -> JudgesWord:
+    """Decode what the node that judges tells, whoever wrote it.
 
     Raises:
         BadDigest: As for `unpack`.
     """
-    word = _decoded(data, FirstWord, MOST_OF_WORD)
+    word = _decoded(data, JudgesWord, MOST_OF_WORD)
     if len(word.asks) > MOST_ASKED or len(word.ranks) > LONGEST_RANKS:
         raise BadDigest("it asks for more, or has more ranks, than can be")
-    _refuse_impossible_states([word.state] if word.state is not None else [])
-    if not can_be_reckoned_with((word.verdict, word.state, word.wall_clock_s)):
+    if len(word.line) > MOST_ASKED or len(word.lost) > MOST_LOST:
+        raise BadDigest("it tells of more nodes than can be")
+    states = [*word.lost, *([word.state] if word.state is not None else [])]
+    _refuse_odd_states(states)
+    if any(one.ranks or size(one.folded) > MOST_OF_A_NODE for one in word.lost):
+        raise BadDigest("it has a node with more ranks than can be")
+    if not can_be_reckoned_with((word.verdict, word.wall_clock_s, word.up_s, word.line)):
         raise BadDigest("it has a number that cannot be")
     if word.verdict is not None:
         _refuse_impossible_verdict(word.verdict)
@@ -182,27 +194,31 @@ def _refuse_deep(digest: NodeDigest) -> None:
 
 
 def _refuse_impossible(digest: NodeDigest) -> None:
-    numbers = [state.node for state in digest.nodes]
     views = [one.view for state in digest.nodes for one in state.ranks]
     views += [one.told.view for one in digest.folds]
-    if len(set(numbers)) != len(numbers):
-        raise BadDigest("it tells of one node twice")
-    if any(not 0 <= one < MOST_RANKS for one in chain(numbers, (view.rank for view in views))):
-        raise BadDigest("it has a node or rank whose number cannot be")
-    _refuse_impossible_states(digest.nodes)
-    told = (digest.nodes, digest.folds, digest.gaps, digest.code)
+    _refuse_odd_states(digest.nodes)
+    if any(not 0 <= view.rank < MOST_RANKS for view in views):
+        raise BadDigest("it has a rank whose number cannot be")
+    told = (digest.folds, digest.gaps, digest.code)
     spans = _durations(views)
     if not can_be_reckoned_with(told) or any(not 0 <= one <= LONGEST_S for one in spans):
         raise BadDigest("it has a duration that cannot be")
     _refuse_odd_folds(digest)
 
 
-def _refuse_impossible_states(states: Sequence[NodeState]) -> None:
+def _refuse_odd_states(states: Sequence[NodeState]) -> None:
+    numbers = [state.node for state in states]
     sizes = [size for one in states for size in (one.world_size, one.local_world_size or 0)]
+    if len(set(numbers)) != len(numbers):
+        raise BadDigest("it tells of one node twice")
+    if any(not 0 <= one < MOST_RANKS for one in numbers):
+        raise BadDigest("it has a node whose number cannot be")
     if any(not 0 <= size <= MOST_RANKS for size in sizes):
         raise BadDigest("it has a world size that cannot be")
+    if not all(is_rank_set(state.folded, MOST_RANKS) for state in states):
+        raise BadDigest("it has a set of ranks that cannot be")
     ages = [age for one in states for age in (one.age_s, one.mark.began_s)]
-    if any(not 0 <= age <= LONGEST_S for age in ages):
+    if not can_be_reckoned_with(tuple(states)) or any(not 0 <= age <= LONGEST_S for age in ages):
         raise BadDigest("it has a duration that cannot be")
 
 
@@ -210,7 +226,7 @@ def _refuse_odd_folds(digest: NodeDigest) -> None:
     """Sets of ranks that can be, and of nodes that are told of, however often each rank is told."""
     of_nodes = [state.folded for state in digest.nodes]
     of_folds = [one.ranks for one in digest.folds]
-    if not all(is_rank_set(one, MOST_RANKS) for one in (*of_nodes, *of_folds)):
+    if not all(is_rank_set(one, MOST_RANKS) for one in of_folds):
         raise BadDigest("it has a set of ranks that cannot be")
     if not all(of_folds) or sum(map(size, of_folds)) > MOST_RANKS:
         raise BadDigest("it tells of no ranks, or of more than can be")

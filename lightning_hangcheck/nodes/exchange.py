@@ -1,8 +1,8 @@
-"""Who tells whom, and what was heard when: the nodes of a job as a tree, its root the first node.
+"""What nodes leave for each other at one place where they meet, and take from there.
 
-Each node leaves its digest, joined with what it heard of the nodes below it, at the meeting place;
-the node above takes it from there. So none takes more than `FAN_IN`, however many there are. All is
-done in a thread of its own: a place that does not answer holds nobody up.
+Each node leaves its digest, joined with what it heard of the nodes below it, and the node above
+takes it (`judging.tree`). Who judges for all leaves a word for all. Everything is done in a thread
+of its own: a place that does not answer holds nobody up.
 
 No clock of another node counts for anything but to be shown. What was left by a job before this one
 looks like a node that is there, so nothing counts before it has changed while we watched.
@@ -12,105 +12,109 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.gather.rank_set import members
-from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.nodes.clocks import Clocks, Quickest, clock_of, own_clocks
-from lightning_hangcheck.nodes.digest import (
-    NodeDigest,
-    NodeState,
-    folds_of,
-    merge_digests,
-    shortened,
-)
+from lightning_hangcheck.nodes.digest import NodeDigest, NodeState, merge_digests, shortened
 from lightning_hangcheck.nodes.encoding import (
     MOST_PACKED,
     BadDigest,
-    FirstWord,
+    JudgesWord,
     pack,
     unpack,
     unpack_word,
 )
-from lightning_hangcheck.nodes.folding import FoldedRanks, together
+from lightning_hangcheck.nodes.heard import Heard, passed_on
+from lightning_hangcheck.nodes.judging.tree import FIRST, is_below, taken_by
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from lightning_hangcheck.gather.rank_set import RankSet
     from lightning_hangcheck.model.run import NodeClock, NodePlace
-    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import MeetingPlace
 
-FIRST = 0
-FAN_IN = 32
 EVERY_S = 1.0
 HURRIED_S = 0.2
 """Where a rank has failed: the store that its launcher serves goes with it in a second or two."""
-SILENT_AFTER_S = 15.0
-"""A node tells something each second; a busy one, or a busy place, may be ten times as slow."""
+LISTENS_EVERY_S = 3.0
+"""How often one who uses another place looks whether somebody is here."""
+RELIEVED_AFTER_S = 7.5
+"""Silence of a node after which those below it are asked in its place: before it counts as silent,
+so that none of them ever does for its sake."""
 TROUBLE_AFTER_S = 60.0
 """The first node may start so much later than the others; training waits for it, too."""
 FIRST_KEY = "first"
-MOST_OF_A_NODE = 1_024
-"""Ranks of one node."""
+SUCCESSOR_KEY = "successor"
+MOVED_KEY = "moved"
 LAST_WORD_S = 1.0
 
 
-class Heard(Struct, frozen=True):
-    """A node of which something was heard.
+class Telling(NamedTuple):
+    """What a node tells.
 
     Attributes:
-        views: Of its ranks, times as `digest` tells them.
-        heard_ns: When that was new, by our monotonic clock.
-        source: The digest that it came in.
-        folds: Of that digest, the views of their ranks as in ``views``.
+        digest: Of this node alone.
+        word: To all, where it judges for them, or will; its times are put in when it goes.
     """
 
-    state: NodeState
-    views: tuple[RankView, ...]
+    digest: NodeDigest
+    word: JudgesWord | None = None
+
+
+class HeardWord(NamedTuple):
+    """What a node that judges told last, and when that was new by our monotonic clock."""
+
+    word: JudgesWord
     heard_ns: int
-    source: NodeDigest
-    folds: tuple[FoldedRanks, ...] = ()
 
 
 class Exchange:
-    """Tells the other nodes what this one sees, and hears what they tell.
+    """Tells the other nodes what this one sees, and hears what they tell, at one place.
 
     Args:
         place: Which node this is, of how many.
-        meeting: Where they meet.
+        meeting: The place.
+        listens: It only looks whether somebody is there, until `begin` is called.
     """
 
-    def __init__(self, place: NodePlace, meeting: MeetingPlace) -> None:
+    def __init__(self, place: NodePlace, meeting: MeetingPlace, *, listens: bool = False) -> None:
         self._own, self._nnodes = place.number, place.nnodes
         self._meeting = meeting
+        self._listens = self._beside = listens
+        self._looked = False
         self._heard: dict[int, Heard] = {}
         self._stamps: dict[int, int] = {}
+        self._asked_since_ns: dict[int, int] = {}
         self._read: dict[str, bytes] = {}
-        self._word: FirstWord | None = None
-        self._word_ns = 0
-        self._word_stamp: int | None = None
-        self._words = Quickest()
+        self._words: dict[int, HeardWord] = {}
+        self._word_stamps: dict[int, int] = {}
+        self._quickest = Quickest()
         self._answers: dict[int, Quickest] = {}
-        self._digest: NodeDigest | None = None
-        self._verdict: Verdict | None = None
-        self._asks: tuple[str, ...] = ()
+        self._telling: Telling | None = None
+        self._trouble = ""
         self._trouble_since_ns = 0
+        self._moved_ns = 0
         self._hurried = False
         self._turn_began_ns = 0
         self._wake = threading.Event()
         self._told = threading.Event()
         self._closing = False
+        self.answered = False
         self._thread = threading.Thread(target=self._run, name="hangcheck-nodes", daemon=True)
         self._thread.start()
+
+    @property
+    def telling(self) -> Telling | None:
+        """What is told next, or was last."""
+        return self._telling
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return self._meeting.where
 
     @property
     def heard(self) -> dict[int, Heard]:
@@ -118,26 +122,9 @@ class Exchange:
         return dict(self._heard)
 
     @property
-    def follows(self) -> bool:
-        """Whether the first node, which is another, was heard lately: its verdict counts."""
-        limit_ns = SILENT_AFTER_S * NANOSECONDS
-        return bool(self._word_ns) and time.monotonic_ns() - self._word_ns < limit_ns
-
-    @property
-    def verdict_of_first(self) -> Verdict | None:
-        """What the first node told last, while it is heard."""
-        word = self._word
-        return word.verdict if word is not None and self.follows else None
-
-    @property
-    def first(self) -> Heard | None:
-        """What is known of the first node, which is another; None while nothing was heard of it."""
-        word = self._word
-        if word is None or word.state is None:
-            return None
-        views = tuple(RankView(rank=rank) for rank in _few_ranks(word.ranks))
-        state = replace(word.state, ranks=(), folded=())
-        return Heard(state, views, self._word_ns, NodeDigest(nodes=()))
+    def words(self) -> dict[int, HeardWord]:
+        """What nodes that judge told last, by their number."""
+        return dict(self._words)
 
     @property
     def clocks(self) -> dict[int, NodeClock]:
@@ -152,28 +139,53 @@ class Exchange:
         return {clock.node: clock for clock in found if clock is not None}
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """Addresses of which the first node wants to know what connections to them show."""
-        word = self._word
-        return word.asks if word is not None and self.follows else ()
-
-    def tell(self, digest: NodeDigest, verdict: Verdict | None, asks: tuple[str, ...] = ()) -> None:
-        """Have this told next.
-
-        Args:
-            digest: Of this node alone.
-            verdict: The newest; only the first node's is told, and so is what it asks.
-            asks: Addresses of nodes that are no longer heard.
-        """
-        self._digest, self._verdict, self._asks = digest, verdict, asks
-        self._told.clear()
-        self._wake.set()
-        self._notice_stall()
+    def somebody_came(self) -> bool:
+        """Whether another node was seen to use this place, while this one only listened."""
+        return bool(self._moved_ns)
 
     @property
     def in_trouble(self) -> bool:
-        """Whether the place where the nodes meet was not to be used when last tried."""
+        """Whether the place was not to be used when last tried."""
         return bool(self._trouble_since_ns)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the place answered when last tried, and not too long ago."""
+        began_ns = self._turn_began_ns
+        stuck = began_ns and time.monotonic_ns() - began_ns > RELIEVED_AFTER_S * NANOSECONDS
+        return self.answered and not self.in_trouble and not stuck
+
+    def trouble(self, now_ns: int) -> str:
+        """Return what is wrong with the place for longer than a job's start takes, else nothing.
+
+        Args:
+            now_ns: Present time.
+        """
+        began_ns, since_ns = self._turn_began_ns, self._trouble_since_ns
+        if began_ns and now_ns - began_ns >= TROUBLE_AFTER_S * NANOSECONDS:
+            return (
+                f"{self.where} has not answered for {TROUBLE_AFTER_S:.0f} s; see whether its "
+                "storage is up, and join the verdicts with hangcheck merge"
+            )
+        if since_ns and now_ns - since_ns >= TROUBLE_AFTER_S * NANOSECONDS:
+            return f"{self._trouble}; join them with hangcheck merge"
+        return ""
+
+    def tell(self, telling: Telling) -> None:
+        """Have this told next."""
+        self._telling = telling
+        self._told.clear()
+        self._wake.set()
+
+    def begin(self, telling: Telling | None) -> None:
+        """Use the place from now on, where it was only listened at.
+
+        Args:
+            telling: What is to be told there first.
+        """
+        self._telling = telling
+        self._listens = False
+        self._wake.set()
 
     def hurry(self) -> None:
         """Hear and tell more often from now on: the end is near."""
@@ -182,185 +194,152 @@ class Exchange:
 
     def close(self) -> None:
         """Tell what was asked for last, and no more; a place that does not answer is left alone."""
-        self._told.wait(LAST_WORD_S)
+        if not self._listens:
+            self._told.wait(LAST_WORD_S)
         self._closing = True
         self._wake.set()
         self._thread.join(LAST_WORD_S)
 
     def _run(self) -> None:
         while not self._closing:
-            self._wake.wait(HURRIED_S if self._hurried else EVERY_S)
-            self._wake.clear()
+            self._wait()
             self._turn_began_ns = time.monotonic_ns()
             try:
-                self._hear()
-                self._post()
+                self._turn()
                 self._trouble_since_ns = 0
+                self.answered = True
             except MeetingFailed as error:
-                self._note_trouble(error)
+                self._trouble = str(error)
+                self._trouble_since_ns = self._trouble_since_ns or time.monotonic_ns()
             except Exception as error:  # noqa: BLE001 - the thread's boundary: the watch goes on
                 log.once("nodes failed", f"the nodes do not hear each other: {error!r}")
             self._turn_began_ns = 0
 
-    def _notice_stall(self) -> None:
-        """Said by whoever tells: the thread itself waits for storage that does not answer."""
-        began_ns = self._turn_began_ns
-        if began_ns and time.monotonic_ns() - began_ns >= TROUBLE_AFTER_S * NANOSECONDS:
-            log.once(
-                "nodes",
-                "the nodes do not hear each other, each gives a verdict of its own: "
-                f"{self._meeting.where} has not answered for {TROUBLE_AFTER_S:.0f} s; see whether "
-                "its storage is up, and join the verdicts with hangcheck merge",
-            )
+    def _wait(self) -> None:
+        every_s = HURRIED_S if self._hurried else EVERY_S
+        self._wake.wait(LISTENS_EVERY_S if self._listens else every_s)
+        self._wake.clear()
 
-    def _note_trouble(self, error: MeetingFailed) -> None:
+    def _turn(self) -> None:
+        telling = self._telling
+        if self._listens:
+            self._look_for_others()
+            return
+        self._hear(judges=telling is not None and telling.word is not None)
+        if telling is not None:
+            self._post(telling)
+            if telling is self._telling:
+                self._told.set()
+
+    def _look_for_others(self) -> None:
+        """Those who came leave a mark again and again: one that does not change is of nobody."""
+        data, known = self._meeting.look(MOVED_KEY), self._read.get(MOVED_KEY)
+        if data is not None and data != known:
+            self._read[MOVED_KEY] = data
+            if self._looked:
+                self._moved_ns = time.monotonic_ns()
+        self._looked = True
+
+    def _hear(self, *, judges: bool) -> None:
         now_ns = time.monotonic_ns()
-        self._trouble_since_ns = self._trouble_since_ns or now_ns
-        if now_ns - self._trouble_since_ns >= TROUBLE_AFTER_S * NANOSECONDS:
-            log.once(
-                "nodes",
-                f"the nodes do not hear each other, each gives a verdict of its own: {error}; "
-                "join them with hangcheck merge",
-            )
 
-    def _hear(self) -> None:
-        for child in self._asked():
-            data = self._meeting.look(_key(child))
-            if data is not None and data != self._read.get(_key(child)):
-                self._read[_key(child)] = data
-                self._take(child, data)
-        if self._own != FIRST:
-            self._hear_first(self._meeting.look(FIRST_KEY))
-
-    def _asked(self) -> Iterator[int]:
-        """The nodes right below, and in place of one that is silent those below it."""
-        now_ns = time.monotonic_ns()
-        asked = list(below(self._own, self._nnodes))
-        for node in asked:
-            yield node
+        def silent(node: int) -> bool:
             heard = self._heard.get(node)
-            silent_ns = now_ns - heard.heard_ns if heard is not None else 0
-            if silent_ns > SILENT_AFTER_S * NANOSECONDS:
-                asked.extend(below(node, self._nnodes))
+            asked_ns = self._asked_since_ns.get(node, now_ns)
+            heard_ns = max(heard.heard_ns if heard is not None else 0, asked_ns)
+            return now_ns - heard_ns > RELIEVED_AFTER_S * NANOSECONDS
 
-    def _take(self, child: int, data: bytes) -> None:
+        asked = {}
+        for node in taken_by(self._own, self._nnodes, silent, judges=judges):
+            asked[node] = self._asked_since_ns.get(node, now_ns)
+            data = self._news(_key(node))
+            if data is not None:
+                self._take(node, data)
+        self._asked_since_ns = asked
+        if self._own != FIRST:
+            for key in (FIRST_KEY, SUCCESSOR_KEY):
+                data = self._news(key)
+                if data is not None:
+                    self._take_word(key, data)
+
+    def _news(self, key: str) -> bytes | None:
+        data = self._meeting.look(key)
+        if data is None or data == self._read.get(key):
+            return None
+        self._read[key] = data
+        return data
+
+    def _take(self, sender: int, data: bytes) -> None:
         try:
             digest, nodes, folds = unpack(data)
         except BadDigest as error:
-            log.once(f"digest {child}", f"what node {child} tells is not used: {error}")
+            log.once(f"digest {sender}", f"what node {sender} tells is not used: {error}")
             return
         now_ns = time.monotonic_ns()
         for told in nodes:
             state = told.state
-            if not is_below(state.node, child, self._nnodes):
+            if state.node == self._own or not is_below(state.node, sender, self._nnodes):
                 continue
-            before = self._stamps.get(state.node)
+            before, known = self._stamps.get(state.node), self._heard.get(state.node)
             self._stamps[state.node] = state.stamp
-            if before not in (None, state.stamp):
-                heard_ns = now_ns - int(state.age_s * NANOSECONDS)
-                self._heard[state.node] = Heard(state, told.views, heard_ns, digest, folds)
-                answers = self._answers.setdefault(state.node, Quickest())
-                answers.take(own_clocks().up_s - state.up_s, time.monotonic())
+            heard_ns = now_ns - int(state.age_s * NANOSECONDS)
+            # by way of a node that has come back, older words may come than were heard directly
+            if before in (None, state.stamp) or (known and known.heard_ns > heard_ns):
+                continue
+            self._heard[state.node] = Heard(state, told.views, heard_ns, digest, folds)
+            answers = self._answers.setdefault(state.node, Quickest())
+            answers.take(own_clocks().up_s - state.up_s, time.monotonic())
 
-    def _hear_first(self, data: bytes | None) -> None:
-        if data is None or data == self._read.get(FIRST_KEY):
-            return
-        self._read[FIRST_KEY] = data
+    def _take_word(self, key: str, data: bytes) -> None:
         try:
             word = unpack_word(data)
         except BadDigest as error:
-            log.once("first node", f"what the first node tells is not used: {error}")
+            log.once(f"{key} node", f"what the {key} node tells is not used: {error}")
             return
-        before, self._word_stamp = self._word_stamp, word.stamp
+        judge = word.state.node if word.state is not None else FIRST
+        if (judge == FIRST) != (key == FIRST_KEY) or judge == self._own:
+            return
+        before, self._word_stamps[judge] = self._word_stamps.get(judge), word.stamp
         if before not in (None, word.stamp):
-            self._word, self._word_ns = word, time.monotonic_ns()
-            self._words.take(own_clocks().up_s - word.up_s, time.monotonic())
+            self._words[judge] = HeardWord(word, time.monotonic_ns())
+            if judge == FIRST:
+                self._quickest.take(own_clocks().up_s - word.up_s, time.monotonic())
+
+    def _post(self, telling: Telling) -> None:
+        now_ns = time.monotonic_ns()
+        self._meeting.post(_key(self._own), self._packed(telling.digest, now_ns))
+        if telling.word is not None:
+            ours = own_clocks()
+            word = replace(telling.word, stamp=now_ns, wall_clock_s=ours.wall_s, up_s=ours.up_s)
+            key = FIRST_KEY if self._own == FIRST else SUCCESSOR_KEY
+            self._meeting.post(key, pack(word))
+        if self._beside:
+            self._leave_mark(now_ns)
+
+    def _leave_mark(self, now_ns: int) -> None:
+        """Show those who only listen here that somebody came; the mark of one is enough."""
+        self._look_for_others()
+        if now_ns - self._moved_ns > LISTENS_EVERY_S * NANOSECONDS:
+            self._read[MOVED_KEY] = mark = f"{self._own} {now_ns}".encode()
+            self._meeting.post(MOVED_KEY, mark)
+
+    def _packed(self, digest: NodeDigest, now_ns: int) -> bytes:
+        """Nobody is above the first node: it tells only that it is there."""
+        nodes = [] if self._own == FIRST else list(self._heard.items())
+        below = [one for node, one in nodes if is_below(node, self._own, self._nnodes)]
+        joined = merge_digests([self._with_clock(digest), *passed_on(below, now_ns)])
+        data = pack(joined)
+        return data if len(data) <= MOST_PACKED else pack(shortened(joined))
 
     def _with_clock(self, digest: NodeDigest) -> NodeDigest:
         (state,) = digest.nodes
-        least, ours = self._words.least, own_clocks()
+        least, ours = self._quickest.least, own_clocks()
         state = replace(state, wall_clock_s=ours.wall_s, up_s=ours.up_s, first_word_up_s=least)
         return replace(digest, nodes=(state,))
-
-    def _post(self) -> None:
-        digest = self._digest
-        if digest is None:
-            return
-        now_ns = time.monotonic_ns()
-        above = self._own != FIRST  # nobody is above the first node: it tells only that it is there
-        heard = self._heard.values() if above else ()
-        joined = merge_digests([self._with_clock(digest), *_aged(heard, now_ns)])
-        data = pack(joined)
-        if len(data) > MOST_PACKED:
-            data = pack(shortened(joined))
-        self._meeting.post(_key(self._own), data)
-        if self._own == FIRST:
-            word = _first_word(digest, now_ns, self._verdict, self._asks)
-            self._meeting.post(FIRST_KEY, pack(word))
-        if digest is self._digest:
-            self._told.set()
-
-
-def _first_word(
-    digest: NodeDigest, stamp: int, verdict: Verdict | None, asks: tuple[str, ...]
-) -> FirstWord:
-    (state,) = digest.nodes
-    ours = own_clocks()
-    return FirstWord(
-        stamp=stamp,
-        verdict=verdict,
-        asks=asks,
-        wall_clock_s=ours.wall_s,
-        up_s=ours.up_s,
-        state=replace(state, ranks=(), folded=(), gaps=(), code=()),
-        ranks=format_ranks([*(one.view.rank for one in state.ranks), *members(state.folded)]),
-    )
 
 
 def _clocks_of(state: NodeState) -> Clocks:
     return Clocks(state.wall_clock_s, state.up_s)
-
-
-def _few_ranks(text: str) -> tuple[int, ...]:
-    """Read the ranks of a node; none where they are not to be read, or more than a node has."""
-    try:
-        return parse_ranks(text, MOST_OF_A_NODE)
-    except ValueError:
-        return ()
-
-
-def folds_heard(heard: Iterable[Heard]) -> tuple[FoldedRanks, ...]:
-    """Return what is told of the ranks of some nodes that stand alike, the same on all of them."""
-    sources: dict[int, tuple[tuple[FoldedRanks, ...], list[RankSet]]] = {}
-    for one in heard:
-        sources.setdefault(id(one.source), (one.folds, []))[1].append(one.state.folded)
-    return together(one for folds, ranks in sources.values() for one in folds_of(folds, ranks))
-
-
-def below(node: int, nnodes: int) -> range:
-    """Return the nodes right below one in the tree."""
-    first = node * FAN_IN + 1
-    return range(min(first, nnodes), min(first + FAN_IN, nnodes))
-
-
-def is_below(node: int, top: int, nnodes: int) -> bool:
-    """Whether a node is another one, or anywhere below it."""
-    if not 0 <= node < nnodes:
-        return False
-    while node > top:
-        node = (node - 1) // FAN_IN
-    return node == top
-
-
-def _aged(heard: Iterable[Heard], now_ns: int) -> Iterator[NodeDigest]:
-    """What was heard, as it is told further up: as old as it is by now."""
-    sources: dict[int, tuple[NodeDigest, list[NodeState]]] = {}
-    for one in heard:
-        age_s = max(0.0, (now_ns - one.heard_ns) / NANOSECONDS)
-        _, states = sources.setdefault(id(one.source), (one.source, []))
-        states.append(replace(one.state, age_s=age_s))
-    for source, states in sources.values():
-        yield replace(source, nodes=tuple(states))
 
 
 def _key(node: int) -> str:

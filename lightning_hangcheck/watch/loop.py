@@ -91,8 +91,13 @@ class Watcher:
 
     @property
     def follows(self) -> bool:
-        """Whether the first one of several nodes judges for this one, too."""
+        """Whether another one of several nodes judges for this one, too."""
         return self._nodes is not None and self._nodes.follows
+
+    @property
+    def moved_to(self) -> str:
+        """As `AmongNodes.moved_to`."""
+        return self._nodes.moved_to if self._nodes is not None else ""
 
     @property
     def clocks(self) -> tuple[NodeClock, ...]:
@@ -278,8 +283,8 @@ class Watcher:
             return
         case = self._case(self.roster.round, now_ns)
         if verdict.verdict == "recovered":
-            self.alarm.recovered(verdict.detected_at, verdict.stalled_for_s)
-            self._publisher.publish(case, verdict, "line")
+            if self.alarm.recovered(verdict.detected_at, verdict.stalled_for_s) is not None:
+                self._publisher.publish(case, verdict, "line")
             return
         self._alone = False
         telling = self.alarm.take(verdict)

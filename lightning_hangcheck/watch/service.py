@@ -32,7 +32,7 @@ from lightning_hangcheck.watch.messages import (
 )
 from lightning_hangcheck.watch.other_nodes.among_nodes import among_nodes
 from lightning_hangcheck.watch.other_nodes.late_place import LatePlace
-from lightning_hangcheck.watch.other_nodes.meeting_choice import why_there
+from lightning_hangcheck.watch.other_nodes.meeting_choice import why_moved, why_there
 from lightning_hangcheck.watch.ranks.rounds import describe_round
 from lightning_hangcheck.watch.ranks.run_ledger import RunLedger
 from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
@@ -47,6 +47,7 @@ from lightning_hangcheck.watch.telling.reminders import Reminders
 if TYPE_CHECKING:
     from types import FrameType
 
+    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.settings import Settings
@@ -83,6 +84,7 @@ class Service:
         )
         self._place = LatePlace(session, settings)
         self._srun_in_front = SrunInFront(session)
+        self._met: NodePlace | None = None
         self._notes = NoteKeeper(session)
         self._metrics = MetricsKeeper(settings.prometheus)
         root = process_ref(session.facts.root_pid)
@@ -134,7 +136,11 @@ class Service:
         place = self._place.news(now_ns)
         if place is not None:
             self._record.meeting = why_there(place, self._settings)
+            self._met = place
             self._watcher.meet(among_nodes(place, self._settings, now_ns))
+        moved_to = self._watcher.moved_to
+        if self._met is not None and moved_to:
+            self._record.meeting = why_moved(self._met, self._settings, moved_to)
 
     def _keep_notes(self, now_ns: int) -> None:
         roster, standing = self._watcher.roster, self._watcher.alarm.standing

@@ -34,7 +34,8 @@ from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
 from lightning_hangcheck.nodes.digest import TAKEN_NS, NodeDigest, digest_of, merge_digests
 from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.exchange import FIRST, Heard, below
+from lightning_hangcheck.nodes.heard import Heard
+from lightning_hangcheck.nodes.judging.tree import FIRST, below
 from lightning_hangcheck.reading.standing import standings_of
 from lightning_hangcheck.report.terminal import render
 from lightning_hangcheck.watch.other_nodes.joining import join_heard

@@ -18,8 +18,8 @@ from processes import until
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes import exchange
+from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.exchange import Exchange
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.store_place import CourierPlace
 
@@ -45,13 +45,16 @@ class Stalled:
         self.back.wait(60.0)
         return None
 
+    def close(self) -> None:
+        self.back.set()
+
 
 def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exchange, "TROUBLE_AFTER_S", 0.2)
     place = Stalled()
-    with closing(Exchange(NodePlace(number=1, nnodes=2), place)) as node:
+    with closing(Circle(NodePlace(number=1, nnodes=2), [place])) as node:
         longest_s = 0.0
 
         def told() -> bool:
@@ -59,7 +62,7 @@ def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
             began = time.monotonic()
             node.tell(digest_of(CASE, 1, 1), None)
             longest_s = max(longest_s, time.monotonic() - began)
-            return "folder /dead has not answered for" in capfd.readouterr().err
+            return "folder /dead has not answered for" in node.trouble
 
         until(told, "the sentence", seconds=20.0)
         place.back.set()

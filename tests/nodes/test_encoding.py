@@ -18,9 +18,16 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.nodes import encoding
 from lightning_hangcheck.nodes.digest import NodeDigest, RoundMark, digest_of, merge_digests
-from lightning_hangcheck.nodes.encoding import MARK, BadDigest, FirstWord, pack, unpack, unpack_word
-from lightning_hangcheck.nodes.exchange import Heard, _few_ranks
+from lightning_hangcheck.nodes.encoding import (
+    MARK,
+    BadDigest,
+    JudgesWord,
+    pack,
+    unpack,
+    unpack_word,
+)
 from lightning_hangcheck.nodes.folding import RankDigest
+from lightning_hangcheck.nodes.heard import Heard, _few_ranks
 from lightning_hangcheck.nodes.stack_tree import StackTree
 from lightning_hangcheck.reading.standing import standings_of
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
@@ -178,7 +185,7 @@ def test_another_version_says_what_to_do() -> None:
 
 
 def test_what_the_first_node_says_is_read_as_strictly() -> None:
-    word = FirstWord(stamp=3)
+    word = JudgesWord(stamp=3)
     assert unpack_word(pack(word)) == word
     with pytest.raises(BadDigest):
         unpack_word(PACKED[:-9])
@@ -209,12 +216,12 @@ VERDICT = judge(CASE)
 )
 def test_a_word_that_cannot_be_is_refused(word: dict[str, Any]) -> None:
     with pytest.raises(BadDigest):
-        unpack_word(pack(FirstWord(stamp=3, **word)))
+        unpack_word(pack(JudgesWord(stamp=3, **word)))
 
 
 def test_a_word_as_the_first_node_says_it_is_read() -> None:
     state = replace(DIGEST.nodes[0], ranks=(), mark=RoundMark(20.0, 29_500))
-    word = FirstWord(stamp=3, verdict=VERDICT, state=state, ranks="0-7", wall_clock_s=1.8e9)
+    word = JudgesWord(stamp=3, verdict=VERDICT, state=state, ranks="0-7", wall_clock_s=1.8e9)
     assert unpack_word(pack(word)) == word
 
 

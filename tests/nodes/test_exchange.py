@@ -9,9 +9,10 @@ from cases import IN_BARRIER, job, rank
 from processes import until
 
 from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
 from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.exchange import FAN_IN, Exchange, below, is_below
+from lightning_hangcheck.nodes.judging.succession import Role
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 
 if TYPE_CHECKING:
@@ -22,19 +23,9 @@ if TYPE_CHECKING:
 CASE = job(rank(0, IN_BARRIER))
 
 
-def test_every_node_is_below_the_first_one_by_one_way_only() -> None:
-    nnodes = 3_000
-    under = [child for node in range(nnodes) for child in below(node, nnodes)]
-    assert sorted(under) == list(range(1, nnodes))
-    assert max(len(below(node, nnodes)) for node in range(nnodes)) == FAN_IN
-    assert is_below(FAN_IN + 1, 1, nnodes)
-    assert not is_below(FAN_IN + 1, 2, nnodes)
-    assert not is_below(nnodes, 1, nnodes)
-
-
 def test_nodes_hear_each_other_and_the_others_follow_the_first(tmp_path: Path) -> None:
     nodes = [
-        Exchange(NodePlace(number=n, nnodes=2), FolderPlace(tmp_path / "meet")) for n in range(2)
+        Circle(NodePlace(number=n, nnodes=2), [FolderPlace(tmp_path / "meet")]) for n in range(2)
     ]
     with closing(nodes[0]) as first, closing(nodes[1]) as second:
         stamps = iter(range(1_000))
@@ -42,10 +33,10 @@ def test_nodes_hear_each_other_and_the_others_follow_the_first(tmp_path: Path) -
         def heard() -> bool:
             for number, node in enumerate((first, second)):
                 node.tell(digest_of(CASE, number, next(stamps)), None)
-            return second.follows and set(first.heard) == {1}
+            return second.role == Role(judge=0) and set(first.heard) == {1}
 
         until(heard, "the nodes to hear each other", seconds=30.0)
-        assert not first.follows
+        assert first.role == Role(judges=True)
 
         def clock_known() -> bool:
             heard()
@@ -61,7 +52,7 @@ def test_what_an_earlier_job_left_is_nobody(tmp_path: Path) -> None:
     """It does not change: such a node is not there."""
     folder = FolderPlace(tmp_path / "meet")
     folder.post("node-1", pack(digest_of(CASE, 1, 7)))
-    with closing(Exchange(NodePlace(number=0, nnodes=2), folder)) as first:
+    with closing(Circle(NodePlace(number=0, nnodes=2), [folder])) as first:
         stamps = iter(range(1_000))
 
         def told() -> bool:
@@ -78,7 +69,7 @@ def test_bytes_that_are_no_digest_are_said_once_and_harm_nobody(
 ) -> None:
     folder = FolderPlace(tmp_path / "meet")
     folder.post("node-1", b"none of ours")
-    with closing(Exchange(NodePlace(number=0, nnodes=2), folder)) as first:
+    with closing(Circle(NodePlace(number=0, nnodes=2), [folder])) as first:
         first.tell(digest_of(CASE, 0, 1), None)
         said = ""
 

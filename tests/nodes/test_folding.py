@@ -25,7 +25,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.nodes.digest import NodeDigest, digest_of, merge_digests
 from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.exchange import Heard, below
+from lightning_hangcheck.nodes.heard import Heard
+from lightning_hangcheck.nodes.judging.tree import below
 from lightning_hangcheck.reading.standing import standings_of
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
 from lightning_hangcheck.watch.other_nodes.silent_nodes import silent_node

@@ -17,7 +17,7 @@ from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes.exchange import SILENT_AFTER_S
+from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
 
@@ -45,7 +45,7 @@ def nodes(tmp_path: Path) -> Iterator[list[AmongNodes]]:
     """Two nodes that meet in a folder."""
     places = [NodePlace(number=n, nnodes=2) for n in range(2)]
     meeting = FolderPlace(tmp_path / "meet")
-    both = [AmongNodes(one, meeting, time.monotonic_ns()) for one in places]
+    both = [AmongNodes(one, [meeting], time.monotonic_ns()) for one in places]
     with closing(both[0]), closing(both[1]):
         yield both
 
@@ -93,14 +93,17 @@ def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
     assert gap.why.endswith("last known there: checkpoint 5 (Model created), step 120")
 
 
-def test_where_the_first_node_falls_silent_the_others_judge_and_know_who_it_was(
+def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_was(
     nodes: list[AmongNodes], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its ranks are those that theirs wait for."""
     tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
     assert [view.rank for view in nodes[1].join(now(WAITS)).ranks] == [2, 3]
     nodes[0].close()
-    later = now(WAITS, SILENT_AFTER_S + 10.0)
+    silent = now(WAITS, SILENT_AFTER_S + 6.0)
+    later = rebased(silent, 4 * SECOND)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: silent.taken_ns)
+    assert nodes[1].follows, "nobody judges until it is known who does"
     monkeypatch.setattr(time, "monotonic_ns", lambda: later.taken_ns)
     assert not nodes[1].follows
     case = nodes[1].join(later)
@@ -109,7 +112,7 @@ def test_where_the_first_node_falls_silent_the_others_judge_and_know_who_it_was(
     nodes[1].notice_silence(later)
     said = capfd.readouterr().err
     assert "node 0 (ranks 0-1) has not been heard for" in said
-    assert "each node judges its own ranks: hangcheck merge joins that" in said
+    assert "until it is heard again, this node judges for all that are heard" in said
 
 
 def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]) -> None:

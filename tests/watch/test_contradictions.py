@@ -7,7 +7,7 @@ from cases import IN_BARRIER, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.nodes.digest import UNMARKED, NodeState, RoundMark
-from lightning_hangcheck.nodes.exchange import Heard
+from lightning_hangcheck.nodes.heard import Heard
 from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
@@ -20,7 +20,7 @@ def said(
 ) -> list[str]:
     views = tuple(rank(number, IN_BARRIER) for number in ranks)
     heard = Heard(replace(STATE, mark=there, **changes), views, 0, None)  # type: ignore[arg-type]
-    return list(contradictions(HERE, here, [heard]))
+    return list(contradictions(HERE, here, [heard], 0))
 
 
 def test_nodes_of_one_job_are_no_news() -> None:

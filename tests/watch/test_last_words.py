@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.nodes.digest import digest_of
 from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.exchange import Heard
+from lightning_hangcheck.nodes.heard import Heard
 from lightning_hangcheck.watch.other_nodes.last_words import (
     first_failure_ns,
     have_said,
     join_end,
+    told_and_gone,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ OWN: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **FACTS)
 
 def concluded(nodes: dict[int, Heard]) -> Any:
     said = have_said(nodes, first_failure_ns(OWN))
-    return judge(replace(join_end(OWN, nodes, said), exit_code=1))
+    return judge(replace(join_end(OWN, *told_and_gone(nodes, said), 0), exit_code=1))
 
 
 def test_a_rank_that_was_killed_on_another_node_is_named() -> None:

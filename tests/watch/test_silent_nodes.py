@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.model.evidence import AddressReach
 from lightning_hangcheck.nodes.digest import Network, digest_of
 from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.exchange import Heard
+from lightning_hangcheck.nodes.heard import Heard
 from lightning_hangcheck.watch.other_nodes.silent_nodes import (
     addresses_to_ask,
     silence_gap,

@@ -1,7 +1,8 @@
 """This node's watch among those of the job's other nodes: what it tells them, and what they add.
 
-The first node judges the whole job: the others' ranks join its cases, and its verdict is told on
-all nodes. A node that does not hear the first one judges its own ranks, as it would alone.
+One node judges the whole job, the first one or who follows it: the others' ranks join its cases,
+and its verdict is told on all nodes. A node that hears no judge judges its own ranks, as it would
+alone.
 """
 
 from __future__ import annotations
@@ -11,17 +12,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.clocks import worth_showing
 from lightning_hangcheck.nodes.digest import TAKEN_NS, UNMARKED, Network, digest_of
 from lightning_hangcheck.nodes.encoding import MOST_ASKED
-from lightning_hangcheck.nodes.exchange import (
-    EVERY_S,
-    FIRST,
-    SILENT_AFTER_S,
-    Exchange,
-    Heard,
-    folds_heard,
-)
+from lightning_hangcheck.nodes.exchange import EVERY_S
+from lightning_hangcheck.nodes.heard import Heard, folds_heard, newest
+from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
+from lightning_hangcheck.nodes.judging.tree import FIRST
 from lightning_hangcheck.probes.waits.connections.reach import own_addresses, reach_of
 from lightning_hangcheck.reading.standing import standings_of
 from lightning_hangcheck.text.moments import NANOSECONDS
@@ -35,8 +33,9 @@ from lightning_hangcheck.watch.other_nodes.last_words import (
     first_failure_ns,
     have_said,
     join_end,
+    told_and_gone,
 )
-from lightning_hangcheck.watch.other_nodes.meeting_choice import meeting_of
+from lightning_hangcheck.watch.other_nodes.meeting_choice import meetings_of
 from lightning_hangcheck.watch.other_nodes.round_number import agreed_number, mark_of
 from lightning_hangcheck.watch.other_nodes.silent_nodes import (
     absent_nodes,
@@ -47,7 +46,7 @@ from lightning_hangcheck.watch.other_nodes.silent_nodes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case, SilentNode
     from lightning_hangcheck.model.evidence import AddressReach, Gap
@@ -62,6 +61,8 @@ JITTER_NS = NANOSECONDS // 2
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
 """Silence after which it is said though nothing shows why."""
 ALONE = "; until it is heard again, each node judges its own ranks: hangcheck merge joins that"
+HERE = "; until it is heard again, this node judges for all that are heard"
+THERE = "; until it is heard again, node {} judges for all that are heard"
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
@@ -73,15 +74,15 @@ class AmongNodes:
 
     Args:
         place: Which.
-        meeting: Where they meet.
+        meetings: Where they meet, and the folder in which they go on, if there is one.
         now_ns: Present time.
     """
 
-    def __init__(self, place: NodePlace, meeting: ClosablePlace, now_ns: int) -> None:
+    def __init__(self, place: NodePlace, meetings: Sequence[ClosablePlace], now_ns: int) -> None:
         self._place = place
-        self._meeting = meeting
-        self._exchange = Exchange(place, meeting)
-        self._began_ns = now_ns
+        self._circle = Circle(place, meetings)
+        self._store = meetings[0].where
+        self._judges_since_ns = now_ns if place.number == FIRST else 0
         self._told_ns = 0
         self._mark = UNMARKED
         self._relayed: Verdict | None = None
@@ -94,12 +95,18 @@ class AmongNodes:
 
     @property
     def follows(self) -> bool:
-        """Whether the first node's verdict counts, and this node judges nothing by itself."""
-        return self._exchange.follows
+        """Whether another node judges for this one, or is about to."""
+        role = self._circle.role
+        return role.judge is not None or role.waits
+
+    @property
+    def moved_to(self) -> str:
+        """The folder in which the nodes go on beside a store that some lost; empty before that."""
+        return self._circle.where if self._circle.moved else ""
 
     def clocks(self) -> tuple[NodeClock, ...]:
         """Return how far other nodes' clocks are ahead of this one's; the first node's only."""
-        self._clocks = worth_showing(self._exchange.clocks, self._clocks)
+        self._clocks = worth_showing(self._circle.clocks, self._clocks)
         return tuple(self._clocks.values())
 
     def is_due(self, now_ns: int) -> bool:
@@ -125,10 +132,11 @@ class AmongNodes:
             ended: The command has ended here.
         """
         self._told_ns = own.taken_ns
+        self._note_role(own.taken_ns)
         if any(view.process_exit is not None for view in own.ranks):
-            self._exchange.hurry()
+            self._circle.hurry()
         asks = self._look_for_silent(own)
-        network = Network(self._addresses, () if self._place.number == FIRST else self._reach)
+        network = Network(self._addresses, () if self._circle.role.judges else self._reach)
         digest = digest_of(
             own,
             self._place.number,
@@ -139,33 +147,46 @@ class AmongNodes:
             standings=standings_of,
         )
         relayed = verdict if is_on_whole_job(verdict) else None
-        self._exchange.tell(digest, relayed, asks)
+        known = self._judged_with().values()
+        silent = [one for one in known if silent_s(one, own.taken_ns)]
+        self._circle.tell(digest, relayed, asks, silent)
+
+    def _note_role(self, now_ns: int) -> None:
+        role = self._circle.role
+        if not (role.judges or role.claims):
+            self._judges_since_ns = 0
+        elif not self._judges_since_ns:
+            self._judges_since_ns = now_ns
 
     def _look_for_silent(self, own: Case) -> tuple[str, ...]:
-        """Look at our ranks' connections to nodes that the first one no longer hears.
+        """Look at our ranks' connections to nodes that who judges no longer hears.
 
         Returns:
-            On the first node what it asks of the others.
+            On that node what it asks of the others.
         """
         silent = addresses_to_ask(self._judged_with(), self._addresses, own.taken_ns)
-        asks = tuple(chain.from_iterable(silent.values()))[:MOST_ASKED] or self._exchange.asked
+        asks = tuple(chain.from_iterable(silent.values()))[:MOST_ASKED] or self._circle.asked
         pids = [view.pid for view in own.ranks if view.pid is not None]
-        self._reach = reach_of(asks, pids) if asks else ()
+        if not own.ended:
+            self._reach = reach_of(asks, pids) if asks else ()
         return asks
 
     def _judged_with(self) -> dict[int, Heard]:
         """Return the nodes that this one may say something of.
 
-        On the first node all that it heard; on others the first one, which may fall silent.
+        Where it judges, all that it heard, and of which whom it followed told last; where it
+        follows, that one and those in whose place it judges; alone, those that nobody heard.
         """
-        if self._place.number == FIRST:
-            return self._exchange.heard
-        first = self._exchange.first
-        return {FIRST: first} if first is not None else {}
+        role, known = self._circle.role, self._circle.known
+        if role.judges:
+            return newest([known, self._circle.heard])
+        if role.judge is not None:
+            return {node: one for node, one in known.items() if node <= (role.judge or 0)}
+        return known
 
     def news(self) -> Verdict | None:
-        """Return what the first node has told since last asked, where this one follows it."""
-        verdict = self._exchange.verdict_of_first
+        """Return what the node has told since last asked that this one follows."""
+        verdict = self._circle.verdict
         if verdict is None or verdict == self._relayed:
             return None
         self._relayed = verdict
@@ -173,17 +194,16 @@ class AmongNodes:
 
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""
-        looked = {node: _newest_sample_ns(heard) for node, heard in self._exchange.heard.items()}
+        looked = {node: _newest_sample_ns(heard) for node, heard in self._circle.heard.items()}
         known = self._looked_ns
         news = [node for node, at_ns in looked.items() if at_ns - known.get(node, 0) > JITTER_NS]
         self._looked_ns = {**known, **{node: looked[node] for node in news}}
         return bool(news)
 
     def join(self, own: Case) -> Case:
-        """Return the case with the ranks of the other nodes; the first node's only.
+        """Return the case with the ranks of the other nodes, where this one judges for them.
 
-        On another node, which judges where the first one is silent, that one's ranks join as
-        unheard.
+        Where it judges alone, those of nodes that nobody hears join as unheard.
 
         Args:
             own: Case of the ranks of this node.
@@ -198,19 +218,18 @@ class AmongNodes:
             return own
 
     def _joined(self, own: Case) -> Case:
-        heard, now_ns = self._judged_with(), own.taken_ns
+        heard, now_ns, number = self._judged_with(), own.taken_ns, self._place.number
         silent = {node: one for node, one in heard.items() if silent_s(one, now_ns)}
-        there = [one for node, one in heard.items() if node not in silent]
-        if self._place.number != FIRST:
-            there = []  # the first one has nothing to tell of its ranks but who they are
-        joined = join_heard(own, there, silent.values())
+        judges = self._circle.role.judges
+        there = [one for node, one in heard.items() if judges and node not in silent]
+        joined = join_heard(own, there, silent.values(), number)
         fell_silent = tuple(self._silent_nodes(own))
-        others = range(1, self._place.nnodes) if self._place.number == FIRST else ()
-        absent = tuple(node for node in others if node not in heard)
+        others = set(range(self._place.nnodes)) - {number} if judges else set()
+        absent = tuple(sorted(others - heard.keys()))
         gaps = [silence_gap(one) for one in fell_silent]
-        waited_s = (now_ns - self._began_ns) / NANOSECONDS
+        waited_s = (now_ns - self._judges_since_ns) / NANOSECONDS
         if absent and waited_s >= SILENT_AFTER_S:
-            gaps.append(absent_nodes(absent, waited_s, self._meeting.where))
+            gaps.append(absent_nodes(absent, waited_s, self._circle.where))
         else:
             absent = ()
         return with_unheard(own, joined, absent, fell_silent, gaps)
@@ -230,72 +249,105 @@ class AmongNodes:
                 yield silent_node(one, now_ns, known, others)
 
     def join_end(self, own: Case) -> Case:
-        """Return how the job ended on all nodes, where a rank failed here; the first node's only.
+        """Return how the job ended on all nodes, where a rank failed here and this one judges.
+
+        Where it judges alone, nodes that nothing acknowledged for long enough are gone.
 
         Args:
             own: How it ended here.
         """
         try:
             since_ns = first_failure_ns(own)
-            if self._place.number != FIRST or not since_ns:
+            if self.follows or not since_ns:
                 return own
+            if not self._circle.role.judges:
+                return join_end(own, [], self._unanswered(own), self._place.number)
             said = self._wait_for_last_words(since_ns)
-            return join_end(own, self._exchange.heard, said)
+            told, gone = told_and_gone(self._judged_with(), said)
+            return join_end(own, told, gone, self._place.number)
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
             return own
 
+    def _unanswered(self, own: Case) -> list[Heard]:
+        known = self._judged_with()
+        return [known[one.number] for one in self._silent_nodes(own) if one.reach == "unanswered"]
+
     def _wait_for_last_words(self, since_ns: int) -> set[int]:
         """Wait a little for the others: what failed there is told within a second."""
         deadline = time.monotonic() + LAST_WORDS_S
-        self._exchange.hurry()
+        self._circle.hurry()
         while True:
-            heard = self._exchange.heard
+            self._circle.look_round()
+            heard = self._judged_with()
             said = have_said(heard, since_ns)
-            over = time.monotonic() >= deadline or self._exchange.in_trouble
+            over = time.monotonic() >= deadline or self._circle.in_trouble
             if over or said == heard.keys():
                 return said
             time.sleep(POLL_S)
 
     def elsewhere(self, now_ns: int) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
-        heard = [one for one in self._exchange.heard.values() if not silent_s(one, now_ns)]
+        heard = [one for one in self._circle.heard.values() if not silent_s(one, now_ns)]
         return last_progress(heard)
 
     def notice_silence(self, own: Case) -> None:
-        """Say once on the first node of each other one that it fell silent, or is heard again.
+        """Say once where this node judges of each other one that it fell silent, or is heard again.
 
-        On the others of the first one, and that it no longer judges for them. What nodes cannot
-        both be right about is said by the first one.
+        Elsewhere of the one that judged, and who does in its place. What nodes cannot both be right
+        about is said by who judges; and that the nodes do not hear each other, by each.
 
         Args:
             own: Case of the ranks of this node.
         """
-        if self._place.number == FIRST:
-            for sentence in contradictions(own, self._mark, self._exchange.heard.values()):
+        role = self._circle.role
+        self._say_where()
+        if role.judges:
+            others, number = self._circle.heard.values(), self._place.number
+            for sentence in contradictions(own, self._mark, others, number):
                 log.once(sentence, sentence)
+        if role.waits:
+            return  # who judges is known in a moment
         heard, silent = self._judged_with(), {one.number: one for one in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():
             before, gap = self._said_silent.pop(node)
-            if not heard[node].state.ended:
+            if node in heard and not heard[node].state.ended:
                 log.once(f"node {node} {before} again", f"{gap.what} is heard again")
         for node, one in silent.items():
             stamp, gap = heard[node].state.stamp, silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = stamp, gap
-                alone = "" if self._place.number == FIRST else ALONE
-                log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}{alone}")
+                log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}{self._instead(node)}")
+
+    def _instead(self, silent: int) -> str:
+        """Say who judges while a node is silent that did."""
+        role, own = self._circle.role, self._place.number
+        if role.judge is not None:
+            return THERE.format(role.judge)
+        if not role.judges:
+            return ALONE
+        return HERE if silent < own else ""
+
+    def _say_where(self) -> None:
+        """Say once that the nodes go on in a folder, and once where they do not meet at all."""
+        if self.moved_to:
+            log.once("moved", f"{self._store} is lost to some nodes: they go on in {self.moved_to}")
+        trouble = self._circle.trouble
+        if trouble:
+            log.once(
+                "nodes",
+                f"the nodes do not hear each other, each gives a verdict of its own: {trouble}",
+            )
 
     def close(self) -> None:
         """Tell what was asked for last, and end what talks with the store."""
-        self._exchange.close()
-        self._meeting.close()
+        self._circle.close()
 
 
 def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes | None:
     """Join the other nodes of the job; None where they have no place to meet."""
-    meeting = meeting_of(place, settings)
-    return AmongNodes(place, meeting, now_ns) if meeting is not None else None
+    meetings = meetings_of(place, settings)
+    return AmongNodes(place, meetings, now_ns) if meetings else None
 
 
 def _newest_sample_ns(heard: Heard) -> int:

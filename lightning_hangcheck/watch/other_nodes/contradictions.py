@@ -5,22 +5,24 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.nodes.heard import ranks_of
 from lightning_hangcheck.reading.wording import name_ranks
 from lightning_hangcheck.watch.other_nodes.round_number import STOOD_S
-from lightning_hangcheck.watch.other_nodes.silent_nodes import ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.nodes.digest import RoundMark
-    from lightning_hangcheck.nodes.exchange import Heard
+    from lightning_hangcheck.nodes.heard import Heard
 
 MOST_COMPARED = 4_096
 """Ranks; comparing more would cost more than it is worth each second."""
 
 
-def contradictions(own: Case, mark: RoundMark, heard: Iterable[Heard]) -> Iterator[str]:
+def contradictions(
+    own: Case, mark: RoundMark, heard: Iterable[Heard], number: int
+) -> Iterator[str]:
     """Compare what nodes tell with what is seen here, and with each other.
 
     Args:
@@ -28,6 +30,7 @@ def contradictions(own: Case, mark: RoundMark, heard: Iterable[Heard]) -> Iterat
         mark: Of their round.
         heard: Of the others; what is of another round, or without a launcher's word for its ranks,
             is left out.
+        number: Of this node.
 
     Yields:
         A sentence for each node that contradicts: how, and what to mend.
@@ -35,22 +38,23 @@ def contradictions(own: Case, mark: RoundMark, heard: Iterable[Heard]) -> Iterat
     if own.run.local_world_size is None:
         return
     size = own.run.world_size
-    holders = {view.rank: 0 for view in own.ranks[:MOST_COMPARED]}
+    holders = {view.rank: number for view in own.ranks[:MOST_COMPARED]}
     for one in heard:
         node, told = one.state.node, one.state.world_size
         if one.state.round != own.run.round or one.state.local_world_size is None:
             continue
         if size and told and told != size:
             yield (
-                f"node {node} says that the job has {told} ranks, node 0 that it has {size}: start "
-                "all nodes with the same --nnodes and --nproc-per-node (or WORLD_SIZE)"
+                f"node {node} says that the job has {told} ranks, node {number} that it has "
+                f"{size}: start all nodes with the same --nnodes and --nproc-per-node (or "
+                "WORLD_SIZE)"
             )
         if _looks_elsewhere(one.state.mark, mark):
             yield (
                 f"the ranks of node {node} look for their store at port {one.state.mark.store_port}"
-                f" of MASTER_ADDR, those of node 0 at port {mark.store_port}: torchrun handed out "
-                "an address of an earlier round; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where "
-                "each node's torchrun is started"
+                f" of MASTER_ADDR, those of node {number} at port {mark.store_port}: torchrun "
+                "handed out an address of an earlier round; export "
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where each node's torchrun is started"
             )
         ranks = islice(ranks_of(one), MOST_COMPARED - len(holders))
         doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]

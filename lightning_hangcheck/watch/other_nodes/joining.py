@@ -12,8 +12,8 @@ from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
 from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.nodes.digest import TAKEN_NS
-from lightning_hangcheck.nodes.exchange import folds_heard
 from lightning_hangcheck.nodes.folding import alike_of, brief, first_view, within
+from lightning_hangcheck.nodes.heard import folds_heard
 from lightning_hangcheck.text.moments import NANOSECONDS, read_utc, utc
 
 if TYPE_CHECKING:
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import SilentNode
     from lightning_hangcheck.model.evidence import Gap
-    from lightning_hangcheck.nodes.exchange import Heard
+    from lightning_hangcheck.nodes.heard import Heard
 
 
-def join_heard(own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = ()) -> Case:
+def join_heard(
+    own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = (), number: int = 0
+) -> Case:
     """Return the case of this node with the ranks of others.
 
     Args:
         own: Case of the ranks of this node.
         heard: What those told that are not silent; what is of another round is left out.
         silent: What those told last that are.
+        number: Of this node.
     """
     started = own.run.local_world_size is not None
     theirs = [one for one in heard if started and _belongs(one, own)]
@@ -38,7 +41,7 @@ def join_heard(own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = ()) 
     cases = [_case_of(one, own) for one in theirs if one.views or not one.state.folded]
     cases += _of_folds(theirs, own)
     cases += [_unheard(_case_of(one, own), one, own) for one in gone]
-    return merge_cases([NodeCase("node 0", own), *cases], own.run.run_id) if cases else own
+    return merge_cases([NodeCase(f"node {number}", own), *cases], own.run.run_id) if cases else own
 
 
 def with_unheard(

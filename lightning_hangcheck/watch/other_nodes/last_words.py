@@ -11,10 +11,10 @@ from lightning_hangcheck.watch.other_nodes.joining import join_heard
 from lightning_hangcheck.watch.other_nodes.silent_nodes import silent_node
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.nodes.exchange import Heard
+    from lightning_hangcheck.nodes.heard import Heard
 
 
 def first_failure_ns(own: Case) -> int:
@@ -40,22 +40,35 @@ def _tells_an_end(heard: Heard) -> bool:
     return told or bool(within(ends, heard.state.folded))
 
 
-def join_end(own: Case, heard: Mapping[int, Heard], said: Collection[int]) -> Case:
-    """Return how the job ended on all nodes that told it.
+def told_and_gone(
+    heard: Mapping[int, Heard], said: Collection[int]
+) -> tuple[list[Heard], list[Heard]]:
+    """Return who told of the end, and who was lost.
 
     A node that has told nothing since a rank failed here is gone, if others have; else it is the
     place where they meet that went first, and nothing is known of any.
 
     Args:
-        own: How it ended here.
-        heard: What others told.
+        heard: What nodes told last.
         said: Those of them that were heard since.
     """
     told = [one for node, one in heard.items() if node in said]
     gone = [one for node, one in heard.items() if node not in said]
-    if not told and len(gone) > 1:
+    return ([], []) if not told and len(gone) > 1 else (told, gone)
+
+
+def join_end(own: Case, told: Sequence[Heard], gone: Sequence[Heard], number: int) -> Case:
+    """Return how the job ended on all nodes that told it.
+
+    Args:
+        own: How it ended here.
+        told: What those told that were heard since a rank failed here.
+        gone: What others told last: they were lost.
+        number: Of this node.
+    """
+    if not told and not gone:
         return own
-    joined = join_heard(own, told, gone)
+    joined = join_heard(own, told, gone, number)
     silent = tuple(silent_node(one, own.taken_ns, (), ()) for one in gone)
     run = replace(own.run, world_size=joined.run.world_size, silent_nodes=silent)
     return replace(joined, run=run, ended=True, limits=own.limits)

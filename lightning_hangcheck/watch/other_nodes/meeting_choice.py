@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
-from lightning_hangcheck.nodes.exchange import FIRST
+from lightning_hangcheck.nodes.judging.tree import FIRST
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.sealed_place import SealedPlace
 from lightning_hangcheck.nodes.store_place import CourierPlace
@@ -53,10 +53,17 @@ NO_ADDRESS = Nowhere(
 )
 
 
-def meeting_of(place: NodePlace, settings: Settings) -> ClosablePlace | None:
-    """Return where the nodes of a job meet; None where there is no such place, or one node."""
+def meetings_of(place: NodePlace, settings: Settings) -> tuple[ClosablePlace, ...]:
+    """Return where the nodes of a job meet; nothing where there is no such place, or one node.
+
+    Behind a store comes the folder in which they go on when it is lost, where one is known.
+    """
     choice = _choose(place, settings)
-    return choice.meeting if isinstance(choice, Choice) else None
+    if not isinstance(choice, Choice):
+        return ()
+    if isinstance(choice.meeting, FolderPlace) or settings.run_dir is None:
+        return (choice.meeting,)
+    return choice.meeting, _below_run_folder(settings.run_dir, place)
 
 
 def nowhere(place: NodePlace, settings: Settings) -> Nowhere | None:
@@ -76,6 +83,17 @@ def why_there(place: NodePlace, settings: Settings) -> str:
     return f"{choice.meeting.where}: {choice.why}; {which}"
 
 
+def why_moved(place: NodePlace, settings: Settings, folder: str) -> str:
+    """Say for run.json where the nodes go on beside the store in which they met.
+
+    Args:
+        place: Of this node.
+        settings: In force.
+        folder: In words.
+    """
+    return f"{folder}, since a node lost the store; first {why_there(place, settings)}"
+
+
 def _choose(place: NodePlace, settings: Settings) -> Choice | Nowhere | None:
     """What was named for it, else a store that is there, else one to be served, else a folder."""
     if place.nnodes == 1:
@@ -87,9 +105,8 @@ def _choose(place: NodePlace, settings: Settings) -> Choice | Nowhere | None:
     offered = _offered(place, settings.nodes_port) if settings.nodes_port is not None else UNNAMED
     if isinstance(offered, Choice) or settings.run_dir is None:
         return offered
-    folder = Path(settings.run_dir) / NODES_FOLDER
     why = "no store that outlives the ranks, no --nodes-dir; the nodes were given one --run-dir"
-    return Choice(_folder(folder, place), why)
+    return Choice(_below_run_folder(settings.run_dir, place), why)
 
 
 def _offered(place: NodePlace, port: int) -> Choice | Nowhere:
@@ -102,6 +119,10 @@ def _offered(place: NodePlace, port: int) -> Choice | Nowhere:
     store = CourierPlace(place.first, port, offered=True, serves=place.number == FIRST)
     why = "no store that outlives the ranks, no --nodes-dir; --nodes-port has one served"
     return Choice(SealedPlace(store, secret, _job(place)), why)
+
+
+def _below_run_folder(run_dir: str, place: NodePlace) -> FolderPlace:
+    return _folder(Path(run_dir) / NODES_FOLDER, place)
 
 
 def _folder(named: str | Path, place: NodePlace) -> FolderPlace:

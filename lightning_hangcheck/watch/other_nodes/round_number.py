@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.nodes.digest import RoundMark
+from lightning_hangcheck.nodes.heard import ranks_of
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.other_nodes.silent_nodes import ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lightning_hangcheck.nodes.exchange import Heard
+    from lightning_hangcheck.nodes.heard import Heard
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 
 TOGETHER_S = 3.0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.model.case import SilentNode
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.nodes.exchange import SILENT_AFTER_S, Heard
+from lightning_hangcheck.nodes.heard import Heard, ranks_of
+from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
 from lightning_hangcheck.reading.node_silence import which_node, why_silent
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from lightning_hangcheck.model.case import RankView, Reach
     from lightning_hangcheck.model.evidence import AddressReach
@@ -32,12 +32,6 @@ def silent_s(heard: Heard, now_ns: int, after_s: float = SILENT_AFTER_S) -> floa
     """Seconds since a node was heard; 0 where they are few, or its job has ended."""
     seconds = (now_ns - heard.heard_ns) / NANOSECONDS
     return seconds if seconds >= after_s and not heard.state.ended else 0.0
-
-
-def ranks_of(heard: Heard) -> Iterator[int]:
-    """Yield the ranks of a node, those that are told as one among them."""
-    yield from (view.rank for view in heard.views)
-    yield from members(heard.state.folded)
 
 
 def addresses_to_ask(

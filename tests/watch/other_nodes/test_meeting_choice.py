@@ -11,7 +11,7 @@ from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.sealed_place import SealedPlace
 from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
-from lightning_hangcheck.watch.other_nodes.meeting_choice import meeting_of, nowhere, why_there
+from lightning_hangcheck.watch.other_nodes.meeting_choice import meetings_of, nowhere, why_there
 
 SLURM = NodePlace(number=1, nnodes=4, job="slurm-7-0", first="node0")
 TORCHRUN = NodePlace(number=1, nnodes=2, host="node0", port=29500, first="node0")
@@ -28,23 +28,25 @@ def test_the_first_node_serves_the_store_that_was_asked_for() -> None:
     said = why_there(SLURM, OFFERED)
     assert said.startswith("the first sidecar's store at node0:29511: no store that outlives the")
     assert said.endswith("--nodes-port has one served; this is node 1 of 4")
-    assert isinstance(meeting_of(SLURM, OFFERED), SealedPlace)
+    assert isinstance(meetings_of(SLURM, OFFERED)[0], SealedPlace)
 
 
 def test_a_launchers_own_store_goes_before_one_that_must_be_served() -> None:
-    assert isinstance(meeting_of(TORCHRUN, OFFERED), CourierPlace)
+    assert isinstance(meetings_of(TORCHRUN, OFFERED)[0], CourierPlace)
     assert "torchrun's store at node0:29500" in why_there(TORCHRUN, OFFERED)
 
 
 def test_a_folder_that_was_named_for_it_goes_before_all() -> None:
     settings = Settings(nodes_port=29511, **FOLDERS)
-    assert isinstance(meeting_of(SLURM, settings), FolderPlace)
+    assert [type(one) for one in meetings_of(SLURM, settings)] == [FolderPlace]
     assert "/shared/meet" in why_there(SLURM, settings)
 
 
 def test_a_port_goes_before_the_run_folder() -> None:
     settings = Settings(nodes_port=29511, run_dir="/shared/run")
-    assert isinstance(meeting_of(SLURM, settings), SealedPlace)
+    store, folder = meetings_of(SLURM, settings)
+    assert isinstance(store, SealedPlace)
+    assert "/shared/run/nodes/" in folder.where, "there they go on if it is lost"
 
 
 @pytest.mark.parametrize("secret", ["", "short"])
@@ -56,7 +58,7 @@ def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.Mon
     assert f"export {SHARED_BY_NODES}=" in without.way_out
     assert "nowhere: " in why_there(SLURM, OFFERED)
     in_folder = Settings(nodes_port=29511, run_dir=str(Path("/shared/run")))
-    assert isinstance(meeting_of(SLURM, in_folder), FolderPlace)
+    assert isinstance(meetings_of(SLURM, in_folder)[0], FolderPlace)
 
 
 def test_nothing_is_served_where_nobody_knows_the_first_node() -> None:
@@ -69,13 +71,13 @@ def test_nothing_is_served_unless_asked() -> None:
     without = nowhere(SLURM, Settings())
     assert without is not None
     assert "--nodes-port" in without.way_out
-    assert meeting_of(SLURM, Settings()) is None
+    assert meetings_of(SLURM, Settings()) == ()
 
 
 def test_one_node_meets_nobody() -> None:
     alone = NodePlace(number=0, nnodes=1, first="node0")
-    assert (meeting_of(alone, OFFERED), nowhere(alone, OFFERED), why_there(alone, OFFERED)) == (
-        None,
+    assert (meetings_of(alone, OFFERED), nowhere(alone, OFFERED), why_there(alone, OFFERED)) == (
+        (),
         None,
         "",
     )

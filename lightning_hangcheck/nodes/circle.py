@@ -1,0 +1,207 @@
+"""The nodes of a job around this one: who judges, what is heard of whom, wherever they meet.
+
+They meet in one place; where that is a store, and a folder is known that all of them see, they
+go on there as well once the store is lost to any of them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.gather.rank_set import members
+from lightning_hangcheck.nodes.encoding import MOST_LOST, JudgesWord
+from lightning_hangcheck.nodes.exchange import Exchange, HeardWord, Telling
+from lightning_hangcheck.nodes.heard import as_lost, newest, who_judged
+from lightning_hangcheck.nodes.judging.moving import Moving
+from lightning_hangcheck.nodes.judging.succession import (
+    LONGEST_LINE,
+    SILENT_AFTER_S,
+    Role,
+    Succession,
+)
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.run import NodeClock, NodePlace
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.nodes.digest import NodeDigest
+    from lightning_hangcheck.nodes.heard import Heard
+    from lightning_hangcheck.nodes.meeting_place import ClosablePlace
+
+
+class Circle:
+    """One node among the others.
+
+    Args:
+        place: Which node this is, of how many.
+        meetings: Where they meet, and the folder in which they go on, if there is one.
+    """
+
+    def __init__(self, place: NodePlace, meetings: Sequence[ClosablePlace]) -> None:
+        self._own = place.number
+        self._meetings = meetings
+        self._ways = [Exchange(place, one, listens=bool(n)) for n, one in enumerate(meetings)]
+        self._succession = Succession(place.number, _seconds(time.monotonic_ns()))
+        self._moving = Moving()
+        self._known: dict[int, Heard] = {}
+        self._hurried = False
+
+    @property
+    def role(self) -> Role:
+        """What this node does by now."""
+        now_ns = time.monotonic_ns()
+        for judge, (word, heard_ns) in self._words.items():
+            self._succession.hear(judge, word.line, _seconds(heard_ns))
+        role = self._succession.role(_seconds(now_ns), reaches=not self.in_trouble)
+        told = self._words.get(role.judge) if role.judge is not None else None
+        if told is not None:
+            known = who_judged(*told)
+            self._known = {node: one for node, one in known.items() if node != self._own}
+        return role
+
+    @property
+    def heard(self) -> dict[int, Heard]:
+        """The nodes below this one of which something was heard; all nodes where it judges."""
+        return newest(way.heard for way in self._ways)
+
+    @property
+    def known(self) -> dict[int, Heard]:
+        """Whom this node followed last, and the nodes that this one no longer heard."""
+        return dict(self._known)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the node told last that this one follows."""
+        word = self._followed()
+        return word.verdict if word is not None else None
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Addresses of which that one wants to know what connections to them show."""
+        word = self._followed()
+        return word.asks if word is not None else ()
+
+    @property
+    def clocks(self) -> dict[int, NodeClock]:
+        """Clocks of the nodes that were heard; the first node's only."""
+        return {node: one for way in self._ways for node, one in way.clocks.items()}
+
+    @property
+    def where(self) -> str:
+        """The place where they meet, in words."""
+        return self._active[-1].where
+
+    @property
+    def moved(self) -> bool:
+        """Whether others were heard in the folder, as the store is lost to some."""
+        folder = self._ways[-1]
+        return self._moving.moved and bool(folder.heard or folder.words)
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether no place can be used."""
+        return not any(way.usable for way in self._active)
+
+    @property
+    def trouble(self) -> str:
+        """Why the nodes do not hear each other, where that lasts; empty where they do."""
+        now_ns = time.monotonic_ns()
+        told = [way.trouble(now_ns) for way in self._active]
+        return told[0] if all(told) else ""
+
+    def tell(
+        self,
+        digest: NodeDigest,
+        verdict: Verdict | None,
+        asks: tuple[str, ...] = (),
+        silent: Sequence[Heard] = (),
+    ) -> None:
+        """Have this told next.
+
+        Args:
+            digest: Of this node alone.
+            verdict: The newest; told, as is what follows, where this node judges.
+            asks: Addresses of nodes that are no longer heard.
+            silent: These nodes.
+        """
+        self.look_round()
+        role, word = self.role, None
+        if role.judges or role.claims:
+            word = self._word(digest, verdict if role.judges else None, asks, silent)
+        for way in self._active:
+            way.tell(Telling(digest, word))
+
+    def look_round(self) -> None:
+        """Use the folder as well, once that is due."""
+        if len(self._ways) == 1 or self._moving.moved:
+            return
+        store, folder = self._ways
+        if self._moving.look(
+            _seconds(time.monotonic_ns()),
+            trouble=store.in_trouble,
+            answered=store.answered,
+            others=folder.somebody_came,
+            ends=self._hurried,
+        ):
+            folder.begin(store.telling)
+
+    def hurry(self) -> None:
+        """Hear and tell more often from now on: the end is near."""
+        self._hurried = True
+        for way in self._ways:
+            way.hurry()
+
+    def close(self) -> None:
+        """Tell what was asked for last, and end what talks with the places."""
+        for way in self._ways:
+            way.close()
+        for meeting in self._meetings:
+            meeting.close()
+
+    @property
+    def _active(self) -> list[Exchange]:
+        return self._ways if self._moving.moved else self._ways[:1]
+
+    @property
+    def _words(self) -> dict[int, HeardWord]:
+        found: dict[int, HeardWord] = {}
+        for way in self._ways:
+            for judge, told in way.words.items():
+                if judge not in found or found[judge].heard_ns < told.heard_ns:
+                    found[judge] = told
+        return found
+
+    def _followed(self) -> JudgesWord | None:
+        judge = self.role.judge
+        return self._words[judge].word if judge is not None else None
+
+    def _word(
+        self,
+        digest: NodeDigest,
+        verdict: Verdict | None,
+        asks: tuple[str, ...],
+        silent: Sequence[Heard],
+    ) -> JudgesWord:
+        (state,) = digest.nodes
+        now_ns = time.monotonic_ns()
+        limit_ns = now_ns - int(SILENT_AFTER_S * NANOSECONDS)
+        there = sorted(node for node, one in self.heard.items() if one.heard_ns > limit_ns)
+        return JudgesWord(
+            stamp=now_ns,
+            verdict=verdict,
+            asks=asks,
+            state=replace(state, ranks=(), folded=(), gaps=(), code=()),
+            ranks=format_ranks([*(one.view.rank for one in state.ranks), *members(state.folded)]),
+            line=tuple(there[:LONGEST_LINE]),
+            lost=tuple(as_lost(one, now_ns) for one in silent[:MOST_LOST]),
+        )
+
+
+def _seconds(moment_ns: int) -> float:
+    return moment_ns / NANOSECONDS

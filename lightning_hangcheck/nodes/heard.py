@@ -1,0 +1,115 @@
+"""What was heard of other nodes: as it is used here, and as it is told on. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.gather.rank_set import members, rank_set
+from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.nodes.digest import NodeDigest, NodeState, folds_of
+from lightning_hangcheck.nodes.encoding import MOST_OF_A_NODE
+from lightning_hangcheck.nodes.folding import FoldedRanks, together
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.rank_ranges import parse_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from lightning_hangcheck.gather.rank_set import RankSet
+    from lightning_hangcheck.nodes.encoding import JudgesWord
+
+NOTHING = NodeDigest(nodes=())
+
+
+class Heard(Struct, frozen=True):
+    """A node of which something was heard.
+
+    Attributes:
+        views: Of its ranks, times as `digest` tells them.
+        heard_ns: When that was new, by our monotonic clock.
+        source: The digest that it came in.
+        folds: Of that digest, the views of their ranks as in ``views``.
+    """
+
+    state: NodeState
+    views: tuple[RankView, ...]
+    heard_ns: int
+    source: NodeDigest
+    folds: tuple[FoldedRanks, ...] = ()
+
+
+def ranks_of(heard: Heard) -> Iterator[int]:
+    """Yield the ranks of a node, those that are told as one among them."""
+    yield from (view.rank for view in heard.views)
+    yield from members(heard.state.folded)
+
+
+def folds_heard(heard: Iterable[Heard]) -> tuple[FoldedRanks, ...]:
+    """Return what is told of the ranks of some nodes that stand alike, the same on all of them."""
+    sources: dict[int, tuple[tuple[FoldedRanks, ...], list[RankSet]]] = {}
+    for one in heard:
+        sources.setdefault(id(one.source), (one.folds, []))[1].append(one.state.folded)
+    return together(one for folds, ranks in sources.values() for one in folds_of(folds, ranks))
+
+
+def passed_on(heard: Iterable[Heard], now_ns: int) -> Iterator[NodeDigest]:
+    """What was heard, as it is told further up: as old as it is by now."""
+    sources: dict[int, tuple[NodeDigest, list[NodeState]]] = {}
+    for one in heard:
+        _, states = sources.setdefault(id(one.source), (one.source, []))
+        states.append(replace(one.state, age_s=_age_s(one, now_ns)))
+    for source, states in sources.values():
+        yield replace(source, nodes=tuple(states))
+
+
+def newest(ways: Iterable[Mapping[int, Heard]]) -> dict[int, Heard]:
+    """Return of each node what was heard last, on whichever way."""
+    found: dict[int, Heard] = {}
+    for heard in ways:
+        for node, one in heard.items():
+            known = found.get(node)
+            if known is None or known.heard_ns < one.heard_ns:
+                found[node] = one
+    return found
+
+
+def as_lost(heard: Heard, now_ns: int) -> NodeState:
+    """Who a silent node was, for those who never heard it: no evidence, which may be old."""
+    return replace(
+        heard.state,
+        ranks=(),
+        folded=rank_set(ranks_of(heard)),
+        gaps=(),
+        code=(),
+        reach=(),
+        age_s=_age_s(heard, now_ns),
+    )
+
+
+def who_judged(word: JudgesWord, word_ns: int) -> dict[int, Heard]:
+    """Return who told a word, and the nodes that this one no longer heard."""
+    lost = [_bare(one, members(one.folded), word_ns) for one in word.lost]
+    if word.state is not None:
+        lost.append(_bare(word.state, _few_ranks(word.ranks), word_ns))
+    return {one.state.node: one for one in lost}
+
+
+def _bare(state: NodeState, ranks: Iterable[int], told_ns: int) -> Heard:
+    heard_ns = told_ns - int(state.age_s * NANOSECONDS)
+    views = tuple(RankView(rank=rank) for rank in ranks)
+    return Heard(replace(state, ranks=(), folded=(), age_s=0.0), views, heard_ns, NOTHING)
+
+
+def _few_ranks(text: str) -> tuple[int, ...]:
+    """Read the ranks of a node; none where they are not to be read, or more than a node has."""
+    try:
+        return parse_ranks(text, MOST_OF_A_NODE)
+    except ValueError:
+        return ()
+
+
+def _age_s(heard: Heard, now_ns: int) -> float:
+    return max(0.0, (now_ns - heard.heard_ns) / NANOSECONDS)
