@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,11 +13,16 @@ from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.gather.remote_ends import with_remote_ends
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
+from lightning_hangcheck.text.rank_ranges import parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
+    from lightning_hangcheck.model.case import SilentNode
+
+LAST_WORD_NS = 5 * NANOSECONDS
+"""What a lost host saved about when it was heard last is from before it was lost."""
 
 
 class NodeCase(Struct, frozen=True):
@@ -47,7 +52,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
     cases = [node.case for node in ordered]
     told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
     return build_case(
-        run=_run_facts(cases, run_id),
+        run=replace(_run_facts(cases, run_id), silent_nodes=_silent_nodes(cases, views)),
         ranks=with_remote_ends(views),
         gaps=(*dict.fromkeys(told), *gaps, *_differences(ordered)),
         code=tuple(dict.fromkeys(note for case in cases for note in case.code)),
@@ -91,18 +96,70 @@ def _on_clock_of(newest: Case, case: Case) -> Case:
     return rebased(case, newest.taken_ns + apart_ns - case.taken_ns)
 
 
+class _Told(NamedTuple):
+    """What one node's case says of a rank.
+
+    Attributes:
+        lost_ns: Moment from which on nothing was acknowledged there; 0 where nobody says so.
+        taken_ns: When it was said.
+    """
+
+    source: str
+    view: RankView
+    lost_ns: int
+    taken_ns: int
+
+
 def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
-    """Join ranks, the newest case first; a rank that was not there gives way to one that was."""
-    joined: dict[int, tuple[str, RankView]] = {}
+    """Join ranks, the newest case first.
+
+    A rank that was not there, or that its node's silence hid, gives way to one that was seen; but
+    not to one that was seen before its host was lost.
+    """
+    joined: dict[int, _Told] = {}
     gaps = []
     for node in nodes:
-        for view in node.case.ranks:
-            source, known = joined.get(view.rank, ("", None))
-            if known is None or (known.pid is None and view.pid is not None):
-                joined[view.rank] = node.source, view
-            elif view.pid is not None and (known.host, known.pid) != (view.host, view.pid):
-                gaps.append(_contradiction(source, known, node.source, view))
-    return _ended_in_order([view for _, view in joined.values()]), gaps
+        for told in _told(node):
+            view, before = told.view, joined.get(told.view.rank)
+            if before is None or _shows_more(told, before):
+                joined[view.rank] = told
+            elif view.pid is not None and not view.unheard_for_s and before.view.pid is not None:
+                known = before.view
+                if (known.host, known.pid) != (view.host, view.pid):
+                    gaps.append(_contradiction(before.source, known, told.source, view))
+    return _ended_in_order([told.view for told in joined.values()]), gaps
+
+
+def _told(node: NodeCase) -> Iterator[_Told]:
+    case, lost = node.case, dict[int, int]()
+    for silent in case.run.silent_nodes:
+        if silent.reach == "unanswered":
+            since_ns = case.taken_ns - int(silent.silent_s * NANOSECONDS)
+            lost.update(dict.fromkeys(parse_ranks(silent.ranks), since_ns))
+    for view in case.ranks:
+        yield _Told(node.source, view, lost.get(view.rank, 0), case.taken_ns)
+
+
+def _shows_more(told: _Told, before: _Told) -> bool:
+    view, known = told.view, before.view
+    if bool(view.unheard_for_s) != bool(known.unheard_for_s):
+        return not view.unheard_for_s and told.taken_ns > before.lost_ns + LAST_WORD_NS
+    return known.pid is None and view.pid is not None
+
+
+def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[SilentNode, ...]:
+    """Nodes that those of the others did not hear, and of which nothing else is known either.
+
+    Of one that several name: as the one says it that knows most of why, then the newest.
+    """
+    unheard = {view.rank for view in views if view.unheard_for_s}
+    known: dict[int, SilentNode] = {}
+    for node in (one for case in cases for one in case.run.silent_nodes):
+        before = known.get(node.number)
+        better = before is None or (before.reach == "unknown" and node.reach != "unknown")
+        if better and unheard.intersection(parse_ranks(node.ranks)):
+            known[node.number] = node
+    return tuple(known[number] for number in sorted(known))
 
 
 def _ended_in_order(views: list[RankView]) -> list[RankView]:
@@ -132,19 +189,24 @@ def _contradiction(source: str, known: RankView, other: str, view: RankView) -> 
 
 
 def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
-    """Facts of the whole run; how many ranks run on these nodes is known if each node says so."""
-    local: dict[frozenset[str], int | None] = {
-        frozenset(view.host for view in case.ranks if view.host): case.run.local_world_size
-        for case in cases
+    """Facts of the whole run; how many ranks run on these nodes is known if each node says so.
+
+    Ranks that several nodes tell of, as those of one that none of them hears, count once.
+    """
+    local = {
+        frozenset(view.host for view in case.ranks if view.host): case for case in reversed(cases)
     }
-    sizes = [size for size in local.values() if size is not None]
+    known = [case.run.local_world_size for case in local.values()]
+    sizes = [size for size in known if size is not None]
+    told = [view.rank for case in local.values() for view in case.ranks]
+    again = len(told) - len(set(told))
     return RunFacts(
         run_id=run_id,
         command=cases[0].run.command,
         started_at=min(case.run.started_at for case in cases),
         world_size=max(case.run.world_size for case in cases),
         nnodes=max([len(local), *(case.run.nnodes for case in cases)]),
-        local_world_size=sum(sizes) if len(sizes) == len(local) else None,
+        local_world_size=sum(sizes) - again if len(sizes) == len(local) else None,
     )
 
 

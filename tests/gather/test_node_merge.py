@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from cases import IN_BARRIER, IN_LOAD, SECOND, job, rank
 from msgspec.structs import replace
 
@@ -12,11 +13,12 @@ from lightning_hangcheck.diagnosis.job_processes import job_processes
 from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
 from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.model.case import SilentNode
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.case import Case, RankView, Reach
 
 
 def node(name: str, *views: RankView, at: str = "2026-11-20T10:24:16.500Z", **run: int) -> NodeCase:
@@ -46,6 +48,42 @@ def test_a_rank_that_no_node_has_is_missing_where_every_node_says_how_many_it_ha
         node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER)), node("node1", rank(2, IN_BARRIER))
     )
     assert [(view.rank, view.pid) for view in case.ranks][3] == (3, None)
+
+
+def alone(name: str, number: int, reach: Reach = "unanswered") -> NodeCase:
+    """What a node with one rank of three tells, which does not hear node 0 any more."""
+    case = node(name, rank(number, IN_BARRIER, silent=400.0), world_size=3, nnodes=3).case
+    lost = replace(rank(0), pid=None, unheard_for_s=400.0, silent_for_s=400.0)
+    silent = SilentNode(number=0, ranks="0", silent_s=400.0, reach=reach, unanswered_s=399.0)
+    run = replace(case.run, local_world_size=2, silent_nodes=(silent,))
+    return NodeCase(name, replace(case, run=run, ranks=(lost, *case.ranks)))
+
+
+def test_nodes_that_judged_alone_name_the_one_that_none_of_them_hears() -> None:
+    case = merged(alone("node1", 1), alone("node2", 2, reach="unknown"))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0,), "network_wait")
+    assert verdict.victims == (1, 2)
+    assert "node 0 (rank 0) has not been heard for" in verdict.summary
+    assert case.run.local_world_size == 3, "the rank that both tell of counts once"
+
+
+@pytest.mark.parametrize(
+    ("at", "reach", "seen"),
+    [
+        ("2026-11-20T10:10:00.500Z", "unanswered", False),
+        ("2026-11-20T10:24:10.500Z", "unanswered", True),
+        ("2026-11-20T10:10:00.500Z", "unknown", True),
+    ],
+    ids=["before its host was lost", "it lived on, cut off", "only its sidecar may have ended"],
+)
+def test_what_a_silent_node_saved_itself_counts_unless_its_host_was_lost_since(
+    at: str, reach: Reach, seen: bool
+) -> None:
+    own = node("node0", rank(0, IN_BARRIER), at=at, world_size=3, nnodes=3)
+    case = merged(alone("node1", 1, reach), alone("node2", 2, reach), own)
+    assert (case.ranks[0].unheard_for_s == 0.0) == seen
+    assert bool(case.run.silent_nodes) != seen
 
 
 def test_ranks_of_a_node_that_was_left_out_are_a_gap() -> None:
