@@ -98,6 +98,9 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Told = TypeVar("Told", NodeDigest, JudgesWord)
+DECODERS = {kind: msgspec.msgpack.Decoder(kind) for kind in (NodeDigest, JudgesWord)}
+"""Made while one thread runs: msgspec 0.22 reads a type's annotations when it first decodes it, and
+two threads that did so at the same moment crashed the interpreter."""
 
 
 def pack(told: NodeDigest | JudgesWord) -> bytes:

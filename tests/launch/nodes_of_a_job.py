@@ -66,10 +66,12 @@ def is_rank(words: list[str]) -> bool:
 class Node:
     """`hangcheck run` on one node, in a folder of its own; FOLDER/said is what it printed."""
 
-    def __init__(self, network: Network, number: int, folder: Path, words: list[str]) -> None:
+    def __init__(
+        self, network: Network, number: int, folder: Path, words: list[str], shared: Path | None
+    ) -> None:
         folder.mkdir()
         self.folder = folder
-        self.run_folder = folder / "run" / (f"node-{number}" if number else "")
+        self.run_folder = (shared or folder / "run") / (f"node-{number}" if number else "")
         with (folder / "said").open("wb") as said:
             self.process = subprocess.Popen(
                 ["ip", "netns", "exec", network.nodes[number], *words],
@@ -112,16 +114,34 @@ class Node:
         self.process.wait(10)
         return [one for one in below if one not in ours]
 
-    def kill_all(self) -> None:
-        """Kill everything on this node at once, as a power cut would."""
+    def lose_power(self) -> None:
+        """Kill everything on this node at once; its network is to be cut before."""
         launcher = psutil.Process(self.process.pid)
-        for one in (launcher, *launcher.children(recursive=True)):
+        everything = [launcher, *launcher.children(recursive=True)]
+        for one in everything:
             one.kill()
+        psutil.wait_procs(everything, 10)
         self.process.wait(10)
 
 
-def start(network: Network, folder: Path, training: list[str], *options: str) -> tuple[Node, ...]:
-    """Start the job on all nodes, one rank on each."""
+def start(
+    network: Network,
+    folder: Path,
+    training: list[str],
+    *options: str,
+    shared: Path | None = None,
+) -> tuple[Node, ...]:
+    """Start the job on all nodes, one rank on each.
+
+    Args:
+        network: They are on.
+        folder: Below it, each has one of its own.
+        training: Arguments of the program.
+        options: Of `hangcheck run`.
+        shared: Run folder for all of them; without it each has one of its own.
+    """
+    if shared is not None:
+        options = (*options, "--run-dir", str(shared))
     nodes = []
     for number, _ in enumerate(network.nodes):
         command = [
@@ -131,7 +151,7 @@ def start(network: Network, folder: Path, training: list[str], *options: str) ->
             *(str(PROGRAMS / TRAINING), *training),
         ]
         words = run_words(command, *options)
-        nodes.append(Node(network, number, folder / f"node{number}", words))
+        nodes.append(Node(network, number, folder / f"node{number}", words, shared))
     return tuple(nodes)
 
 

@@ -3,60 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import pytest
-from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, namespaces, start
-from processes import PROGRAMS, end, until
+from launch.cable import Cable, cable
+from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, start
+from processes import until
 from watch.launched import verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     import psutil
 
+__all__ = ["cable"]
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-
-
-class Cable:
-    """The network between the nodes, in a process of its own."""
-
-    def __init__(self, nodes: list[str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "cable.py"), *nodes],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._expect("connected")
-
-    def order(self, words: str) -> None:
-        """Change the network; done when this returns."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{words}\n")
-        self.process.stdin.flush()
-        self._expect("done")
-
-    def _expect(self, word: str) -> None:
-        answers: IO[str] | None = self.process.stdout
-        assert answers is not None
-        assert answers.readline().strip() == word
-
-
-@pytest.fixture
-def cable() -> Iterator[tuple[Network, Cable]]:
-    """Four network namespaces and the cable between them."""
-    if not Path("/dev/net/tun").exists():
-        pytest.skip("this kernel has no TUN devices")
-    with namespaces(4) as nodes:
-        cable = Cable(nodes)
-        try:
-            yield Network(nodes, ["cable"] * len(nodes), "10.231.78.1"), cable
-        finally:
-            end(cable.process)
 
 
 def made(node: Node) -> int:
@@ -64,6 +25,7 @@ def made(node: Node) -> int:
     return max((int(one) for one in re.findall(r"made (\d+) steps", node.said)), default=0)
 
 
+@pytest.mark.parametrize("cable", [4], indirect=True)
 def test_a_node_that_is_cut_off_and_a_rank_that_is_killed_are_named_by_the_first_node(
     cable: tuple[Network, Cable], tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ SAID_AFTER_S = SILENT_AFTER_S + 5.0
 ALONE = "; until it is heard again, each node judges its own ranks: hangcheck merge joins that"
 HERE = "; until it is heard again, this node judges for all that are heard"
 THERE = "; until it is heard again, node {} judges for all that are heard"
+ANSWERING = ("answers", "goes_on")
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
@@ -263,11 +264,16 @@ class AmongNodes:
             if not self._circle.role.judges:
                 return join_end(own, [], self._unanswered(own), self._place.number)
             said = self._wait_for_last_words(since_ns)
-            told, gone = told_and_gone(self._judged_with(), said)
+            told, gone = told_and_gone(self._without_watch(own, said), said)
             return join_end(own, told, gone, self._place.number)
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
             return own
+
+    def _without_watch(self, own: Case, said: set[int]) -> dict[int, Heard]:
+        """Leave out nodes of which only the sidecar had died: what became of them is open."""
+        alive = {one.number for one in self._silent_nodes(own) if one.reach in ANSWERING} - said
+        return {node: one for node, one in self._judged_with().items() if node not in alive}
 
     def _unanswered(self, own: Case) -> list[Heard]:
         known = self._judged_with()

@@ -59,7 +59,9 @@ class Alarm:
         if standing is not None:
             known = SEVERITY[standing.verdict]
             same = severity == known and _same(verdict, standing)
-            if severity < known or (same and not closer):
+            if same and _shows_more(verdict, standing):
+                self._standing = verdict
+            elif severity < known or (same and not closer):
                 return None
             if severity == known and not self.proven and _names_fewer(verdict, standing):
                 return None
@@ -101,6 +103,11 @@ def _same(verdict: Verdict, standing: Verdict) -> bool:
         standing.culprits,
         standing.cause,
     )
+
+
+def _shows_more(verdict: Verdict, standing: Verdict) -> bool:
+    """Whether it is on ranks of nodes that were not heard before: it is the whole job's verdict."""
+    return len(verdict.ranks) > len(standing.ranks)
 
 
 def _names_fewer(verdict: Verdict, standing: Verdict) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
+from lightning_hangcheck.model.verdict import EvidenceItem, RankState, Verdict
 from lightning_hangcheck.watch.telling.alarm import Alarm
 
 NOW = "2026-01-01T00:00:10.000Z"
@@ -45,6 +45,16 @@ def test_a_suspicion_of_those_that_the_others_now_wait_for_is_another_one() -> N
     alarm = Alarm()
     alarm.take(verdict("suspect", 0, 1, 2))
     assert alarm.take(verdict("suspect", 2, victims=(0, 1))) == "line"
+
+
+def test_a_verdict_that_now_is_on_more_nodes_is_saved_once_without_a_word() -> None:
+    """One that was given alone, then joined by whoever judges for all."""
+    alarm, alone = Alarm(), verdict("hang", 0)
+    ranks = (RankState(rank=1), RankState(rank=2))
+    joined = replace(alone, ranks=ranks, victims=(1, 2))
+    told = [alarm.take(one) for one in (alone, joined, joined, alone)]
+    assert told == ["report", "silent", None, None]
+    assert alarm.standing == joined
 
 
 def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:
