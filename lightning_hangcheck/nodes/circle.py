@@ -50,6 +50,7 @@ class Circle:
         self._succession = Succession(place.number, _seconds(time.monotonic_ns()))
         self._moving = Moving()
         self._known: dict[int, Heard] = {}
+        self._known_by: HeardWord | None = None
         self._hurried = False
 
     @property
@@ -60,8 +61,8 @@ class Circle:
             self._succession.hear(judge, word.line, _seconds(heard_ns))
         role = self._succession.role(_seconds(now_ns), reaches=not self.in_trouble)
         told = self._words.get(role.judge) if role.judge is not None else None
-        if told is not None:
-            known = who_judged(*told)
+        if told is not None and told is not self._known_by:
+            known, self._known_by = who_judged(*told), told
             self._known = {node: one for node, one in known.items() if node != self._own}
         return role
 

@@ -156,3 +156,22 @@ def test_whoever_follows_knows_who_judged_and_whom_that_one_no_longer_heard(meet
         0: [0],
         2: [2],
     }
+
+
+def test_those_below_a_node_that_never_came_are_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a job of 40 nodes, node 33 tells node 1, which is not there."""
+    monkeypatch.setattr(exchange, "RELIEVED_AFTER_S", 0.5)
+    folder = FolderPlace(tmp_path / "nodes")
+    first, low = (Circle(NodePlace(number=n, nnodes=40), [folder]) for n in (0, 33))
+    stamps = iter(range(9_000))
+
+    def told() -> bool:
+        for number, node in ((0, first), (33, low)):
+            node.tell(digest_of(job(rank(number, IN_BARRIER)), number, next(stamps)), None)
+        time.sleep(EVERY_S)
+        return set(first.heard) == {33}
+
+    with closing(first), closing(low):
+        until(told, "the first node to hear it", seconds=60.0)
