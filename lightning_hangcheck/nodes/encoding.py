@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -98,7 +98,9 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Told = TypeVar("Told", NodeDigest, JudgesWord)
-DECODERS = {kind: msgspec.msgpack.Decoder(kind) for kind in (NodeDigest, JudgesWord)}
+DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (NodeDigest, JudgesWord)
+}
 """Made while one thread runs: msgspec 0.22 reads a type's annotations when it first decodes it, and
 two threads that did so at the same moment crashed the interpreter."""
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from launch.cable import Cable, cable
 from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, start
@@ -34,7 +35,11 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
         network, tmp_path, ["100000"], "--stall-timeout", "20", shared=shared
     )
     try:
-        until(lambda: "made 10 steps" in first.said, "the first steps", seconds=LONGEST_S)
+        until(
+            lambda: hears_all(first) and "made 10 steps" in first.said,
+            "the first steps, and the nodes to hear each other",
+            seconds=LONGEST_S,
+        )
         between.order("cut 0")
         first.lose_power()
         for node in (second, third):
@@ -75,6 +80,14 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
         assert second.verdict() == ("hang", (0,))
     finally:
         end_all(*nodes)
+
+
+def hears_all(first: Node) -> bool:
+    """Whether words came to the first node from all others, and to them from it."""
+    try:
+        return len(record_of(first.run_folder).clocks) == NODES - 1
+    except (OSError, msgspec.MsgspecError):
+        return False
 
 
 def lines(node: Node) -> int:

@@ -55,7 +55,7 @@ def test_nodes_that_meet_in_a_folder_and_get_on_are_no_news(
     assert job.stat().st_mode & 0o077 == 0
 
 
-def test_the_first_node_names_a_rank_of_the_other_which_goes_on_alone_where_it_falls_silent(
+def test_the_first_node_names_a_rank_of_the_other_which_judges_where_it_falls_silent(
     network: Network, tmp_path: Path
 ) -> None:
     """In torchrun's own store; what both have saved can be joined afterwards."""
@@ -79,7 +79,8 @@ def test_the_first_node_names_a_rank_of_the_other_which_goes_on_alone_where_it_f
             "the other node to say that the first one is silent",
             seconds=LONGEST_S,
         )
-        assert "each node judges its own ranks: hangcheck merge joins that" in second.said
+        assert "this node judges for all that are heard" in second.said
+        assert second.verdict() == ("hang", (1,))
         assert all(map(is_alive, left))
         merged = merge(*(node.run_folder for node in nodes), into=tmp_path / "merged")
         assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (1,), (0,))
