@@ -41,7 +41,12 @@ class Circle:
     Args:
         place: Which node this is, of how many.
         meetings: Where they meet, and the folder in which they go on, if there is one.
+
+    Attributes:
+        role: What this node does, as of when it told last.
     """
+
+    role: Role
 
     def __init__(self, place: NodePlace, meetings: Sequence[ClosablePlace]) -> None:
         self._own = place.number
@@ -52,19 +57,19 @@ class Circle:
         self._known: dict[int, Heard] = {}
         self._known_by: HeardWord | None = None
         self._hurried = False
+        self._take_role()
 
-    @property
-    def role(self) -> Role:
-        """What this node does by now."""
+    def _take_role(self) -> None:
+        """Only now and then: whoever judges must not find in between that another one does."""
         now_ns = time.monotonic_ns()
         for judge, (word, heard_ns) in self._words.items():
             self._succession.hear(judge, word.line, _seconds(heard_ns))
         role = self._succession.role(_seconds(now_ns), reaches=not self.in_trouble)
+        self.role = role
         told = self._words.get(role.judge) if role.judge is not None else None
         if told is not None and told is not self._known_by:
             known, self._known_by = who_judged(*told), told
             self._known = {node: one for node, one in known.items() if node != self._own}
-        return role
 
     @property
     def heard(self) -> dict[int, Heard]:
@@ -139,7 +144,8 @@ class Circle:
             way.tell(Telling(digest, word))
 
     def look_round(self) -> None:
-        """Use the folder as well, once that is due."""
+        """Learn what this node does by now, and use the folder as well once that is due."""
+        self._take_role()
         if len(self._ways) == 1 or self._moving.moved:
             return
         store, folder = self._ways

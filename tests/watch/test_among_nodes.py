@@ -103,8 +103,11 @@ def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_
     silent = now(WAITS, SILENT_AFTER_S + 6.0)
     later = rebased(silent, 4 * SECOND)
     monkeypatch.setattr(time, "monotonic_ns", lambda: silent.taken_ns)
+    nodes[1].tell(silent, None)
     assert nodes[1].follows, "nobody judges until it is known who does"
     monkeypatch.setattr(time, "monotonic_ns", lambda: later.taken_ns)
+    assert nodes[1].follows, "what a node does changes only where it tells"
+    nodes[1].tell(later, None)
     assert not nodes[1].follows
     case = nodes[1].join(later)
     assert [view.rank for view in case.ranks if view.unheard_for_s] == [0, 1]

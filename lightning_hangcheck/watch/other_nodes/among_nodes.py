@@ -133,7 +133,6 @@ class AmongNodes:
             ended: The command has ended here.
         """
         self._told_ns = own.taken_ns
-        self._note_role(own.taken_ns)
         if any(view.process_exit is not None for view in own.ranks):
             self._circle.hurry()
         asks = self._look_for_silent(own)
@@ -151,6 +150,7 @@ class AmongNodes:
         known = self._judged_with().values()
         silent = [one for one in known if silent_s(one, own.taken_ns)]
         self._circle.tell(digest, relayed, asks, silent)
+        self._note_role(own.taken_ns)
 
     def _note_role(self, now_ns: int) -> None:
         role = self._circle.role
