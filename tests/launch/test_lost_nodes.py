@@ -75,9 +75,10 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
             )
         assert [lines(node) for node in (second, third)] == told, "nothing is said twice"
 
-        third.rank().kill()
+        second.rank().kill()
         assert second.process.wait(LONGEST_S) != 0
         assert second.verdict() == ("hang", (0,))
+        assert "later the job ended: rank 1" in second.said
     finally:
         end_all(*nodes)
 
