@@ -21,6 +21,7 @@ from lightning_hangcheck.diagnosis.views_of_ranks import (
 )
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
+from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook, WaitTarget
 from lightning_hangcheck.reading.activity.rank_activity import (
     ProcessActivity,
@@ -60,6 +61,10 @@ MOST_LISTED = 4_096
 """Unknown ranks that are listed: more say nothing new."""
 COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
 """What torch (TCPStore.cpp, 2.13) counts while the store's keeper waits for WORLD_SIZE clients."""
+
+
+ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
+"""What torch counts while a thread waits for a key of a store (TCPStore.cpp, 2.13)."""
 
 
 class WorkerReading(Struct, frozen=True, kw_only=True):
@@ -128,6 +133,20 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
     def at_store(self) -> bool:
         """Whether it waits for a key of that store, which another rank could bring."""
         return self.activity == "idle" and any(map(self.keeps_store, self.targets))
+
+    @property
+    def asks_store(self) -> bool:
+        """Whether it asks a store for a key, whosever that is.
+
+        Torch counts threads that do, and it stands in a call of torch's own: the stack ends in the
+        line that made it, and not in a library of connections.
+        """
+        counted = self.view.flight.waits if self.view.flight is not None else {}
+        frames = self.rank_activity.stuck_frames or self.frames
+        if self.child is not None or not frames or not any(one in counted for one in ASKS_STORE):
+            return False
+        owner = owner_of(frames[-1].file)
+        return owner.kind == "user" or owner.package == "torch"
 
     @property
     def rank(self) -> int:

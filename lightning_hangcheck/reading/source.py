@@ -99,34 +99,32 @@ def left_out(
 ) -> tuple[Frame, str] | None:
     """Return the call that a rank left out, for a test under which another one made it.
 
-    From the first function on in which both are at different lines, the other one stands in a block
-    to which a test leads, and this one in none but those that are around both.
+    Behind the point at which their ways part the other one stands, in the user's own code, in a
+    block to which a test leads, and this one in none but those that are around both.
 
     Returns:
         The line of that call, and the innermost test, empty where nobody noted how it reads; None
         where no test tells which of the two left something out.
     """
     pairs = list(zip_longest(frames, others))
-    depth = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
-    if depth is None or depth >= min(len(frames), len(others)):
+    depth = next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    if depth >= min(len(frames), len(others)):
         return None
     notes = {(note.file, note.line): note for note in code if is_users(note.file)}
-    here, there = (
-        [_blocks(notes.get((one.file, one.line))) for one in way[depth:]]
-        for way in (frames, others)
-    )
-    if not {(one.file, one.line) for one in pairs[depth] if one is not None} <= notes.keys():
+    here, there = ([one for one in way[depth:] if is_users(one.file)] for way in (frames, others))
+    if not there or any((one.file, one.line) not in notes for one in (*here[:1], there[0])):
         return None
-    around = here[0].keys() & there[0].keys()
-    if any(blocks.keys() - around for blocks in here):
+    blocks = {one: _blocks(notes.get((one.file, one.line))) for one in (*here, *there)}
+    together = here[:1] and _function(here[0]) == _function(there[0])
+    around = blocks[here[0]].keys() & blocks[there[0]].keys() if together else set()
+    if any(blocks[one].keys() - around for one in here):
         return None
-    led = (
-        (frame, blocks)
-        for frame, blocks in zip(others[depth:], there, strict=True)
-        if blocks.keys() - around
-    )
-    found = next(led, None)
-    return (found[0], list(found[1].values())[-1]) if found is not None else None
+    led = next((one for one in there if blocks[one].keys() - around), None)
+    return (led, list(blocks[led].values())[-1]) if led is not None else None
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    return frame.file, frame.function
 
 
 def _blocks(note: CodeNote | None) -> dict[Span, str]:

@@ -24,7 +24,7 @@ WORDS = {
     "pid": "PID",
     "place": "FILE:LINE",
     "function": "FUNCTION",
-    "test": "ITS TEST",
+    "test": ", under ITS TEST",
     "unused": "SO MANY GiB",
 }
 """What a verdict fills in: here a word that a reader replaces."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis.divergence.divergence import LEFT_OUT
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED, ways_of
 from lightning_hangcheck.diagnosis.rules.blame import blame, of_omission
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
@@ -84,6 +85,9 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
         ways = ways_of(one for one in every if one.rank in divergence.diverged)
         others = ways_of(one for one in every if one.rank not in divergence.diverged)
         finding = of_omission(finding, job.case.code, ways, others)
+        first = next(one for one in every if one.rank == divergence.diverged[0])
+        if finding.aspect == "made" and _was_earlier(divergence, first):
+            finding = _at_parting(divergence, first, finding)
     return replace(
         finding,
         silence_s=min(one.reading.silence_s for one in divergence.pending_collectives),
@@ -235,7 +239,7 @@ def _does(
     place = within(reading.place)
     operation = divergence.operations[pending.rank]
     instead = waits = verb(ranks, "waits", "wait")
-    if divergence.seq is not None and (divergence.group, divergence.seq) != pending.numbered:
+    if _was_earlier(divergence, pending):
         known = pending.way != reading.frames
         instead = join("did", str(operation), within(users_place(pending.way)) if known else "")
         instead = f"{instead}, now {waits}"
@@ -243,6 +247,24 @@ def _does(
         now = f"{now} of {_group_name(job, str(pending.group))}"
     what = f"{now} ({parked})" if parked else now
     return join(f"{instead} in {what}", f"called {place}" if place else "")
+
+
+def _at_parting(divergence: Divergence, first: PendingCollective, finding: Finding) -> Finding:
+    """Turn a finding to the line where the ways parted: the culprit went on from there.
+
+    Where it made no such operation, as its record proves, that is the line of those who made it.
+    """
+    if divergence.operations[first.rank] != LEFT_OUT:
+        return replace(finding, place=users_place(first.way) or finding.place)
+    others = (one for one in divergence.pending_collectives if one.rank not in divergence.diverged)
+    made = next((place for one in others if (place := users_place(one.way)) is not None), None)
+    return replace(finding, aspect="left_out", test="", place=made or finding.place)
+
+
+def _was_earlier(divergence: Divergence, pending: PendingCollective) -> bool:
+    """Whether a rank parted in another operation than the one in which it waits by now."""
+    at = (divergence.group, divergence.seq)
+    return divergence.seq is not None and at != pending.numbered
 
 
 def _evidence(job: JobReading, divergence: Divergence) -> list[EvidenceItem]:

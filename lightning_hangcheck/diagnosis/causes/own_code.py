@@ -195,7 +195,7 @@ def _feeds_queue(frame: Frame) -> bool:
 def _waits(reading: RankReading) -> tuple[str | None, str]:
     """Return what the rank waits for: an aspect of the cause, and words."""
     if reading.at_store:
-        return None, ", waiting for a key of the store that nobody sets"
+        return "store", ", waiting for a key of the store that nobody sets"
     forked = _forked_child(reading)
     if forked is not None:
         place = users_place(latest_frames(forked))

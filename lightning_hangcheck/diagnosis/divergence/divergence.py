@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 Key = Hashable
 FEWEST = 2
+LEFT_OUT = Operation("no such operation")
+"""What a rank did instead that walked past an operation, by its record."""
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
@@ -242,10 +244,7 @@ def _by_skipped(waiting: Sequence[PendingCollective], skipped: SkippedOperation)
     chosen = [one for one in waiting if one.numbered == at or one.rank in skipped.passed_by]
     return Divergence(
         pending_collectives=tuple(chosen),
-        operations={
-            one.rank: one.operation if one.numbered == at else Operation("no such operation")
-            for one in chosen
-        },
+        operations={one.rank: one.operation if one.numbered == at else LEFT_OUT for one in chosen},
         diverged=skipped.passed_by,
         basis="sequence",
         group=skipped.group,

@@ -85,7 +85,8 @@ def of_omission(
     left = found[0] if found else None
     if left is None or None in found:
         return replace(finding, aspect="made")
-    return replace(finding, aspect="left_out", place=left[0], test=left[1] or "a test")
+    test = f", under {left[1] or 'a test'}"
+    return replace(finding, aspect="left_out", place=left[0], test=test)
 
 
 class _Measure(Struct, frozen=True, kw_only=True):

@@ -128,7 +128,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         span_s: Shortest span of these, seconds.
         aspect: Of the cause, where some remedies help only against one.
         place: Line of the user's own code that the finding is about.
-        test: Under which that line stands, where a rank left it out for that.
+        test: Words for the test under which that line stands, where a rank left it out; empty
+            where none is known.
         phase: Where in its life the first culprit is.
     """
 

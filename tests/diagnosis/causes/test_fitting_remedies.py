@@ -28,6 +28,7 @@ from cases import (
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState
+from lightning_hangcheck.model.flight import FlightRecord
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -152,3 +153,26 @@ def test_a_full_pipe_is_to_be_read_by_whoever_has_its_other_end() -> None:
     verdict = judge(job(WAITS, waiter))
     assert "writing to a full pipe that pid 600 (python) should read" in verdict.summary
     assert "let it read on" in first_advice(verdict)
+
+
+@pytest.mark.parametrize(
+    ("frames", "counted", "said"),
+    [
+        (IN_LOAD, {"TCPStore__get": 1}, "for a key of the store at 127.0.0.1:23705, which nobody"),
+        (IN_LOAD, {}, "for 127.0.0.1:23705, which does not answer"),
+        (
+            (*IN_LOAD, Frame("SocketIO.readinto", f"{STDLIB}/socket.py", 705)),
+            {"TCPStore__get": 1},
+            "for 127.0.0.1:23705, which does not answer",
+        ),
+    ],
+)
+def test_a_store_of_ones_own_answers_once_somebody_sets_the_key(
+    frames: tuple[Frame, ...], counted: dict[str, int], said: str
+) -> None:
+    waiter = rank(1, frames, **waiting_for("socket", "poll", "127.0.0.1:23705"))
+    flight = FlightRecord(taken_ns=1, waits=counted)
+    verdict = judge(job(WAITS, msgspec.structs.replace(waiter, flight=flight)))
+    assert verdict.cause == "network_wait"
+    assert said in verdict.summary
+    assert ("look for the line that should set the key" in first_advice(verdict)) == ("key" in said)

@@ -208,3 +208,26 @@ def test_the_advice_is_about_the_call_that_stands_under_a_test(
     verdict = judge(case)
     assert (verdict.culprits, verdict.cause) == ((1,), "rank_diverged")
     assert advice in verdict.remedies[0].text
+
+
+@pytest.mark.parametrize(
+    ("tests", "advice"),
+    [
+        (("if better",), "train.py:44: rank 1 left out what Model.on_train_epoch_end calls there"),
+        ((), "move what"),
+    ],
+)
+def test_a_rank_that_passed_a_hook_by_left_out_what_stands_there_under_a_test(
+    tests: tuple[str, ...], advice: str
+) -> None:
+    """The framework has called the hook on every rank: where this one is by now, tells nothing."""
+    note = noted(44, branches=((43, 44),) * len(tests), branch_tests=tests)
+    case = job(
+        flying(rank(0, IN_HOOK), "barrier"),
+        flying(rank(1, PARKED), "broadcast 1"),
+        flying(rank(2, IN_HOOK), "barrier"),
+        code=(note,),
+    )
+    verdict = judge(case)
+    assert verdict.culprits == (1,)
+    assert advice in verdict.remedies[0].text

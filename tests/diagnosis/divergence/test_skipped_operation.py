@@ -85,6 +85,7 @@ def test_who_walked_past_what_earlier_steps_had_is_the_culprit(steps: int) -> No
     assert (verdict.verdict, verdict.cause) == ("hang", "rank_diverged")
     assert (verdict.culprits, verdict.victims) == ((1,), (0,))
     assert "last agreed #2 of group 1: did no such operation, now waits in" in verdict.summary
+    assert "rank 1 left out what " in verdict.remedies[0].text
     (row,) = [one for one in verdict.collectives if one.group == "1"]
     assert (row.seq, row.ops) == (3, {"barrier": "0", "no such operation": "1"})
 

@@ -31,10 +31,10 @@ def network_wait(situation: Situation) -> Finding | None:
     if not waiting:
         return None
     first, target = waiting[0]
-    does = "does not accept the connection" if target.call == "connect" else "does not answer"
+    for_key = first.asks_store and target.call != "connect"
     sentence = join(
         name_ranks([first.rank]),
-        f"has waited {duration(first.silence_s)} for {_end(target)}, which {does},",
+        f"has waited {duration(first.silence_s)} for {_what(target, for_key=for_key)},",
         within(first.place),
     )
     culprits = list({reading.rank: reading for reading, _ in waiting}.values())
@@ -45,9 +45,17 @@ def network_wait(situation: Situation) -> Finding | None:
         confidence=0.85 if situation.waited_for else 0.5,
         sentence=sentence,
         waited_for=situation.waited_for,
-        aspect="remote",
+        aspect="store" if for_key else "remote",
         evidence=[_evidence(*pair) for pair in waiting[:4]],
     )
+
+
+def _what(target: WaitTarget, *, for_key: bool) -> str:
+    """Say what does not come: a store answers only once somebody has set the key."""
+    if for_key:
+        return f"a key of the store at {_end(target)}, which nobody has set"
+    does = "does not accept the connection" if target.call == "connect" else "does not answer"
+    return f"{_end(target)}, which {does}"
 
 
 def _end(target: WaitTarget) -> str:
