@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.job import RankReading, WorkerReading
+    from lightning_hangcheck.model.evidence import WaitTarget
 
 MOST_SHOWN = 4
 
@@ -51,8 +52,27 @@ def dataloader_worker(situation: Situation) -> Finding | None:
         waited_for=situation.waited_for,
     )
     place = worker.place if worker is not None and worker.place is not None else first.place
-    aspect = "forked" if worker is not None and _has_copied_lock(worker) else None
+    aspect = _aspect(worker) if worker is not None else None
     return replace(finding, place=place, aspect=aspect, evidence=_evidence(waiting))
+
+
+def _aspect(worker: WorkerReading) -> str | None:
+    if _has_copied_lock(worker):
+        return "forked"
+    return "child" if _from_process(worker) is not None else None
+
+
+def _from_process(worker: WorkerReading) -> WaitTarget | None:
+    """What an idle worker waits for that another process brings: its end, or words by a pipe."""
+    if worker.activity != "idle" or worker.wants_work:
+        return None
+    others = (
+        one
+        for one in worker.targets
+        if one.kind == "process"
+        or (one.kind == "pipe" and any(held.pid != worker.look.pid for held in one.holders))
+    )
+    return next(others, None)
 
 
 def _stuck_worker(reading: RankReading) -> WorkerReading | None:
@@ -78,7 +98,9 @@ def _what_the_worker_does(worker: WorkerReading | None) -> str:
     if _has_copied_lock(worker):
         return f"{name} waits {within(worker.place)} for a lock that nobody in it can release"
     verb = "burns CPU" if worker.activity == "busy" else "stands"
-    return f"{name} {verb} {within(worker.place)}"
+    awaited = _from_process(worker)
+    what = f", {in_words(awaited)}" if awaited is not None else ""
+    return f"{name} {verb} {within(worker.place)}{what}"
 
 
 def _has_copied_lock(worker: WorkerReading) -> bool:

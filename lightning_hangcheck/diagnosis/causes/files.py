@@ -193,12 +193,18 @@ def _blame_for_file(
     )
 
 
+EMPTY, FULL = "which is empty", "which is full"
+STATE_OF_FIFO = {"read": EMPTY, "readv": EMPTY, "write": FULL, "writev": FULL}
+"""Who stands in these has found somebody at the other end: else they would return at once."""
+
+
 def _file_in_words(file: WaitTarget) -> str:
     if file.call == PAGE_FAULT:
         return "reading a page of a file that is mapped into its memory"
     name = file.name or "a file"
     if file.kind == "fifo":
-        return f"in {file.call} of the FIFO {name}, whose other end nobody serves,"
+        end = STATE_OF_FIFO.get(file.call, "whose other end nobody serves")
+        return f"in {file.call} of the FIFO {name}, {end},"
     return f"in {file.call} of {name}"
 
 

@@ -16,6 +16,7 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situatio
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
 from lightning_hangcheck.reading.place import is_exiting, users_place
 from lightning_hangcheck.reading.waits.free_threads import free_threads
 from lightning_hangcheck.reading.waits.kernel_targets import in_words, pids_here
@@ -204,7 +205,8 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
     for target in reading.targets:
         if target.kind == "process":
             child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
-            return "child", f", waiting for the end of its child {child}"
+            stopped = ", which is stopped by a signal" if _stopped(reading, target) else ""
+            return "child", f", waiting for the end of its child {child}{stopped}"
         if target.kind == "terminal" or (target.kind == "pipe" and target.call == "read"):
             return _nothing_written(reading, target)
         if target.kind == "pipe" and target.call in WRITES and target.holders:
@@ -218,6 +220,12 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
         words = ", waiting for threads of its own of which none is left to go on"
         return "own_pool" if _in_own_pool(reading) else None, words
     return None, ""
+
+
+def _stopped(reading: RankReading, target: WaitTarget) -> bool:
+    pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
+    looks = (one for one in reading.view.processes if one.role != "rank" and one.pid in pids)
+    return any(read_process_activity(one).activity == "stopped" for one in looks)
 
 
 def _nothing_written(reading: RankReading, target: WaitTarget) -> tuple[str | None, str]:

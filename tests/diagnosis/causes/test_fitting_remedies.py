@@ -80,6 +80,32 @@ def test_nobody_is_told_to_wake_a_worker_that_is_not_stopped(child: object) -> N
     assert not any("kill -CONT" in one.text for one in verdict.remedies)
 
 
+def test_that_the_child_is_stopped_is_said() -> None:
+    child = look((MAIN,), pid=600, role="child", state="T")
+    waiter = rank(1, IN_LOAD, children=(child,), **waiting_for("process", "wait4", "600", 600))
+    verdict = judge(job(WAITS, waiter))
+    assert "end of its child pid 600 (python), which is stopped by a signal" in verdict.summary
+    assert first_advice(verdict) == "let it go on: kill -CONT 600"
+
+
+def test_a_worker_that_waits_for_a_process_of_its_own_says_for_which() -> None:
+    reads = worker(0, IN_GETITEM, **waiting_for("pipe", "read", "pipe:[9]", 600))
+    verdict = judge(job(WAITS, rank(1, IN_LOADER, children=(reads,))))
+    assert "in read of pipe:[9], at its other end pid 600 (python)" in verdict.summary
+    assert "communicate(timeout=60)" in first_advice(verdict)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("openat", "whose other end nobody serves,"), ("write", "full,"), ("read", "empty,")],
+)
+def test_who_writes_to_a_fifo_has_found_somebody_at_its_other_end(call: str, said: str) -> None:
+    waiter = rank(1, IN_LOAD, **waiting_for("fifo", call, "/home/ada/pipe"))
+    summary = judge(job(WAITS, waiter)).summary
+    assert f"in {call} of the FIFO /home/ada/pipe, " in summary
+    assert said in summary
+
+
 def waits_at_exit(thread: ThreadStack) -> RankView:
     return with_threads(rank(1, SHUTDOWN), thread, takes_lock=False)
 
