@@ -32,7 +32,7 @@ ASPECTS = {
     "rendezvous": {"peers", "store", "nodes", "address"},
     "spinning": {"cpu", "gpu"},
     "rank_stalled": {
-        *(None, "child", "forked", "worker", "full_pipe", "input", "store"),
+        *(None, "child", "forked", "worker", "full_pipe", "input", "store", "peer"),
         *("exit_thread", "exit_queue", "own_pool"),
     },
     "thread_deadlock": {None, "awaited"},

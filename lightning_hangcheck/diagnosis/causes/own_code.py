@@ -34,7 +34,7 @@ from lightning_hangcheck.reading.wording import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
     from lightning_hangcheck.model.slugs import Cause
@@ -49,13 +49,15 @@ def rank_stalled(situation: Situation) -> Finding | None:
     if not idle:
         return None
     first = idle[0]
-    aspect, words = _exit_waits(first) or _waits(first)
+    aspect, words = _exit_waits(first) or _waits(situation.job, first)
+    circle = [one for one in situation.deadlocked(first) if one not in idle]
     deadlocked = aspect == "child" and situation.deadlocked(first) == (first,)
     sentence = join(
         _stood_still([reading.rank for reading in idle], idle, aspect) + words,
         "that waits for it at the other end of a pipe" if deadlocked else "",
+        _in_circle(circle),
     )
-    return blame(
+    finding = blame(
         idle,
         cause="rank_stalled",
         ended_by=who_ends(situation, idle),
@@ -69,6 +71,16 @@ def rank_stalled(situation: Situation) -> Finding | None:
             for target in reading.targets[:1]
         ],
     )
+    return replace(finding, culprits=(*finding.culprits, *(one.rank for one in circle)))
+
+
+def _in_circle(waiting: Sequence[RankReading]) -> str:
+    """Say where the others stand of a circle that nobody leaves: they are no less to blame."""
+    if not waiting:
+        return ""
+    ranks, first = [one.rank for one in waiting], waiting[0]
+    where = join(f"in {first.wait.name}" if first.wait is not None else "", within(first.place))
+    return f"while {name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} for it {where}"
 
 
 RANK_STALLED = Rule(cause="rank_stalled", needs=("stacks",), find=rank_stalled)
@@ -193,7 +205,7 @@ def _feeds_queue(frame: Frame) -> bool:
     return of_library and frame.function.rpartition(".")[2] == "_feed"
 
 
-def _waits(reading: RankReading) -> tuple[str | None, str]:
+def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     """Return what the rank waits for: an aspect of the cause, and words."""
     if reading.at_store:
         return "store", ", waiting for a key of the store that nobody sets"
@@ -212,6 +224,8 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
         if target.kind == "pipe" and target.call in WRITES and target.holders:
             readers = " and ".join(map(process_name, target.holders[:MOST_NAMED]))
             return "full_pipe", f", writing to a full pipe that {readers} should read"
+        if target.kind == "socket" and (asked := _ranks_at(job, reading, target)):
+            return "peer", f", waiting at {target.name} for the answer of {name_ranks(asked)}"
         if target.kind == "shared" and target.holders:
             sharing = ", ".join(map(process_name, target.holders[:MOST_NAMED]))
             return None, f", waiting for a semaphore or lock shared with {sharing}"
@@ -220,6 +234,12 @@ def _waits(reading: RankReading) -> tuple[str | None, str]:
         words = ", waiting for threads of its own of which none is left to go on"
         return "own_pool" if _in_own_pool(reading) else None, words
     return None, ""
+
+
+def _ranks_at(job: JobReading, reading: RankReading, target: WaitTarget) -> list[int]:
+    """Return the ranks at the other end of a connection."""
+    found = (job.rank_of(reading, holder) for holder in target.holders)
+    return [one.rank for one in found if one is not None and one is not reading]
 
 
 def _stopped(reading: RankReading, target: WaitTarget) -> bool:

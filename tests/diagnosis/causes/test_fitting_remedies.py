@@ -106,6 +106,18 @@ def test_who_writes_to_a_fifo_has_found_somebody_at_its_other_end(call: str, sai
     assert said in summary
 
 
+def test_ranks_that_wait_for_each_other_are_all_to_blame_whatever_they_wait_in() -> None:
+    """Rank 1 asks rank 0, which stands in a collective by then, and answers nobody."""
+    asks = rank(1, IN_LOAD, silent=6.0, **waiting_for("socket", "recvfrom", "127.0.0.1:80", 100))
+    verdict = judge(job(rank(0, IN_BARRIER, silent=6.0), asks))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1, 0), ())
+    assert (
+        "waiting at 127.0.0.1:80 for the answer of rank 0 while rank 0 waits for it in barrier"
+        in verdict.summary
+    )
+    assert "answers nobody" in first_advice(verdict)
+
+
 def waits_at_exit(thread: ThreadStack) -> RankView:
     return with_threads(rank(1, SHUTDOWN), thread, takes_lock=False)
 

@@ -147,7 +147,7 @@ def test_the_only_thread_of_a_process_waits_in_vain_for_its_own_memory() -> None
     """A worker was forked while a thread held a lock: nobody in it can release its copy."""
     forked = alone_in(worker(0, IN_GETITEM))
     assert ended_by(rank(1, IN_LOADER, children=[forked])) == "nobody"
-    left = alone_in(look(IN_LOAD, pid=700, role="child"))
+    left = alone_in(look(IN_LOAD, pid=700, role="worker"))
     joined = waiting_for("process", "wait4", "700", 700)
     waits = rank(1, IN_LOAD, children=[left], **joined)
     assert ended_by(waits) == "nobody"
