@@ -36,6 +36,7 @@ ASPECTS = {
         *("exit_thread", "exit_queue", "own_pool"),
     },
     "thread_deadlock": {None, "awaited"},
+    "logger_init": {"own", "wandb"},
     "dataloader_worker": {None, "forked", "child"},
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},

@@ -122,18 +122,30 @@ def logger_init(situation: Situation) -> Finding | None:
     ]
     if not creating:
         return None
-    return _blame_in_place(
+    target = next(iter(creating[0].targets), None)
+    finding = _blame_in_place(
         situation,
         creating,
         cause="logger_init",
         ended_by=who_ends(situation, creating),
         doing="been creating the experiment logger",
-        manner="without coming back",
+        manner=f"without coming back{f', {in_words(target)}' if target is not None else ''}",
         confidence=_confidence(situation, creating[0]),
     )
+    return replace(finding, aspect="own" if _is_own(creating[0]) else "wandb")
 
 
 LOGGER_INIT = Rule(cause="logger_init", needs=(), find=logger_init)
+
+
+def _is_own(reading: RankReading) -> bool:
+    """Whether it creates a logger that the user wrote: it stands there, and W&B is nowhere seen."""
+    frames = (*reading.frames, *reading.rank_activity.stuck_frames)
+    sections = reading.view.beat.sections if reading.view.beat is not None else ()
+    seen = [*(frame.file for frame in frames), *(one.name for one in sections)]
+    inner = reading.rank_activity.stuck_frames or reading.frames
+    here = bool(inner) and reading.place == inner[-1]
+    return here and reading.seen_by_calls and not any("wandb" in name.lower() for name in seen)
 
 
 def _creates_by_name(reading: RankReading) -> bool:

@@ -15,6 +15,7 @@ from cases import (
     IN_LOADER,
     LOCKED,
     MAIN,
+    SITE,
     STDLIB,
     gone,
     job,
@@ -27,6 +28,7 @@ from cases import (
 )
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState
 from lightning_hangcheck.model.flight import FlightRecord
 
@@ -214,3 +216,23 @@ def test_a_store_of_ones_own_answers_once_somebody_sets_the_key(
     assert verdict.cause == "network_wait"
     assert said in verdict.summary
     assert ("look for the line that should set the key" in first_advice(verdict)) == ("key" in said)
+
+
+@pytest.mark.parametrize(("section", "own"), [("Trainer.fit", True), ("WandbLogger", False)])
+def test_who_connects_a_logger_of_ones_own_is_not_sent_to_another_trackers_options(
+    section: str, own: bool
+) -> None:
+    property_of = Frame(
+        "rank_zero_experiment.<locals>.experiment",
+        f"{SITE}/lightning/fabric/loggers/logger.py",
+        118,
+    )
+    beat = Beat(pid=101, beats=9, sections=(OpenSection(name=section, since_ns=1),))
+    frames = (MAIN, property_of, user("TrackLogger.experiment", 25))
+    waits = waiting_for("socket", "recvfrom", "10.0.0.7:80")
+    verdict = judge(job(WAITS, rank(1, frames, beat=beat, **waits)))
+    assert verdict.cause == "logger_init"
+    assert "without coming back, in recvfrom of 10.0.0.7:80" in verdict.summary
+    texts = [one.text for one in verdict.remedies]
+    assert any("wandb" in text.lower() for text in texts) != own
+    assert ("train.py:25: give the connection" in texts[0]) == own
