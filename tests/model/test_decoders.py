@@ -10,10 +10,10 @@ import sys, threading
 
 sys.setswitchinterval(1e-6)
 from lightning_hangcheck.nodes.digest import NodeDigest, NodeState
-from lightning_hangcheck.nodes.encoding import FirstWord, pack, unpack, unpack_word
+from lightning_hangcheck.nodes.encoding import JudgesWord, pack, unpack, unpack_word
 
 state = NodeState(node=0, stamp=1)
-digest, word = NodeDigest(nodes=(state,)), FirstWord(stamp=1, state=state)
+digest, word = NodeDigest(nodes=(state,)), JudgesWord(stamp=1, state=state)
 told = {unpack: pack(digest), unpack_word: pack(word)}
 gate = threading.Barrier(4)
 
