@@ -33,12 +33,15 @@ class SeenProcess(Struct, frozen=True, kw_only=True):
 
     Attributes:
         python: Its executable is a Python interpreter.
+        trains: It may be all that the command does, or torch is loaded in it. What a script started
+            and goes on beside, such as an exporter of metrics, is no rank.
     """
 
     pid: int
     parent_pid: int
     started_ticks: int
     python: bool = False
+    trains: bool = True
     identity: Identity = Identity()
 
 
@@ -127,7 +130,7 @@ def find_ranks(
         rivals = tuple(p for p, other in told.items() if other.rank == beat.rank and p != pid)
         found[by_page.rank] = replace(by_page, rivals=rivals)
     if not any(rank.rank == 0 for rank in found.values()):
-        main = _plain_main(tree, bool(found))
+        main = _plain_main(tree, beats, bool(found))
         if main is not None:
             world_size = next((rank.world_size for rank in found.values()), None)
             found[0] = FoundRank(
@@ -257,7 +260,9 @@ def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
     )
 
 
-def _plain_main(tree: Mapping[int, SeenProcess], ranks_known: bool) -> SeenProcess | None:
+def _plain_main(
+    tree: Mapping[int, SeenProcess], beats: Mapping[int, Beat], ranks_known: bool
+) -> SeenProcess | None:
     """The process that becomes rank 0 without a launcher having said so."""
     plain = [
         process
@@ -265,7 +270,7 @@ def _plain_main(tree: Mapping[int, SeenProcess], ranks_known: bool) -> SeenProce
         if process.python and process.identity.launcher == "none"
     ]
     if not ranks_known:
-        return plain[0] if plain else None
+        return next((one for one in plain if one.trains or one.pid in beats), None)
     parents = {
         process.parent_pid
         for process in tree.values()

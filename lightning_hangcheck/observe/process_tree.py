@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from lightning_hangcheck.files.apart import is_apart
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import SeenProcess
 from lightning_hangcheck.observe.looking import MOST_CHILDREN, Role, Target
+from lightning_hangcheck.probes.proc.loaded import has_loaded
 from lightning_hangcheck.probes.proc.process_tree import (
     ProcessRef,
     command_line,
@@ -20,8 +25,9 @@ from lightning_hangcheck.probes.proc.process_tree import (
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
+TORCH = "libtorch"
 SETTLED_AFTER_S = 10.0
 """Age at which a process's environment is believed: between fork and exec it shows its parent's."""
 
@@ -45,7 +51,24 @@ class ProcessTree:
         root = process_ref(self._root_pid) if self._root_belongs else None
         present = ([root] if root is not None else []) + _without_our_own(refs)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
-        return tuple(process for process, _ in self._known.values())
+        children = Counter(ref.parent_pid for ref in present)
+        return tuple(self._told_apart(ref, children) for ref in present)
+
+    def _told_apart(self, ref: ProcessRef, children: Mapping[int, int]) -> SeenProcess:
+        """Say whether a process may be a rank that no launcher numbered; imports take a while.
+
+        A shell waits for what it starts: who has no process beside it is waited for.
+        """
+        process, seen_ns = self._known[ref]
+        unnumbered = process.python and process.identity.launcher == "none"
+        if not unnumbered or process.trains:
+            return process
+        if has_loaded(ref.pid, TORCH):
+            process = replace(process, trains=True)
+            self._known[ref] = process, seen_ns
+            return process
+        top = self._root_pid in (ref.pid, ref.parent_pid)
+        return replace(process, trains=top or children[ref.parent_pid] == 1)
 
     def targets(self, rank: int, pid: int, ranks: Collection[int]) -> list[Target]:
         """Return the processes to look at for a rank: itself, then its children.
@@ -87,16 +110,20 @@ class ProcessTree:
             parent_pid=ref.parent_pid,
             started_ticks=ref.started_ticks,
             python=_is_python(ref.pid),
+            trains=False,
             identity=identify({} if isinstance(environment, Gap) else environment),
         )
         return process, known[1] if known is not None else now_ns
 
 
 def _without_our_own(refs: tuple[ProcessRef, ...]) -> list[ProcessRef]:
-    """The sidecar may itself be below the root, with the py-spy processes that it starts."""
+    """The sidecar may itself be below the root, with the py-spy processes that it starts.
+
+    What works on storage for it is an orphan, which `hangcheck run` adopts as it does the job's.
+    """
     ours, others = {os.getpid()}, []
     for ref in refs:
-        if ref.pid in ours or ref.parent_pid in ours:
+        if ref.pid in ours or ref.parent_pid in ours or is_apart(ref.pid):
             ours.add(ref.pid)
         else:
             others.append(ref)

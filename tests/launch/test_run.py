@@ -266,3 +266,19 @@ time.sleep(1)
 """
     ended = run(tmp_path, python(closes))
     assert ended.returncode == 0, ended.stderr
+
+
+def test_what_a_script_starts_beside_the_job_is_not_watched_as_a_rank(tmp_path: Path) -> None:
+    """Seen: an exporter that waited for ever was called a hang, and the job was ended for it."""
+    waits = "import threading; print(1, flush=True); threading.Event().wait()"
+    script = f"""
+        {sys.executable} -c '{waits}' > begun & exporter=$!
+        until test -s begun; do sleep 0.1; done
+        sleep 4
+        kill $exporter
+    """
+    patience = {"HANGCHECK_SUSPECT_PROVEN_AFTER": "0.5", "HANGCHECK_PROVEN_AFTER": "1"}
+    ended = run(tmp_path, ["sh", "-c", script], "--on-hang", "abort", **patience)
+    assert ended.returncode == 0, ended.stderr
+    assert verdict_of(tmp_path / "run").verdict == "finished"
+    assert len(list((tmp_path / "run" / "verdicts").iterdir())) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.observe.discovery import SeenProcess, believed, find_ranks
@@ -90,6 +92,14 @@ def test_a_rank_that_is_only_the_first_python_process_is_a_guess() -> None:
     assert guess.guessed
     found = find_ranks([process(10, 1), torchrun_rank(11, 10, 0)], {})
     assert not any(rank.guessed for rank in found)
+
+
+def test_what_a_script_starts_beside_the_job_is_no_rank_before_it_loads_torch() -> None:
+    """An exporter that waits for ever, beside a launcher that has not come yet."""
+    shell, exporter = process(10, 1, python=False), replace(process(11, 10), trains=False)
+    assert pids([shell, exporter]) == {}
+    assert pids([shell, exporter, process(12, 10)]) == {0: 12}
+    assert pids([shell, exporter], {11: Beat(pid=11)}) == {0: 11}
 
 
 def test_rank_0_of_lightnings_launcher_is_no_guess() -> None:

@@ -3,4 +3,4 @@
 Nothing here needs another program, and nothing pauses the process.
 """
 
-__all__ = ["exits", "files", "last_run", "permission", "process_tree", "vitals"]
+__all__ = ["exits", "files", "last_run", "loaded", "permission", "process_tree", "vitals"]
