@@ -150,8 +150,8 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
 
 
 def _of_free(thread: FreeThread) -> tuple[Any, ...]:
-    runs = thread.state.state == "R"
-    return runs, thread.ticks, thread.for_ranks, [_of_target(one) for one in thread.state.waits_for]
+    stands = (thread.runs, thread.ticks, thread.timer, thread.for_ranks)
+    return stands, [_of_target(one) for one in thread.state.waits_for]
 
 
 def _of_target(target: WaitTarget) -> tuple[Any, ...]:

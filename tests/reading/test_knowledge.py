@@ -43,7 +43,7 @@ ASPECTS = {
     "checkpoint_io": {"file", "fifo"},
     "network_wait": {"node", "remote", "store"},
     "rank_diverged": {"made", "left_out", "messages"},
-    "collective_mismatch": {None, "messages"},
+    "collective_mismatch": {None, "messages", "tags"},
     "unknown": {None, "node"},
     "slow_progress": {"silent", "loader", "forward", "waiting"},
     "process_dead": {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Finding, Rule, Situation
 from lightning_hangcheck.model.evidence import Gap
@@ -81,6 +82,8 @@ SLOW_PROGRESS = Rule(cause="slow_progress", needs=("stacks",), find=slow_progres
 def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     """Ranks at different places wait for each other; at one and the same, the work may go on."""
     apart = situation.graph.between_ranks
+    if not apart and all(map(_in_message, waiting)):
+        return _unmatched(waiting)
     elsewhere = situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
@@ -102,6 +105,32 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         culprits=() if elsewhere else finding.culprits,
         gaps=() if all(one.view.flight is not None for one in waiting) else (NO_RECORD,),
     )
+
+
+def _in_message(reading: RankReading) -> bool:
+    """Whether it waits in a message of which it is known how many were posted."""
+    wait, flight = reading.wait, reading.view.flight
+    counted = flight is not None and flight.messages is not None
+    return counted and wait is not None and wait.name in PAIRED and not reading.kept_by_message
+
+
+def _unmatched(waiting: Sequence[RankReading]) -> Finding:
+    """Each has posted as many messages as the other, yet none arrives, and no byte goes anywhere.
+
+    By number they match, so they differ in what is not counted: their tag, group or size.
+    """
+    silence = min(reading.silence_s for reading in waiting)
+    finding = blame(
+        waiting,
+        cause="collective_mismatch",
+        ended_by="inside",
+        confidence=0.6,
+        sentence=f"{_sentence(waiting, waiting, silence)}; as many are sent as received, so their "
+        "tags, groups or sizes differ",
+        waited_for=True,
+        aspect="tags",
+    )
+    return replace(finding, silence_s=silence, pace=None)
 
 
 def _sentence(

@@ -75,7 +75,8 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
 
     An asynchronous save meets in a group of its own while the main threads go on. So where one rank
     waits in such a thread, a thread of another that still writes may come to it, and wherever ranks
-    wait, one that sleeps until a time may make the call then; one that was seen to wake did not.
+    wait, one that computes, or sleeps until a time, may make the call then; one that was seen to
+    wake did not.
 
     Args:
         job: All ranks.
@@ -91,7 +92,7 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
         if one.view.own_process is not None
         for walk in [_Walk(job, one)]
         for thread in free_threads(one.view.own_process)
-        if of_helpers or thread.sleeps
+        if of_helpers or thread.sleeps or thread.runs
     ]
     return _most_patient(ends) if ends else None
 
@@ -242,7 +243,7 @@ class _Walk:
             thread: Of it.
         """
         state = thread.state
-        if state.state == "R":
+        if thread.runs:
             return "unknown_pace"
         if thread.ticks or thread.for_ranks:
             return "inside"

@@ -43,6 +43,11 @@ class FreeThread(Struct, frozen=True):
     for_ranks: bool = False
 
     @property
+    def runs(self) -> bool:
+        """Whether it was running, or ready to."""
+        return self.state.state == "R"
+
+    @property
     def sleeps(self) -> bool:
         """Whether it does nothing until a time, and has not been seen to do so again and again."""
         return not self.ticks and any(one.kind == "time" for one in self.state.waits_for)

@@ -75,6 +75,18 @@ def test_a_ring_of_sends_is_told_in_one_and_advised_about_sends() -> None:
     )
 
 
+def test_two_that_wait_for_each_other_in_messages_of_other_tags_are_told() -> None:
+    """As many were sent as received, so by number they match, and no byte goes anywhere."""
+    sends = posting(rank(0, IN_SEND, silent=6.0), sent={1: 17}, received={1: 16})
+    asks = posting(rank(1, IN_RECV, silent=6.0), sent={0: 16}, received={0: 17})
+    verdict = judge(job(sends, asks))
+    assert (verdict.verdict, verdict.culprits) == ("suspect", (0, 1))
+    later = judge(job(*(replace(one, silent_for_s=31.0, idle_for_s=31.0) for one in (sends, asks))))
+    assert (later.verdict, later.cause) == ("hang", "collective_mismatch")
+    assert "tags" in later.summary
+    assert "tag" in later.remedies[0].text
+
+
 def test_two_that_send_to_each_other_first_wait_for_each_other() -> None:
     _, culprits = _edges(
         posting(rank(0, IN_SEND), sent={1: 1}), posting(rank(1, IN_SEND), sent={0: 1})

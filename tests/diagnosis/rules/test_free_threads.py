@@ -124,6 +124,7 @@ def test_one_of_main_threads_may_be_met_by_a_thread_that_wakes_later() -> None:
     assert _met_by(saves, waits) == "hang"
     assert _met_by(saves, beside(waits, wakes=(9, 9, 9))) == "suspect"
     assert _met_by(saves, beside(waits, wakes=(1, 2, 3))) == "hang", "it woke, and made no call"
+    assert _met_by(saves, beside(waits, state="R", waits_for=())) != "hang"
     assert _met_by(saves, beside(waits, waits_for=(ACCEPT,))) == "hang"
 
 
