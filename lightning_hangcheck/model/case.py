@@ -245,6 +245,8 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
             lines, or to run Python or to nap at one.
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
             the kernel's scheduler; None where nobody asked, or it does not tell.
+        stopped_for_s: Seconds for which its watcher has seen it stopped without a break; None where
+            it is not, or nobody watched.
         processes: Its own process first (role ``rank``), then its children.
         process_exit: Set when its process is gone.
         flight: Newest flight record; None where torch gave none.
@@ -268,6 +270,7 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
     nothing_new_for_s: float = field(default=0.0, name="circling_for_s")
     goes_round: bool = False
     slept_for_s: float | None = None
+    stopped_for_s: float | None = None
     pace: Pace | None = None
     processes: tuple[ProcessLook, ...] = ()
     process_exit: ProcessExit | None = field(default=None, name="departure")

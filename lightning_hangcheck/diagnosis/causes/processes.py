@@ -165,7 +165,9 @@ def process_stopped(situation: Situation) -> Finding | None:
 
 
 def _stopped_for_s(reading: RankReading) -> float:
-    """As long as its silence where every sample shows it stopped; else as was seen."""
+    """As its watcher saw; else as long as its silence where every sample shows it stopped."""
+    if reading.view.stopped_for_s is not None:
+        return min(reading.silence_s, reading.view.stopped_for_s)
     own = reading.view.own_process
     samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
     held = list(takewhile(_is_stopped, reversed(samples)))

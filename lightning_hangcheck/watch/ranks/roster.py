@@ -17,6 +17,7 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.ranks.collective_readings import CollectiveReadings
 from lightning_hangcheck.watch.ranks.progress import ProcessorTime
 from lightning_hangcheck.watch.ranks.rounds import WatchedRound
+from lightning_hangcheck.watch.ranks.watched_rank import STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 YOUNG_S = 30.0
 SCAN_YOUNG_S = 0.5
 SCAN_SETTLED_S = 2.0
-STOPPED = ("T", "t")
 MOST_UNNUMBERED = 512
 """Processes whose end is watched though nobody calls them ranks; each takes a descriptor until
 then, of the 1,024 that a process commonly has."""
@@ -161,7 +161,7 @@ class Roster:
                 self.round.note_exit(rank.found.pid, None)
             else:
                 self.round.note_alive()
-                rank.state = seen.state
+                rank.read_state(seen.state, now_ns)
                 main_s = main_thread_cpu_s(rank.found.pid) or 0.0
                 rank.progress.read_processor(ProcessorTime(main_s, seen.cpu_s), now_ns)
 

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 SAMPLES_KEPT = 4
 
 
+STOPPED = ("T", "t")
+"""As the kernel's letters say it: by a signal, or by a debugger."""
+
+
 class WatchedRank:
     """What is known of one rank: its process, progress, samples, and its end if it had one."""
 
@@ -45,6 +49,7 @@ class WatchedRank:
         self.beat: Beat | None = None
         self.process_exit: ProcessExit | None = None
         self.state = ""
+        self._stopped_ns: int | None = None
         self.flight: FlightRecord | None = None
         self._samples: dict[Target, deque[Sample]] = {}
         self._memory_kills = kill_counter(found.pid)
@@ -59,6 +64,21 @@ class WatchedRank:
         self.spending.read(beat, now_ns)
         self.step_pace.read(beat)
         self._step_history.read(beat)
+
+    def read_state(self, state: str, now_ns: int) -> None:
+        """Take the kernel's letter for its process, and since when it has been stopped.
+
+        Two stops with a turn between look like one to whoever samples it every other second.
+        """
+        self.state = state
+        if state not in STOPPED:
+            self._stopped_ns = None
+        elif self._stopped_ns is None:
+            self._stopped_ns = now_ns
+
+    def _stopped_for_s(self, now_ns: int) -> float | None:
+        stopped_ns = self._stopped_ns
+        return None if stopped_ns is None else round((now_ns - stopped_ns) / NANOSECONDS, 3)
 
     def read_flight(self, flight: FlightRecord | None) -> None:
         """Take a flight record; a collective since the last one is movement, however short it was.
@@ -149,6 +169,7 @@ class WatchedRank:
             idle_for_s=round(self.progress.idle_ns(now_ns) / NANOSECONDS, 3),
             nothing_new_for_s=round(self.progress.circling_ns(now_ns) / NANOSECONDS, 3),
             goes_round=self._functions.goes_round,
+            stopped_for_s=self._stopped_for_s(now_ns),
             pace=self.pace(),
             processes=tuple(
                 ProcessLook(

@@ -100,6 +100,12 @@ def test_a_stopped_rank_is_proven_at_once() -> None:
     assert verdict.ranks[1].state == "stopped"
 
 
+def test_a_rank_that_was_stopped_twice_counts_from_the_second_time() -> None:
+    """It ran between, for a moment that no sample met."""
+    again = msgspec.structs.replace(rank(1, IN_LOAD, state="T", silent=21.0), stopped_for_s=7.0)
+    assert _told(job(WAITS, again))[0] == "suspect"
+
+
 def test_a_debugger_that_comes_to_a_silent_rank_has_not_stopped_it_all_the_time() -> None:
     silent = rank(1, IN_LOAD, state="t", silent=200.0)
     own = silent.processes[0]

@@ -99,3 +99,12 @@ def test_a_rank_and_its_workers_circle_from_the_last_look_that_met_a_new_functio
     rank.read_flight(flight(7, entered=1))
     rank.read_flight(flight(8, entered=2))
     assert rank.view("", 9 * SECOND).nothing_new_for_s == 1.0
+
+
+def test_each_stop_is_counted_from_its_own_beginning() -> None:
+    rank = WatchedRank(FoundRank(rank=1, pid=1), 0)
+    told = []
+    for second, state in enumerate("STTTSTT"):
+        rank.read_state(state, second * SECOND)
+        told.append(rank.view("", second * SECOND).stopped_for_s)
+    assert told == [None, 0.0, 1.0, 2.0, None, 0.0, 1.0]
