@@ -14,11 +14,7 @@ from lightning_hangcheck.diagnosis.job_processes import (
     process_of,
     works_outside,
 )
-from lightning_hangcheck.diagnosis.views_of_ranks import (
-    told_by_others,
-    views_of_others,
-    views_of_ranks,
-)
+from lightning_hangcheck.diagnosis.views_of_ranks import views_of_ranks, with_groups
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.code_owner import owner_of
@@ -41,16 +37,16 @@ from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.records.started_operations import (
     MESSAGES,
     asked_end,
+    asks_peers,
     device_message,
 )
 from lightning_hangcheck.reading.waits.kernel_targets import steady_targets, through_children
 from lightning_hangcheck.reading.waits.torch_waits import Wait, find_wait, of_own_process
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from lightning_hangcheck.diagnosis.job_processes import Process
-    from lightning_hangcheck.model.case import Alike, RankName
     from lightning_hangcheck.model.evidence import Holder
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.reading.activity.rank_activity import Activity
@@ -114,6 +110,11 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
     own_targets: tuple[WaitTarget, ...] = ()
     child: ProcessLook | None = None
     told_by: int | None = None
+
+    @property
+    def told_by_rank(self) -> int:
+        """The rank whose evidence this is, itself where no other stands for it."""
+        return self.rank if self.told_by is None else self.told_by
 
     @property
     def waiter(self) -> str:
@@ -268,18 +269,17 @@ class JobReading(Struct, frozen=True, kw_only=True):
 
 def read_job(case: Case) -> JobReading:
     """Read a case."""
-    views, gaps = views_of_ranks(case.ranks)
+    told, gaps = views_of_ranks(case.ranks)
+    views, others = with_groups(told, case.alike) if case.alike else (told, {})
     processes = job_processes(views.values())
     known = processes.looks.keys()
-    every = {**views_of_others(views, case.alike), **views}
-    read = {
-        rank: _in_operation(_read_rank(views[rank], known, case.taken_ns), case, every)
-        for rank in sorted(views)
-    }
+    every = {**{rank: view for rank, (_, view) in others.items()}, **views}
+    alone = {rank: _read_rank(views[rank], known, case.taken_ns) for rank in sorted(views)}
+    read = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
     if 0 in read:
         read[0] = _as_store_keeper(read[0], read)
     read = {rank: _beside(_circling_with(one, read), case) for rank, one in read.items()}
-    ranks = _with_those_alike(read, case.alike) if case.alike else read
+    ranks = _with_others(read, alone, others, case, every) if others else read
     seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
     absent = (rank for rank in range(case.run.world_size) if rank not in seen)
     return JobReading(
@@ -291,21 +291,43 @@ def read_job(case: Case) -> JobReading:
     )
 
 
-def _with_those_alike(
-    read: Mapping[int, RankReading], alike: Iterable[Alike]
+def _with_others(
+    read: Mapping[int, RankReading],
+    alone: Mapping[int, RankReading],
+    others: Mapping[int, tuple[int, RankView]],
+    case: Case,
+    every: Mapping[int, RankView],
 ) -> dict[int, RankReading]:
-    """Read the ranks that are told by one of them as that one, each under its own name."""
+    """Read the ranks that are told by one of them as that one, each with its own view.
+
+    Where it takes the counts of a rank's peers to say for what it waits, each is asked by itself.
+
+    Args:
+        read: The ranks that have a view.
+        alone: The same before others were considered.
+        others: As `with_groups` returns them.
+        case: Of the job.
+        every: The views of all.
+    """
+    by_peers = {rank for rank, one in alone.items() if _hangs_on_peers(one, case)}
+    ways: dict[tuple[int, Wait | None], RankReading] = {}
     found = dict(read)
-    for told_by, name in told_by_others(alike, read):
-        found[name.rank] = _as_rank(read[told_by], name)
+    for rank, (told_by, view) in others.items():
+        reading = read[told_by]
+        if told_by in by_peers:
+            own = _in_operation(replace(alone[told_by], view=view), case, every)
+            way = told_by, own.wait
+            if way not in ways:
+                ways[way] = _beside(_circling_with(own, read), case)
+            reading = ways[way]
+        found[rank] = replace(reading, view=view, told_by=told_by)
     return {rank: found[rank] for rank in sorted(found)}
 
 
-def _as_rank(reading: RankReading, name: RankName) -> RankReading:
-    view = replace(
-        reading.view, rank=name.rank, local_rank=name.local_rank, host=name.host, pid=name.pid
-    )
-    return replace(reading, view=view, told_by=reading.rank)
+def _hangs_on_peers(reading: RankReading, case: Case) -> bool:
+    """Whether it takes what others have posted to say in which operation a rank is."""
+    still = reading.activity in ("idle", "busy") and reading.wait is None
+    return still and asks_peers(case.code, reading.view, reading.frames)
 
 
 def _read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from lightning_hangcheck.gather.alike_records import AlikeRecords, Members, with_members
 from lightning_hangcheck.model.case import RankName
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.text.rank_ranges import parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from lightning_hangcheck.model.case import Alike, RankView
+    from lightning_hangcheck.model.flight import FlightRecord
+
+    ViewsOfAll = tuple[dict[int, RankView], dict[int, tuple[int, RankView]]]
+    """Of ranks with a view of their own, and of the others with the rank that tells for each."""
 
 
 def views_of_ranks(views: Iterable[RankView]) -> tuple[dict[int, RankView], tuple[Gap, ...]]:
@@ -26,31 +33,39 @@ def views_of_ranks(views: Iterable[RankView]) -> tuple[dict[int, RankView], tupl
     return found, tuple(gaps)
 
 
-def views_of_others(views: Mapping[int, RankView], alike: Iterable[Alike]) -> dict[int, RankView]:
-    """Return for each rank that another one stands for the view of that one.
+def with_groups(views: Mapping[int, RankView], alike: Iterable[Alike]) -> ViewsOfAll:
+    """Return the view of each rank, and of each that another one tells for, with its own groups.
 
     Args:
         views: By rank.
         alike: Which of these stand for others.
     """
-    told = [one for one in alike if one.rank in views]
-    return {rank: views[one.rank] for one in told for rank in parse_ranks(one.ranks)}
-
-
-def told_by_others(alike: Iterable[Alike], known: Container[int]) -> Iterator[tuple[int, RankName]]:
-    """Yield each rank without a view of its own, after the rank that stands for it.
-
-    Args:
-        alike: Which ranks stand for others.
-        known: Ranks that have a view.
-    """
+    own, known = dict(views), Members()
+    others: dict[int, tuple[int, RankView]] = {}
     for one in alike:
-        if one.rank not in known:
+        told = views.get(one.rank)
+        if told is None:
             continue
+        own[one.rank] = with_members(told, one.groups, known)
+        ranks = [rank for rank in parse_ranks(one.ranks) if rank not in views]
         names = {name.rank: name for name in one.names}
-        for rank in parse_ranks(one.ranks):
-            if rank not in known:
-                yield one.rank, names.get(rank, RankName(rank))
+        flight = told.flight
+        records = AlikeRecords(flight, told.rank, one.groups, ranks, known) if flight else None
+        for rank in ranks:
+            name = names.get(rank) or RankName(rank)
+            others[rank] = one.rank, _as_rank(told, name, records.of(rank) if records else None)
+    return own, others
+
+
+def _as_rank(view: RankView, name: RankName, flight: FlightRecord | None) -> RankView:
+    return replace(
+        view,
+        rank=name.rank,
+        local_rank=name.local_rank,
+        host=name.host,
+        pid=name.pid,
+        flight=flight,
+    )
 
 
 def _doubled(view: RankView) -> Gap:

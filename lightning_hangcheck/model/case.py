@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
-from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slowness import Slowness
 from lightning_hangcheck.model.slugs import Phase
@@ -302,11 +302,14 @@ class Alike(Struct, frozen=True, kw_only=True):
         rank: The one that has a view among the case's ranks.
         ranks: All of them, it included, as ranges.
         names: Which processes they are, as far as that was told; the first few are.
+        groups: For each group of that one's record, those in which they are: the record itself
+            names no members then.
     """
 
     rank: int
     ranks: str
     names: tuple[RankName, ...] = ()
+    groups: tuple[GroupFamily, ...] = ()
 
 
 class Case(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,10 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import Frame
 
+SAME_SIZES = frozenset(
+    {"all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "_all_gather_base"}
+)
+"""Operations whose input has one size on all ranks; of others the sizes may differ."""
 FLIGHT_RECORD = "flight record"
 """What a gap of this evidence is called. In a job of one process nobody misses it."""
 
@@ -81,6 +85,36 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
         return entry.retired or entry.seq <= self.last_completed
 
 
+class GroupRun(Struct, frozen=True, array_like=True):
+    """Groups of one shape at equal distances, ``count`` of them.
+
+    Attributes:
+        first: First member of the first of them.
+        step: From there to the first member of the next.
+        name: Of the first.
+        name_step: By which the names, numbers then, grow; 0 where all have that one.
+    """
+
+    first: int
+    step: int
+    count: int
+    name: str
+    name_step: int = 0
+
+
+class GroupFamily(Struct, frozen=True, array_like=True):
+    """The groups in which ranks that stand alike are: one dimension of a device mesh.
+
+    Attributes:
+        offsets: Of each member to the first one, as start, step and count of each run; none where
+            the members are not known, and the record names the group of all these ranks.
+        runs: Where the groups are.
+    """
+
+    offsets: tuple[int, ...] = ()
+    runs: tuple[GroupRun, ...] = ()
+
+
 NOT_NOTED = CallSite()
 
 
@@ -94,11 +128,27 @@ class MessageCounts(Struct, frozen=True, kw_only=True):
         received: From whom how many were asked for.
         newest: In which order each thread posted its newest ones, oldest first: ``peer + 1`` for
             one that it sent, ``-(peer + 1)`` for one that it asked for.
+        moved: By how much the rank's number, and so that of each of its peers, is larger than what
+            is told: counts that another rank tells for it, too.
     """
 
     sent: dict[int, int] = {}
     received: dict[int, int] = {}
     newest: tuple[tuple[int, ...], ...] = ()
+    moved: int = 0
+
+    @property
+    def peers(self) -> set[int]:
+        """All to whom it sent, or from whom it asked for something."""
+        return {told + self.moved for told in self.sent.keys() | self.received.keys()}
+
+    def sent_to(self, peer: int) -> int:
+        """Return how many it sent to a rank."""
+        return self.sent.get(peer - self.moved, 0)
+
+    def asked_of(self, peer: int) -> int:
+        """Return how many it asked a rank for."""
+        return self.received.get(peer - self.moved, 0)
 
 
 class FlightRecord(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.gather.alike_records import Members, with_members
+from lightning_hangcheck.gather.group_families import without_members
 from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.gather.rank_set import RankSet, joined, size
 from lightning_hangcheck.model.beat import CheckpointMark
@@ -135,7 +137,7 @@ class NodeDigest(Struct, frozen=True, kw_only=True, omit_defaults=True):
         gaps: Of the nodes whose ranks are folded, as is what follows.
     """
 
-    version: int = 1
+    version: int = 2
     nodes: tuple[NodeState, ...]
     tree: StackTree = StackTree()
     folds: tuple[FoldedRanks, ...] = ()
@@ -304,8 +306,12 @@ def unfold(digest: NodeDigest, stacks: Sequence[Frames]) -> list[NodeViews]:
     Raises:
         ValueError: A rank has more or fewer stacks than are told of it, or one that is not there.
     """
+    known = Members()
     return [
-        NodeViews(state, tuple(_unfold(one, stacks) for one in state.ranks))
+        NodeViews(
+            state,
+            tuple(with_members(_unfold(one, stacks), one.groups, known) for one in state.ranks),
+        )
         for state in digest.nodes
     ]
 
@@ -316,11 +322,14 @@ def unfold_folds(digest: NodeDigest, stacks: Sequence[Frames]) -> tuple[FoldedRa
     Raises:
         ValueError: As for `unfold`.
     """
-    return tuple(replace(one, told=RankDigest(_unfold(one.told, stacks))) for one in digest.folds)
+    return tuple(
+        replace(one, told=replace(one.told, view=_unfold(one.told, stacks), leaves=()))
+        for one in digest.folds
+    )
 
 
 def _moved(told: RankDigest, here: Renumbered) -> RankDigest:
-    return RankDigest(told.view, tuple(here[leaf] for leaf in told.leaves)) if told.leaves else told
+    return replace(told, leaves=tuple(here[leaf] for leaf in told.leaves)) if told.leaves else told
 
 
 def _renumbered(state: NodeState, here: Renumbered) -> NodeState:
@@ -333,7 +342,8 @@ def _renumbered(state: NodeState, here: Renumbered) -> NodeState:
 
 def _fold(view: RankView, builder: StackTreeBuilder) -> RankDigest:
     leaves = tuple(builder.leaf(stack.frames) for stack in _stacks(view))
-    return RankDigest(_with_stacks(view, lambda stack: replace(stack, frames=())), leaves)
+    bare, groups = without_members(_with_stacks(view, lambda stack: replace(stack, frames=())))
+    return RankDigest(bare, leaves, groups)
 
 
 def _unfold(told: RankDigest, stacks: Sequence[Frames]) -> RankView:

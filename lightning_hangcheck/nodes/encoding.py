@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from lightning_hangcheck.gather.group_families import can_be_families
 from lightning_hangcheck.gather.rank_set import common, is_rank_set, joined, size
 from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.folding import FoldedRanks
 
 MARK = b"HCND"
-VERSION = 1
+VERSION = 2
 MOST_PACKED = 4 * 1024 * 1024
 """Bytes of a digest as it travels: eight ranks that hang take about 20 kB."""
 MOST_UNPACKED = 64 * 1024 * 1024
@@ -85,7 +86,7 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
         lost: Nodes that it no longer hears, their ranks as those that are folded.
     """
 
-    version: int = 1
+    version: int = 2
     stamp: int
     verdict: Verdict | None = None
     asks: tuple[str, ...] = ()
@@ -151,6 +152,7 @@ def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks,
     """
     digest = _decoded(data, NodeDigest, MOST_UNPACKED)
     _refuse_deep(digest)
+    _refuse_odd_groups(digest)
     try:
         stacks = digest.tree.stacks(DEEPEST_STACK)
         nodes, folds = unfold(digest, stacks), unfold_folds(digest, stacks)
@@ -196,6 +198,17 @@ def _refuse_deep(digest: NodeDigest) -> None:
         depths.append(depths[parent] + 1)
     if sum(depths) > MOST_FRAMES:
         raise BadDigest(f"its stacks have more than {MOST_FRAMES:,} frames")
+
+
+def _refuse_odd_groups(digest: NodeDigest) -> None:
+    """Before any group is made: whose shapes, and how many members, can be."""
+    told = [one for state in digest.nodes for one in state.ranks]
+    for one in (*told, *(fold.told for fold in digest.folds)):
+        records = one.view.flight.groups if one.view.flight is not None else ()
+        if not 0 <= one.view.rank < MOST_RANKS:
+            raise BadDigest("it has a node or rank whose number cannot be")
+        if not can_be_families(one.groups, len(records), MOST_RANKS):
+            raise BadDigest("it has groups of ranks that cannot be")
 
 
 def _refuse_impossible(digest: NodeDigest) -> None:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.gather.alike_records import as_rank
+from lightning_hangcheck.gather.group_families import joined_families
 from lightning_hangcheck.gather.rank_set import RankSet, common, in_words, joined, size
 from lightning_hangcheck.model.case import Alike, Pace, RankName, RankView
+from lightning_hangcheck.model.flight import GroupFamily
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,13 +34,15 @@ class RankDigest(Struct, frozen=True, array_like=True):
     """A rank as its node sees it.
 
     Attributes:
-        view: Without the frames of its stacks.
+        view: Without the frames of its stacks, and without the members of its groups.
         leaves: Of each stack, in the order of the view's processes, samples and threads, its last
             node in the tree.
+        groups: For each group of its record, as in `Alike`.
     """
 
     view: RankView
     leaves: tuple[int, ...] = ()
+    groups: tuple[GroupFamily, ...] = ()
 
 
 class FoldedRanks(Struct, frozen=True, array_like=True):
@@ -65,16 +70,18 @@ def folded(told: RankDigest, standing: int) -> FoldedRanks:
 
 def together(folds: Iterable[FoldedRanks]) -> tuple[FoldedRanks, ...]:
     """Join those of equal standing; in the order of their first ranks."""
-    alike: dict[int, list[FoldedRanks]] = {}
+    alike: dict[tuple[object, ...], list[FoldedRanks]] = {}
     for one in folds:
-        alike.setdefault(one.standing, []).append(one)
+        shapes = tuple(family.offsets for family in one.told.groups)
+        alike.setdefault((one.standing, shapes), []).append(one)
     found = [ones[0] if len(ones) == 1 else _one_of(ones) for ones in alike.values()]
     return tuple(sorted(found, key=lambda one: (one.ranks[0], one.standing)))
 
 
 def alike_of(fold: FoldedRanks) -> Alike:
     """Return for whom a fold's view stands, under the number that `first_view` gives it."""
-    return Alike(rank=_number(fold), ranks=in_words(fold.ranks), names=fold.names)
+    ranks = in_words(fold.ranks)
+    return Alike(rank=_number(fold), ranks=ranks, names=fold.names, groups=fold.told.groups)
 
 
 def first_view(fold: FoldedRanks) -> RankView:
@@ -84,7 +91,8 @@ def first_view(fold: FoldedRanks) -> RankView:
         return view
     name = next((one for one in fold.names if one.rank == number), RankName(number))
     pid = name.pid if name.pid is not None else view.pid
-    return replace(view, rank=number, local_rank=name.local_rank, host=name.host, pid=pid)
+    moved = as_rank(view, fold.told.groups, number)
+    return replace(moved, local_rank=name.local_rank, host=name.host, pid=pid)
 
 
 def _number(fold: FoldedRanks) -> int:
@@ -148,7 +156,9 @@ def _one_of(alike: Sequence[FoldedRanks]) -> FoldedRanks:
     )
     return replace(
         youngest,
-        told=replace(youngest.told, view=view),
+        told=replace(
+            youngest.told, view=view, groups=joined_families([one.told.groups for one in ordered])
+        ),
         ranks=joined(one.ranks for one in ordered),
         names=tuple(names[:MOST_NAMES]),
     )

@@ -1,7 +1,8 @@
 """In what do ranks have to be equal so that one can be told, and judged, for all of them? Pure.
 
 In what they do, where, for what they wait, where in their life they are, and in every collective.
-Moments, process ids and addresses are each rank's own, and decide nothing.
+Moments, process ids and addresses are each rank's own, and decide nothing. Nor does it in which of
+many groups of one shape a rank is, or to which peer at one distance it sends.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lightning_hangcheck.gather.alike_records import root_of, roots_apart
+from lightning_hangcheck.gather.group_families import in_order, offsets_of
 from lightning_hangcheck.gather.stack_groups import latest_frames
+from lightning_hangcheck.model.flight import SAME_SIZES
 from lightning_hangcheck.reading.activity.rank_activity import (
     has_left,
     read_process_activity,
@@ -38,10 +42,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+    from lightning_hangcheck.model.flight import CallSite, CollectiveRecord, MessageCounts
     from lightning_hangcheck.reading.waits.free_threads import FreeThread
 
 UNLIKE = 0
-"""Of a rank that is told by itself: it waits for a process of its node, or one there for it."""
+"""Of a rank that is told by itself: it waits for a process of its node, or one there for it, or
+one place calls from the same root in several of its groups."""
 ADDRESSES = frozenset({"futex", "pipe", "shared"})
 """Kinds of wait whose names differ from process to process."""
 BYTES = 8
@@ -67,7 +73,9 @@ def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
 
 def _is_alone(view: RankView, awaited: Collection[int]) -> bool:
     looks = view.processes
-    return bool(view.rivals) or any(_names_process(look) or look.pid in awaited for look in looks)
+    if view.rivals or (view.flight is not None and roots_apart(view.flight)):
+        return True
+    return any(_names_process(look) or look.pid in awaited for look in looks)
 
 
 def _standing(view: RankView, now_ns: int) -> int:
@@ -163,18 +171,17 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
     flight = view.flight
     if flight is None:
         return None
-    beside = threads_beside(view)
+    beside, records = threads_beside(view), in_order(flight.groups)
     entries = sorted(
         (entry.created_ns, at, entry.seq)
-        for at, record in enumerate(flight.groups)
+        for at, record in enumerate(records)
         for entry in record.entries
     )
     in_turn = [(at, seq) for _, at, seq in entries]
     groups = [
         (
-            record.group,
             record.description,
-            record.ranks,
+            _group_of(record, records),
             record.on_device,
             record.last_enqueued,
             record.last_completed,
@@ -182,15 +189,43 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
                 (
                     entry.seq,
                     entry.op,
-                    entry.sizes,
+                    entry.sizes if entry.op in SAME_SIZES else len(entry.sizes),
                     entry.dtypes,
                     entry.retired,
                     (entry.thread == 0, entry.thread in beside),
-                    flight.call_of(entry),
+                    _of_call(flight.call_of(entry), record),
                 )
                 for entry in record.entries
             ],
         )
-        for record in flight.groups
+        for record in records
     ]
-    return groups, in_turn, flight.waits, flight.messages, flight.reduced, flight.repeated
+    posted = _of_messages(view.rank, flight.messages)
+    return groups, in_turn, flight.waits, posted, flight.reduced, flight.repeated
+
+
+def _group_of(record: CollectiveRecord, records: Sequence[CollectiveRecord]) -> Any:  # noqa: ANN401 - name or shape
+    """Its shape, and which it is of those with the same members; where none are known, its name."""
+    if not record.ranks:
+        return record.group
+    names = [(len(one.group), one.group) for one in records if one.ranks == record.ranks]
+    return offsets_of(record), sorted(names).index((len(record.group), record.group))
+
+
+def _of_call(call: CallSite, record: CollectiveRecord) -> tuple[Any, ...]:
+    root = root_of(call)
+    from_first = root - record.ranks[0] if root is not None and root in record.ranks else call.root
+    return call.frames, from_first, call.reduction
+
+
+def _of_messages(rank: int, counts: MessageCounts | None) -> tuple[Any, ...] | None:
+    """Counts by how far the peer is; what was posted in turn likewise, where it is sent or not."""
+    if counts is None:
+        return None
+    own = rank - counts.moved
+    sent, received = (
+        sorted((peer - own, count) for peer, count in told.items())
+        for told in (counts.sent, counts.received)
+    )
+    newest = [[(one > 0, abs(one) - 1 - own) for one in thread] for thread in counts.newest]
+    return sent, received, newest

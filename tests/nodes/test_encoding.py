@@ -103,7 +103,7 @@ def test_a_digest_of_odd_parts_is_refused_or_says_nothing_odd(fields: dict[str, 
         digest, nodes, folds = unpack(data)
     except BadDigest:
         return
-    assert digest.version == 1
+    assert digest.version == 2
     assert (len(nodes), len(folds)) == (len(digest.nodes), len(digest.folds))
 
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_is_refused(data: bytes) -> None:
 
 
 def test_another_version_says_what_to_do() -> None:
-    assert "install the same lightning-hangcheck" in refusal(pack(replace(DIGEST, version=2)))
+    assert "install the same lightning-hangcheck" in refusal(pack(replace(DIGEST, version=3)))
 
 
 def test_what_the_first_node_says_is_read_as_strictly() -> None:

@@ -9,6 +9,7 @@ begins with, so the others seem to diverge. One that all ranks but one pass lead
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import RankReading
     from lightning_hangcheck.model.case import CodeNote
 
-    Ways = Mapping[PendingCollective, tuple[Sequence[Hashable], Hashable]]
+    Way = tuple[Sequence[Hashable], Hashable]
+    Ways = Callable[[PendingCollective], Way | None]
 
     Key = TypeVar("Key", bound=Hashable)
 
@@ -50,7 +52,7 @@ def find_diverged(
     Args:
         code: Notes on the lines where ranks stand.
         keys: What each rank does; equal for ranks that are together.
-        ways: What each rank did before, and what it does now, where recorded.
+        ways: Tells what a rank did before, and what it does now, where recorded.
 
     Returns:
         Their ranks, and what told it; all where nothing does.
@@ -95,14 +97,16 @@ class _Side(Struct, frozen=True, eq=False):
 
 
 def _side(group: Sequence[PendingCollective], ways: Ways) -> _Side:
-    return _Side(frozenset(ways_of(group)), ways.get(group[0]))
+    return _Side(frozenset(ways_of(group)), ways(group[0]))
 
 
 def _means(
     code: Sequence[CodeNote], sides: Sequence[_Side]
 ) -> tuple[tuple[Basis, Callable[[_Side], bool]], ...]:
+    of_sides = Counter(stack for side in sides for stack in side.stacks)
+
     def others(side: _Side) -> frozenset[tuple[Frame, ...]]:
-        return frozenset().union(*(other.stacks for other in sides if other is not side))
+        return frozenset(one for one, often in of_sides.items() if often > (one in side.stacks))
 
     def under_tests(side: _Side) -> bool:
         return tests_apart(code, side.stacks, others(side))

@@ -22,7 +22,7 @@ from lightning_hangcheck.reading.records.messages import awaited_peers
 from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
@@ -69,35 +69,67 @@ def by_awaited(awaited: Mapping[int, Sequence[int]]) -> dict[tuple[int, ...], li
     return {others: ranks for others, ranks in found.items() if ranks}
 
 
-def closed_circle(awaited: dict[int, tuple[int, ...]]) -> frozenset[int]:
+def closed_circle(awaited: Mapping[int, tuple[int, ...]]) -> frozenset[int]:
     """Return the ranks that wait only for each other: nobody else can help them on.
 
     Args:
         awaited: For whom each waits, as `awaited_ranks` tells it.
     """
     inside = {rank for rank, others in awaited.items() if others}
-    groups = {id(others): others for others in awaited.values()}
-    while left := {
-        number for number, others in groups.items() if others and not inside.issuperset(others)
-    }:
-        inside -= {rank for rank in inside if id(awaited[rank]) in left}
-        groups = {number: others for number, others in groups.items() if number not in left}
+    together, waiters = _by_tuple(awaited)
+    awaiting: dict[int, list[int]] = {}
+    for number, others in together.items():
+        for one in others:
+            awaiting.setdefault(one, []).append(number)
+    pending = [number for number, others in together.items() if not inside.issuperset(others)]
+    left = set(pending)
+    while pending:
+        for rank in inside.intersection(waiters[pending.pop()]):
+            inside.discard(rank)
+            new = [number for number in awaiting.get(rank, ()) if number not in left]
+            left.update(new)
+            pending += new
     return frozenset(inside)
 
 
-def ends_of(awaited: dict[int, tuple[int, ...]], ranks: Collection[int]) -> tuple[int, ...]:
-    """Return those of a closed circle's ranks that all they lead to also wait for."""
-    reached = {rank: _reached(awaited, rank) for rank in ranks}
-    return tuple(sorted(r for r in ranks if all(r in reached[other] for other in reached[r])))
+def ends_of(awaited: Mapping[int, tuple[int, ...]], ranks: Collection[int]) -> tuple[int, ...]:
+    """Return those of a closed circle's ranks that all they lead to also wait for.
+
+    networkx is imported here, as in `graph.wait_graph`. Ranks that wait for the same ones share a
+    node between: a hundred thousand that wait for a thousand would be too many edges.
+    """
+    import networkx
+
+    if not ranks:
+        return ()
+    together, waiters = _by_tuple({rank: awaited[rank] for rank in ranks})
+    graph: networkx.DiGraph[tuple[str, int]] = networkx.DiGraph()
+    for number, others in together.items():
+        graph.add_edges_from((("rank", one), ("for", number)) for one in waiters[number])
+        graph.add_edges_from((("for", number), ("rank", one)) for one in others)
+    ends: list[int] = []
+    for circle in networkx.strongly_connected_components(graph):
+        if all(following in circle for node in circle for following in graph[node]):
+            ends += (number for kind, number in circle if kind == "rank")
+    return tuple(sorted(ends))
+
+
+def _by_tuple(
+    awaited: Mapping[int, tuple[int, ...]],
+) -> tuple[dict[int, tuple[int, ...]], dict[int, list[int]]]:
+    """Return the different tuples of those awaited, by their identity, and who waits for each."""
+    together: dict[int, tuple[int, ...]] = {}
+    waiters: dict[int, list[int]] = {}
+    for rank, others in awaited.items():
+        if others:
+            together[id(others)] = others
+            waiters.setdefault(id(others), []).append(rank)
+    return together, waiters
 
 
 def without_message(job: JobReading) -> tuple[int, ...]:
     """Return the ranks that left out a message that most posted, and that others wait for."""
-    totals = {
-        rank: (sum(counts.sent.values()), sum(counts.received.values()))
-        for rank, one in job.ranks.items()
-        if one.view.flight is not None and (counts := one.view.flight.messages) is not None
-    }
+    totals = _posted(job)
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()
@@ -111,13 +143,17 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     return tuple(rank for rank in sorted(awaited) if totals[rank] != usual)
 
 
-def _reached(awaited: dict[int, tuple[int, ...]], start: int) -> set[int]:
-    found: set[int] = set()
-    pending = [start]
-    while pending:
-        new = set(awaited.get(pending.pop(), ())) - found
-        found |= new
-        pending.extend(new)
+def _posted(job: JobReading) -> dict[int, tuple[int, int]]:
+    """Return how many messages each rank sent and asked for; what one tells for others, once."""
+    known: dict[int, tuple[int, int]] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for rank, one in job.ranks.items():
+        counts = one.view.flight.messages if one.view.flight is not None else None
+        if counts is not None:
+            told_by = one.told_by_rank
+            if told_by not in known:
+                known[told_by] = sum(counts.sent.values()), sum(counts.received.values())
+            found[rank] = known[told_by]
     return found
 
 
@@ -159,39 +195,38 @@ def _of_unnumbered(
 
 
 class _MayMeet:
-    """Whom of those outside ranks may meet, once for all that one rank tells for."""
+    """Whom of those outside ranks may meet, once for all that have the same groups."""
 
     def __init__(self, outside: tuple[int, ...]) -> None:
         self.outside = outside
-        self._told: dict[int, tuple[int, ...]] = {}
-        self._members: dict[frozenset[int], tuple[int, ...]] = {frozenset(): outside}
+        self._called: dict[int, tuple[int, ...]] = {}
+        self._members: dict[tuple[int, ...], tuple[int, ...]] = {(): outside}
 
     def whom(self, reading: RankReading) -> tuple[int, ...]:
         """Return those for whom a rank may wait; equal ones are one and the same tuple."""
-        told_by = reading.rank if reading.told_by is None else reading.told_by
-        if told_by not in self._told:
-            met = _met(reading)
-            if met not in self._members:
-                self._members[met] = tuple(rank for rank in self.outside if rank in met)
-            self._told[told_by] = self._members[met]
-        return self._told[told_by]
+        told_by = reading.told_by_rank
+        if told_by not in self._called:
+            self._called[told_by] = tuple(_called(reading))
+        every = records(reading)
+        groups = [every[at].ranks for at in self._called[told_by] if at < len(every)]
+        key = tuple(map(id, groups)) if all(groups) else ()
+        if key not in self._members:
+            met = frozenset().union(*groups)
+            self._members[key] = tuple(rank for rank in self.outside if rank in met)
+        return self._members[key]
 
 
-def _met(reading: RankReading) -> frozenset[int]:
-    """Return whom a rank may meet in a collective that is not in its record yet, or no more.
+def _called(reading: RankReading) -> Iterator[int]:
+    """Yield which of its groups a rank may be in that are not in its record yet, or no more.
 
-    The members of the groups with which it has called one from this line; where there is none, of
-    all with which it has called any: who belongs to none of these was never waited for.
-
-    Returns:
-        None of them where that is not known: whoever there is.
+    Those with which it has called a collective from this line; where there is none, all with which
+    it has called any: who belongs to none of these was never waited for.
     """
     way = way_in(reading.frames)
-    called = [one for one in records(reading) if one.entries]
+    called = [(at, one) for at, one in enumerate(records(reading)) if one.entries]
     here = [
-        one
-        for one in called
+        (at, one)
+        for at, one in called
         if any(way_in(call_of(reading, entry).frames) == way for entry in one.entries)
     ]
-    groups = [frozenset(one.ranks) for one in here or called]
-    return frozenset().union(*groups) if all(groups) else frozenset()
+    yield from (at for at, _ in here or called)

@@ -36,7 +36,7 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PendingCollective,
     is_collective_code,
     pending_collectives,
-    record_of,
+    records,
     way_in,
     ways_of,
 )
@@ -47,10 +47,13 @@ from lightning_hangcheck.diagnosis.divergence.skipped_operation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.evidence import Frame
+
+    Awaited = Mapping[int, tuple[int, ...]]
+    """For whom each rank waits, as `awaited_ranks` tells it."""
 
 Key = Hashable
 FEWEST = 2
@@ -88,8 +91,13 @@ class Divergence(Struct, frozen=True, kw_only=True):
         return len(ways) == 1 and () not in ways
 
 
-def find_divergence(job: JobReading) -> Divergence | None:
-    """Find where the ranks' ways part; None where they don't, or where it cannot be told."""
+def find_divergence(job: JobReading, awaited: Awaited | None = None) -> Divergence | None:
+    """Find where the ranks' ways part; None where they don't, or where it cannot be told.
+
+    Args:
+        job: All ranks.
+        awaited: For whom each waits, where that was asked before.
+    """
     waiting = pending_collectives(job)
     if len(waiting) < FEWEST:
         return None
@@ -97,40 +105,52 @@ def find_divergence(job: JobReading) -> Divergence | None:
     parted = _parted_by_number(job, recorded)
     if parted is not None:
         return parted
+    awaited = awaited_ranks(job) if awaited is None else awaited
     if len(waiting) < len(job.ranks) or job.elsewhere:
-        waiting = _helpless(job, waiting)
+        waiting = _helpless(awaited, waiting)
     if len(waiting) < FEWEST:
         return None
     if {one.operation.name for one in waiting} <= PAIRED:
-        return _by_messages(job, waiting)
+        return _by_messages(job, awaited, waiting)
     if len(recorded) == len(waiting):
-        return _parted_by_group(job, [one for one in waiting if _is_known(one)])
+        return _parted_by_group(job, awaited, [one for one in waiting if _is_known(one)])
     return _parted_by_frames(job, waiting)
 
 
 def _parted_by_number(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
     """Find the first number of a group under which two ranks have different operations."""
-    for group in sorted({one.group for one in waiting if one.group is not None}):
-        histories = _histories(group, waiting)
-        parted = parting_number(histories)
+    known: dict[frozenset[int], int | None] = {}
+    for group, histories in sorted(_histories(waiting).items()):
+        different = frozenset(map(id, histories.values()))
+        if different not in known:
+            known[different] = parting_number(histories) if len(different) > 1 else None
+        parted = known[different]
         if parted is not None:
             return _by_number(job, group, parted, histories)
     return None
 
 
 def _histories(
-    group: str, waiting: Sequence[PendingCollective]
-) -> dict[PendingCollective, History]:
-    """Return what each rank did in a group; ranks that share a record share what it tells."""
-    known: dict[int, History] = {}
-    found: dict[PendingCollective, History] = {}
+    waiting: Sequence[PendingCollective],
+) -> dict[str, dict[PendingCollective, History]]:
+    """Return what ranks did in each group in which one waits; equal records share one history."""
+    found: dict[str, dict[PendingCollective, History]] = {
+        one.group: {} for one in waiting if one.group is not None
+    }
+    known: dict[tuple[int, int], History] = {}
     for one in waiting:
-        record = record_of(one.reading, group)
-        if record is not None:
-            if id(record) not in known:
-                known[id(record)] = history_of(one, record)
-            found[one] = known[id(record)]
+        for record in records(one.reading):
+            if record.group in found:
+                key = id(record.entries), id(_sites(one))
+                if key not in known:
+                    known[key] = history_of(one, record)
+                found[record.group][one] = known[key]
     return found
+
+
+def _sites(pending: PendingCollective) -> object:
+    flight = pending.reading.view.flight
+    return flight.sites if flight is not None else None
 
 
 def _by_number(
@@ -141,8 +161,7 @@ def _by_number(
     here = {replace(one, way=_way_to(one, seq, step)): step for one, step in steps.items()}
     by_kind: dict[PendingCollective, Key] = {one: step.operation for one, step in here.items()}
     keys = by_kind if len(set(by_kind.values())) > 1 else here
-    ways = {one: (before, step) for one, step in here.items()}
-    diverged, basis = find_diverged(job.case.code, keys, ways)
+    diverged, basis = find_diverged(job.case.code, keys, lambda one: (before, here[one]))
     return Divergence(
         pending_collectives=tuple(here),
         operations={one.rank: step.operation for one, step in here.items()},
@@ -161,21 +180,22 @@ def _way_to(pending: PendingCollective, seq: int, step: Step) -> tuple[Frame, ..
 
 
 def _helpless(
-    job: JobReading, waiting: Sequence[PendingCollective]
+    awaited: Awaited, waiting: Sequence[PendingCollective]
 ) -> tuple[PendingCollective, ...]:
     """Return the ranks that wait only for each other, by what torch's record tells of them all."""
-    circle = closed_circle(awaited_ranks(job))
+    circle = closed_circle(awaited)
     return tuple(
         one for one in waiting if one.rank in circle and one.reading.view.flight is not None
     )
 
 
-def _by_messages(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
+def _by_messages(
+    job: JobReading, awaited: Awaited, waiting: Sequence[PendingCollective]
+) -> Divergence | None:
     """All receive and nobody sends, or the other way round, or each waits for the next in a ring.
 
     Where nobody counts messages, it is only known of ranks that all do the same.
     """
-    awaited = awaited_ranks(job)
     ring = ends_of(awaited, closed_circle(awaited) & {one.rank for one in waiting})
     names = {one.operation.name for one in waiting}
     if not ring and (any(awaited.values()) or len(names) > 1):
@@ -205,12 +225,14 @@ def _is_known(pending: PendingCollective) -> bool:
     return not is_collective_code(wait.frame.file)
 
 
-def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
+def _parted_by_group(
+    job: JobReading, awaited: Awaited, waiting: Sequence[PendingCollective]
+) -> Divergence | None:
     """All wait, in different groups: nobody comes to one who waits alone in his.
 
     In one group and under different numbers, one is only ahead: its record is from a moment later.
     """
-    helpless = closed_circle(awaited_ranks(job)) >= {one.rank for one in waiting}
+    helpless = closed_circle(awaited) >= {one.rank for one in waiting}
     skipped = skipped_operation(waiting) if helpless else None
     if skipped is not None:
         return _by_skipped(waiting, skipped)
@@ -224,7 +246,7 @@ def _parted_by_group(job: JobReading, waiting: Sequence[PendingCollective]) -> D
     ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None
     if ahead or len(set(keys.values())) == 1 or fewest > 1:
         return None
-    diverged, basis = find_diverged(job.case.code, keys, _own_ways(waiting))
+    diverged, basis = find_diverged(job.case.code, keys, _own_way)
     silent, departed = without_message(job), departed_in_messages(job)
     if departed and set(departed) < {one.rank for one in waiting}:
         diverged, basis = departed, "sequence"
@@ -258,7 +280,7 @@ def _parted_by_frames(job: JobReading, waiting: Sequence[PendingCollective]) -> 
     keys: dict[PendingCollective, Key] = {one: (_name(one), way_in(one.way)) for one in waiting}
     if len(set(keys.values())) == 1:
         return None
-    diverged, basis = find_diverged(job.case.code, keys, {})
+    diverged, basis = find_diverged(job.case.code, keys, lambda _: None)
     return Divergence(
         pending_collectives=tuple(waiting),
         operations={one.rank: Operation(_name(one)) for one in waiting},
@@ -267,18 +289,9 @@ def _parted_by_frames(job: JobReading, waiting: Sequence[PendingCollective]) -> 
     )
 
 
-def _own_ways(
-    waiting: Sequence[PendingCollective],
-) -> dict[PendingCollective, tuple[list[Operation], Operation]]:
-    """Return what each rank did so far in all its groups, and what it does now."""
-    known: dict[int, list[Operation]] = {}
-    for one in waiting:
-        if id(one.reading.view.flight) not in known:
-            known[id(one.reading.view.flight)] = _done(one)
-    return {
-        one: (known[id(one.reading.view.flight)], _in_group(one.group, one.operation))
-        for one in waiting
-    }
+def _own_way(pending: PendingCollective) -> tuple[list[Operation], Operation]:
+    """Return what a rank did so far in all its groups, and what it does now."""
+    return _done(pending), _in_group(pending.group, pending.operation)
 
 
 def _done(pending: PendingCollective) -> list[Operation]:

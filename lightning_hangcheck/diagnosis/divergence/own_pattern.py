@@ -30,12 +30,16 @@ def departed_in_messages(job: JobReading) -> tuple[int, ...]:
     """
     departs: list[int] = []
     follows: list[int] = []
+    known: dict[int, list[bool | None]] = {}
     for rank, reading in job.ranks.items():
         flight = reading.view.flight
         counts = flight.messages if flight is not None else None
         if counts is None or not counts.newest:
             continue
-        told = [departs_from_pattern(one) for one in counts.newest]
+        told_by = reading.told_by_rank  # the pattern of peers moved is the pattern
+        if told_by not in known:
+            known[told_by] = [departs_from_pattern(one) for one in counts.newest]
+        told = known[told_by]
         if any(told):
             departs.append(rank)
         elif all(one is False for one in told):

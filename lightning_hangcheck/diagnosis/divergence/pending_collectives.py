@@ -9,8 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.job import RankReading
+from lightning_hangcheck.gather.alike_records import root_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import NOT_NOTED
+from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES
 from lightning_hangcheck.reading.knowledge.frames import DISTINCT_FRAMES
 from lightning_hangcheck.reading.records.open_operations import open_operation
 from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.flight import CallSite, CollectiveEntry, CollectiveRecord
 
-SAME_SIZES = frozenset(
-    {"all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "_all_gather_base"}
-)
-"""Operations whose input has one size on all ranks; of others the sizes may differ."""
 PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 """Between two ranks; torch's flight record has none of gloo's."""
 MAKING_GROUP = "new_group"
@@ -97,18 +94,32 @@ def pending_collectives(job: JobReading) -> tuple[PendingCollective, ...]:
 
 
 def all_pending(readings: Iterable[RankReading]) -> dict[int, PendingCollective | None]:
-    """Return where each rank stands; those that one rank tells for are read as that one."""
+    """Return where each rank stands; those that one rank tells for as that one, in own groups."""
     found: dict[int, PendingCollective | None] = {}
-    known: dict[int, PendingCollective | None] = {}
+    known: dict[tuple[int, int], PendingCollective | None] = {}
     for reading in readings:
-        told_by = reading.rank if reading.told_by is None else reading.told_by
-        if told_by not in known:
-            known[told_by] = pending_collective(reading)
-        pending = known[told_by]
+        key = reading.told_by_rank, id(reading.wait)
+        if key not in known:
+            known[key] = pending_collective(reading)
+        pending = known[key]
         if pending is not None and pending.reading is not reading:
-            pending = replace(pending, reading=reading)
+            pending = _of_alike(pending, reading)
         found[reading.rank] = pending
     return found
+
+
+def _of_alike(pending: PendingCollective, reading: RankReading) -> PendingCollective:
+    """Return where a rank stands that another one tells for: in the same place of its record."""
+    told, own = records(pending.reading), records(reading)
+    if pending.group is None or told is own or len(told) != len(own):
+        return replace(pending, reading=reading)
+    for there, here in zip(told, own, strict=True):
+        if there.group == pending.group:
+            if pending.source is None:
+                return replace(pending, reading=reading, group=here.group)
+            source = pending.source + here.ranks[0] - there.ranks[0] if here.ranks else None
+            return replace(pending, reading=reading, group=here.group, source=source)
+    return replace(pending, reading=reading)
 
 
 def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
@@ -144,8 +155,7 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
 
 
 def _source(name: str, call: CallSite) -> int | None:
-    number = call.root.rpartition(" ")[2]
-    return int(number) if name in FROM_ONE and number.isdecimal() else None
+    return root_of(call) if name in FROM_ONE else None
 
 
 def call_of(reading: RankReading, entry: CollectiveEntry) -> CallSite:

@@ -37,9 +37,18 @@ def skipped_operation(waiting: Sequence[PendingCollective]) -> SkippedOperation 
     Args:
         waiting: Ranks that wait only for each other.
     """
+    of_group: dict[str, list[PendingCollective]] = {}
     for pending in waiting:
-        if pending.group is not None and pending.seq is not None:
-            found = _skipped(pending, pending.group, pending.seq, waiting)
+        for record in records(pending.reading):
+            of_group.setdefault(record.group, []).append(pending)
+    asked: set[tuple[str, int, int]] = set()
+    for pending in waiting:
+        if pending.group is None or pending.seq is None:
+            continue
+        key = pending.group, pending.seq, pending.reading.told_by_rank
+        if key not in asked:
+            asked.add(key)
+            found = _skipped(pending, pending.group, pending.seq, of_group[pending.group])
             if found is not None:
                 return found
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks, by_awaited
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import by_awaited
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED
 from lightning_hangcheck.model.verdict import Edge
 
@@ -27,13 +27,14 @@ STORE = "host:store"
 """A rank that finds no store sleeps between its attempts: no socket shows the address then."""
 
 
-def collective_edges(job: JobReading, divergence: Divergence | None) -> Iterator[Edge]:
+def collective_edges(
+    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
+) -> Iterator[Edge]:
     """Draw who waits in a collective for whom.
 
     Where ranks' ways parted, and nobody else can help them on, they wait for those that diverged;
     where nothing tells who did, for the other ends of their messages, or else for each other.
     """
-    awaited = awaited_ranks(job)
     parted = set(divergence.operations) if divergence is not None else set()
     helped = {one for rank in parted for one in awaited.get(rank, ())} - parted
     if divergence is not None and not helped:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
 from lightning_hangcheck.diagnosis.graph import process_edges, rank_edges
 from lightning_hangcheck.model.verdict import Edge
 
@@ -70,14 +71,20 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         return self.circles.get(rank, ())
 
 
-def build_graph(job: JobReading, divergence: Divergence | None) -> WaitGraph:
+def build_graph(
+    job: JobReading,
+    divergence: Divergence | None,
+    awaited: Mapping[int, tuple[int, ...]] | None = None,
+) -> WaitGraph:
     """Draw all edges and find the ends: the sinks of the graph's condensation.
 
     Args:
         job: All ranks.
         divergence: Where their ways part, if they do.
+        awaited: For whom each waits in a collective, where that was asked before.
     """
-    between = rank_edges.collective_edges(job, divergence)
+    awaited = awaited_ranks(job) if awaited is None else awaited
+    between = rank_edges.collective_edges(job, divergence, awaited)
     firm = tuple(dict.fromkeys(chain(between, *(build(job) for build in BUILDERS))))
     open_ = (edge for build in OPEN_BUILDERS for edge in build(job))
     edges = tuple(dict.fromkeys((*firm, *open_)))

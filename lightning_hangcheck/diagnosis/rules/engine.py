@@ -23,6 +23,7 @@ from lightning_hangcheck.diagnosis.causes import (
 from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
 from lightning_hangcheck.diagnosis.causes.remote import network, rendezvous, silent_node
 from lightning_hangcheck.diagnosis.divergence.attribution import minority_of_one
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
 from lightning_hangcheck.diagnosis.divergence.divergence import Divergence, find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import JobReading, RankReading, read_job
@@ -86,7 +87,8 @@ class Conclusion(Struct, frozen=True, kw_only=True):
 def conclude(case: Case) -> Conclusion:
     """Read a case, draw its graph, and find out what is wrong, if anything is."""
     job = read_job(case)
-    divergence = find_divergence(job)
+    awaited = awaited_ranks(job)
+    divergence = find_divergence(job, awaited)
     if is_over(job):
         crash = find_crash(job)
         return Conclusion(
@@ -96,7 +98,7 @@ def conclude(case: Case) -> Conclusion:
             divergence=divergence,
             finding=crash,
         )
-    graph = build_graph(job, divergence)
+    graph = build_graph(job, divergence, awaited)
     situation = _situate(job, graph, divergence)
     lacking = [(rule, _lacking(rule, job)) for rule in RULES]
     told = _ask(situation, [rule for rule, lacks in lacking if not lacks])

@@ -26,13 +26,13 @@ def awaited_peers(ranks: Mapping[int, RankView], waiter: RankView, name: str) ->
     if own is None:
         return ()
     found: set[int] = set()
-    for peer in own.received.keys() | own.sent.keys():
+    for peer in own.peers:
         flight = ranks[peer].flight if peer in ranks else None
         theirs = flight.messages if flight is not None else None
         if theirs is None:
             continue
-        owes_send = own.received.get(peer, 0) > theirs.sent.get(waiter.rank, 0)
-        owes_receive = own.sent.get(peer, 0) > theirs.received.get(waiter.rank, 0)
+        owes_send = own.asked_of(peer) > theirs.sent_to(waiter.rank)
+        owes_receive = own.sent_to(peer) > theirs.asked_of(waiter.rank)
         if (owes_send and "send" not in name) or (owes_receive and "recv" not in name):
             found.add(peer)
     return tuple(sorted(found))

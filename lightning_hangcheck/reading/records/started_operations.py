@@ -55,6 +55,20 @@ def device_message(ranks: Mapping[int, RankView], view: RankView) -> Wait | None
     return Wait("device", name, line) if line is not None and name else None
 
 
+def asks_peers(code: Sequence[CodeNote], view: RankView, frames: Sequence[Frame]) -> bool:
+    """Whether it takes the counts of a rank's peers to tell for what it waits.
+
+    Args:
+        code: Notes on the lines where ranks stand.
+        view: The rank, still.
+        frames: Of its main thread, outermost first; no known wait is among them.
+    """
+    if view.flight is None or view.flight.messages is None:
+        return False
+    asks = asks_for_end(code, frames) and open_operation(view) is None
+    return asks or at_device(view) is not None
+
+
 def _open_message(ranks: Mapping[int, RankView], view: RankView) -> str:
     """Name a send or receive that waits for its other end; empty where none does."""
     for kind in MESSAGES:
