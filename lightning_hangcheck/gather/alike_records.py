@@ -1,4 +1,4 @@
-"""The record of each rank that another one tells for: of its own groups, and its own peers. Pure."""
+"""The record of each rank that another one tells for: its own groups, its own peers. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from lightning_hangcheck.gather.group_families import groups_in, numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.flight import (
@@ -137,7 +136,7 @@ def with_members(view: RankView, families: Sequence[GroupFamily], known: Members
 def _records(
     record: CollectiveRecord,
     family: GroupFamily | None,
-    ranks: AbstractSet[int],
+    ranks: set[int],
     known: Members,
 ) -> Mapping[int, CollectiveRecord]:
     if family is None or not family.offsets:

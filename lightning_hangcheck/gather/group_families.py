@@ -114,7 +114,9 @@ def _can_be(family: GroupFamily, most: int) -> bool:
         return False
     ends = [start + step * (n - 1) for start, step, n in _triples(offsets)]
     lowest, highest = min((*offsets[::3], *ends), default=0), max((*offsets[::3], *ends), default=0)
-    firsts = chain.from_iterable((run.first, run.first + run.step * (run.count - 1)) for run in runs)
+    firsts = chain.from_iterable(
+        (run.first, run.first + run.step * (run.count - 1)) for run in runs
+    )
     return all(first + lowest >= 0 and first + highest < most for first in firsts)
 
 

@@ -6,12 +6,14 @@ three samples of three threads, calls 33 deep, a page, torch's record of forty o
 hundred stands elsewhere. The nodes pack what they see, each node of the tree unpacks what those
 below it told and packs it with its own: one core does that for all nodes, one after the other. The
 first node's part is done by a process of its own, whose memory is therefore the first node's.
+
+With ``--job`` the ranks are of a device mesh (data x 16 x 8), each in groups of its own, or all of
+them wait for one thing.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,15 +25,17 @@ import msgspec
 from figures import Figure, tell
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "nodes"))
 
 from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, SITE, job, rank, user, with_threads
 from flights import flying
+from mesh_jobs import Mesh, Odd, ranks_of
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.codec import encode_for_file
-from lightning_hangcheck.model.evidence import Frame, ThreadStack
+from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
 from lightning_hangcheck.nodes.digest import TAKEN_NS, NodeDigest, digest_of, merge_digests
 from lightning_hangcheck.nodes.encoding import pack, unpack
 from lightning_hangcheck.nodes.heard import Heard
@@ -41,7 +45,12 @@ from lightning_hangcheck.report.terminal import render
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.evidence import TargetKind
+
+    Made = Callable[[int], RankView]
 
 RANKS_A_NODE = 8
 ODD = 100
@@ -68,17 +77,20 @@ def main() -> None:
     """Measure one size after the other."""
     options = _parse_options()
     if options.first_node is not None:
-        print(msgspec.json.encode(_first_node(options.first_node, options.nodes[0])).decode())
+        made = JOBS[options.job](options.nodes[0] * RANKS_A_NODE)
+        root = _first_node(options.first_node, options.nodes[0], made)
+        print(msgspec.json.encode(root).decode())
         return
     figures: list[Figure] = []
     for nodes in options.nodes:
-        figures += _measure(nodes)
+        figures += _measure(nodes, options.job)
     tell(figures, as_json=options.json)
 
 
-def _measure(nnodes: int) -> list[Figure]:
-    own = [_digest(node, nnodes) for node in range(nnodes)]
-    what = f"{nnodes * RANKS_A_NODE:,} ranks on {nnodes:,} nodes"
+def _measure(nnodes: int, kind: str) -> list[Figure]:
+    made = JOBS[kind](nnodes * RANKS_A_NODE)
+    own = [_digest(node, nnodes, made) for node in range(nnodes)]
+    what = f"{kind}, {nnodes * RANKS_A_NODE:,} ranks on {nnodes:,} nodes"
     started = time.process_time()
     told = _told_to_first(own)
     tree_s = time.process_time() - started
@@ -87,9 +99,9 @@ def _measure(nnodes: int) -> list[Figure]:
         path = Path(folder) / "told"
         path.write_bytes(msgspec.msgpack.encode(told))
         command = [sys.executable, __file__, "--first-node", str(path), "--nodes", str(nnodes)]
-        done = subprocess.run(command, check=True, capture_output=True)
+        done = subprocess.run([*command, "--job", kind], check=True, stdout=subprocess.PIPE)
     root = msgspec.json.decode(done.stdout, type=AtRoot)
-    healthy = len(pack(_digest(FIRST, nnodes, silent_s=0.5))) / RANKS_A_NODE
+    healthy = len(pack(_digest(FIRST, nnodes, made, silent_s=0.5))) / RANKS_A_NODE
     return [
         Figure(f"{what}: a healthy node, a rank and second", healthy, "bytes", "under 200"),
         Figure(f"{what}: a node's own digest", len(pack(own[FIRST])), "bytes", "", "all silent"),
@@ -104,9 +116,9 @@ def _measure(nnodes: int) -> list[Figure]:
     ]
 
 
-def _first_node(path: Path, nnodes: int) -> AtRoot:
+def _first_node(path: Path, nnodes: int, made: Made) -> AtRoot:
     told = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
-    own = _case(FIRST, nnodes)
+    own = _case(FIRST, nnodes, made)
     started = time.process_time()
     heard = [
         Heard(one.state, one.views, TAKEN_NS, digest, folds)
@@ -120,11 +132,17 @@ def _first_node(path: Path, nnodes: int) -> AtRoot:
     return AtRoot(
         joined_s=joined_s,
         judged_s=judged_s,
-        memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        memory_mb=_peak_mb(),
         verdict_bytes=len(encode_for_file(verdict)),
         lines=len(render(case, verdict, "run").splitlines()),
         told=f"{verdict.verdict}, {verdict.summary.partition(' (')[0]}",
     )
+
+
+def _peak_mb() -> float:
+    """Of this program alone: ``ru_maxrss`` begins with what the parent had when it started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def _told_to_first(own: list[NodeDigest]) -> list[bytes]:
@@ -136,29 +154,81 @@ def _told_to_first(own: list[NodeDigest]) -> list[bytes]:
     return [told[node] for node in below(FIRST, nnodes)]
 
 
-def _digest(node: int, nnodes: int, silent_s: float | None = None) -> NodeDigest:
-    case = _case(node, nnodes)
+def _digest(node: int, nnodes: int, made: Made, silent_s: float | None = None) -> NodeDigest:
+    case = _case(node, nnodes, made)
     if silent_s is not None:
         views = tuple(replace(view, silent_for_s=silent_s) for view in case.ranks)
         case = replace(case, ranks=views)
     return digest_of(case, node, stamp=1, standings=standings_of)
 
 
-def _case(node: int, nnodes: int) -> Case:
+def _case(node: int, nnodes: int, made: Made) -> Case:
     first, world = node * RANKS_A_NODE, nnodes * RANKS_A_NODE
-    views = [_rank(number, world) for number in range(first, first + RANKS_A_NODE)]
+    views = [made(number) for number in range(first, first + RANKS_A_NODE)]
     return job(*views, world_size=world, local_world_size=RANKS_A_NODE, nnodes=nnodes)
 
 
-def _rank(number: int, world: int) -> RankView:
-    odd = number % ODD == 1
-    place = number % RANKS_A_NODE
-    if (place, odd, world) not in MADE:
-        MADE[place, odd, world] = _made(place, odd=odd, world=world)
+def _alike(world: int) -> Made:
+    def made(number: int) -> RankView:
+        odd, place = number % ODD == 1, number % RANKS_A_NODE
+        if (place, odd, world) not in MADE:
+            MADE[place, odd, world] = _made(place, odd=odd, world=world)
+        return _named(MADE[place, odd, world], number)
+
+    return made
+
+
+def _mesh(world: int) -> Mesh:
+    tensor, stages = min(8, world), min(16, max(1, world // 16))
+    return Mesh(data=world // (tensor * stages), stages=stages, tensor=tensor)
+
+
+def _stalled(world: int) -> Made:
+    return ranks_of(_mesh(world), {world // 2 + 5: ("stalled", 3)})
+
+
+def _odd_ones(world: int) -> Made:
+    odd: dict[int, Odd] = dict.fromkeys(range(1, world, ODD), ("stalled", 3))
+    return ranks_of(_mesh(world), odd)
+
+
+def _diverged(world: int) -> Made:
+    return ranks_of(_mesh(world), {world // 2 + 5: ("other", 3)})
+
+
+def _slow_stage(world: int) -> Made:
+    mesh = _mesh(world)
+    slow = [number for number in range(world) if mesh.seat(number)[1] == mesh.stages // 2]
+    return ranks_of(mesh, dict.fromkeys(slow, ("slow", 3)))
+
+
+def _healthy(world: int) -> Made:
+    view = ranks_of(_mesh(world), {})
+    return lambda number: replace(view(number), silent_for_s=0.5, idle_for_s=0.5)
+
+
+def _waiting_for(kind: TargetKind, call: str, name: str) -> Callable[[int], Made]:
+    target = WaitTarget(call=call, kind=kind, name=name, shared_storage=kind == "lock")
+    waits = rank(0, IN_LOAD, waits_for=(target,))
+    return lambda _: lambda number: _named(waits, number)
+
+
+def _named(view: RankView, number: int) -> RankView:
     host = f"node-{number // RANKS_A_NODE:05d}"
-    return replace(MADE[place, odd, world], rank=number, local_rank=place, host=host)
+    return replace(view, rank=number, local_rank=number % RANKS_A_NODE, host=host)
 
 
+JOBS: dict[str, Callable[[int], Made]] = {
+    "alike": _alike,
+    "mesh stalled": _stalled,
+    "mesh odd": _odd_ones,
+    "mesh diverged": _diverged,
+    "mesh slow": _slow_stage,
+    "mesh healthy": _healthy,
+    "lock": _waiting_for("lock", "flock", "/data/x.lock"),
+    "remote": _waiting_for("socket", "recvfrom", "10.0.0.9:443"),
+}
+"""By what the ranks do: gives, for a number of ranks, what gives the view of each."""
 MADE: dict[tuple[int, bool, int], RankView] = {}
 """Ranks that differ in their numbers alone are made once: making them is not what is measured."""
 
@@ -182,6 +252,7 @@ def _made(place: int, *, odd: bool, world: int) -> RankView:
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 16, 128, 1024, 16384])
+    parser.add_argument("--job", choices=tuple(JOBS), default="alike")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--first-node", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()

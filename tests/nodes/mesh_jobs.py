@@ -1,10 +1,10 @@
 """Jobs on a device mesh (data x pipeline x tensor) that stand as they really would.
 
-Each rank runs the program of its stage: for each micro-batch it asks the stage before for a message,
-reduces in its tensor group and sends to the next stage; then the same backwards. At the end of a
-step it reduces in its data group, and in its expert group if there are such. A few ranks are odd.
-All others go on until they wait for one that does not come, and what they did by then is in their
-records.
+Each rank runs the program of its stage: for each micro-batch it asks the stage before for a
+message, reduces in its tensor group and sends to the next stage; then the same backwards. At the
+end of a step it reduces in its data group, and in its expert group if there are such. A few ranks
+are odd. All others go on until they wait for one that does not come, and what they did by then is
+in their records.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import Frame
 
-Oddity = Literal["stalled", "other", "skips"]
-"""Stands in its own code; calls another operation of its tensor group; leaves one out."""
+Oddity = Literal["stalled", "slow", "other", "skips"]
+"""Stands in its own code; goes on there, slowly; calls another operation of its tensor group;
+leaves one out."""
 Place = tuple[int, int]
 """Stage and number in the tensor group."""
 Seat = tuple[int, int, int]
@@ -44,6 +45,7 @@ OF_TENSORS = STEPS * BATCHES * 2
 """Operations of each rank in its tensor group."""
 BEFORE, AFTER = "before", "after"
 """The stages beside one."""
+IN_LAYERS = tuple((MAIN, user(f"layer_{one}", 92 + one)) for one in range(3))
 STANDS: Mapping[str, tuple[Frame, ...]] = {
     "tensor": (MAIN, user("forward", 90), torch("all_reduce")),
     "expert": (MAIN, user("route", 110), torch("all_reduce")),
@@ -85,7 +87,6 @@ class Stuck(Struct, frozen=True):
 
     ended: int
     entered: bool
-    stalled: bool = False
 
 
 def program(mesh: Mesh, stage: int, odd: Odd | None) -> tuple[tuple[str, str], ...]:
@@ -103,7 +104,7 @@ def program(mesh: Mesh, stage: int, odd: Odd | None) -> tuple[tuple[str, str], .
         return tuple(steps)
     kind, when = odd
     at = [number for number, (dimension, _) in enumerate(steps) if dimension == "tensor"][when]
-    instead = {"stalled": [("stalled", "")], "other": [("tensor", "broadcast")], "skips": []}
+    instead = {kind: [(kind, "")], "other": [("tensor", "broadcast")], "skips": []}
     return (*steps[:at], *instead[kind], *steps[at + 1 :])
 
 
@@ -124,7 +125,7 @@ def played(mesh: Mesh, replicas: tuple[Mapping[Place, Odd], ...]) -> dict[Seat, 
             while ended[seat] < len(ways[seat]):
                 kind, name = ways[seat][ended[seat]]
                 replica, stage, place = seat
-                if kind == "stalled":
+                if kind in ("stalled", "slow"):
                     break
                 if kind == "send":
                     to = stage + (1 if name == AFTER else -1)
@@ -147,14 +148,7 @@ def played(mesh: Mesh, replicas: tuple[Mapping[Place, Odd], ...]) -> dict[Seat, 
                 ended[seat] += 1
                 entered[seat] = ended[seat]
                 moved = True
-    return {
-        seat: Stuck(
-            ended[seat],
-            entered[seat] > ended[seat],
-            ended[seat] < len(ways[seat]) and ways[seat][ended[seat]][0] == "stalled",
-        )
-        for seat in seats
-    }
+    return {seat: Stuck(ended[seat], entered[seat] > ended[seat]) for seat in seats}
 
 
 def ranks_of(mesh: Mesh, odd: Mapping[int, Odd]) -> Callable[[int], RankView]:
@@ -181,7 +175,7 @@ def ranks_of(mesh: Mesh, odd: Mapping[int, Odd]) -> Callable[[int], RankView]:
 
 def seen(mesh: Mesh, number: int, stuck: Stuck, odd: Odd | None) -> RankView:
     """Return the view of a rank that came so far."""
-    replica, stage, place = mesh.seat(number)
+    _, stage, _ = mesh.seat(number)
     way = program(mesh, stage, odd)
     kind = "stalled" if stuck.ended == len(way) else way[stuck.ended][0]
     made, records = _made(way, stuck, kind)
@@ -236,15 +230,16 @@ def _made(
                 entries=entries,
             )
         )
-    return rank(0, STANDS[kind]), tuple(records)
+    stands = rank(0, *IN_LAYERS, cpu=1.0) if kind == "slow" else rank(0, STANDS[kind])
+    return stands, tuple(records)
 
 
-@cache
 def _groups(mesh: Mesh, number: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Names and members of a rank's groups, numbered as torch's ``init_device_mesh`` does."""
     replica, stage, place = mesh.seat(number)
-    tensor = tuple(mesh.number(replica, stage, one) for one in range(mesh.tensor))
-    replicas = tuple(mesh.number(one, stage, place) for one in range(mesh.data))
+    first, apart = mesh.number(replica, stage, 0), mesh.number(1, 0, 0)
+    tensor = tuple(range(first, first + mesh.tensor))
+    replicas = tuple(range(mesh.number(0, stage, place), mesh.world, apart))
     names = 1 + replica * mesh.stages + stage, stage * mesh.tensor + place
     groups = [
         (str(names[0]), tensor),

@@ -1,4 +1,4 @@
-"""Ranks of a device mesh are folded across its groups, and judged as if each were told by itself."""
+"""Ranks of a device mesh are folded across its groups, and judged as if each were told alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_mesh_is_judged_as_if_nobody_were_folded(data: some.DataObject) -> Non
 
 @pytest.mark.parametrize("odd", ["stalled", "other"])
 def test_the_odd_one_is_found_across_groups(odd: Oddity) -> None:
-    """Its tensor group waits for it, the stages behind for that, and all other replicas for them."""
+    """Its tensor group waits for it, stages beside for that, and all other replicas for them."""
     mesh = Mesh(8, 4, 2)
     view = ranks_of(mesh, {21: (odd, 2)})
     folded, _, case = both([view(number) for number in range(mesh.world)])
@@ -61,6 +61,15 @@ def test_the_odd_one_is_found_across_groups(odd: Oddity) -> None:
     assert 21 in folded.culprits
     assert len(case.ranks) < mesh.world / 2
     assert {*folded.victims, *folded.culprits} == set(range(mesh.world))
+
+
+def test_a_slow_stage_is_no_hang() -> None:
+    """All replicas wait for ranks of one stage, which go on through their layers."""
+    mesh = Mesh(4, 4, 2)
+    slow = [number for number in range(mesh.world) if mesh.seat(number)[1] == 1]
+    view = ranks_of(mesh, dict.fromkeys(slow, ("slow", 1)))
+    folded, unfolded, _ = both([view(number) for number in range(mesh.world)])
+    assert folded.verdict == unfolded.verdict == "healthy"
 
 
 def test_groups_of_one_shape_are_told_as_one() -> None:

@@ -73,7 +73,7 @@ def _diverged(
     """Those who wait outside of collectives are together, whatever part of the object it is."""
     keys = {_pending(one): "there" for one in meeting}
     keys |= {_pending(one): str(way_in(one.frames)) for one in elsewhere}
-    return find_diverged(situation.job.case.code, keys, {})
+    return find_diverged(situation.job.case.code, keys, lambda _: None)
 
 
 def _pending(reading: RankReading) -> PendingCollective:

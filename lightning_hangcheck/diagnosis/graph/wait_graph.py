@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -13,6 +13,7 @@ from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     import networkx
 
@@ -107,44 +108,86 @@ def _ends(edges: Sequence[Edge]) -> tuple[set[int], dict[int, tuple[int, ...]]]:
 
     A rank for which nobody waits, and that waits for other ranks alone, is in neither: of a
     hundred thousand that wait for one, none need be drawn.
-
-    networkx is imported here: it costs 19 MB, which the watcher of a healthy job need not pay.
     """
-    import networkx
-
-    graph: networkx.DiGraph[str] = networkx.DiGraph()
     awaited = {edge.target for edge in edges}
-    graph.add_edges_from(
+    links = [
         (edge.source, edge.target)
         for edge in edges
         if edge.source in awaited or _rank(edge.target) is None
+    ]
+    following, preceding = _following(links), _following((after, before) for before, after in links)
+    circles = _circles(following, preceding)
+    closed = [one for one in circles if all(one.issuperset(following[node]) for node in one)]
+    sinks = [{node} for node in awaited if node not in following] + closed
+    circle_of = {node: one for one in circles for node in one}
+    ends = set().union(*(_nearest_ranks(sink, preceding, circle_of) for sink in sinks))
+    waiting = ([node for node in one if node.startswith("rank:")] for one in closed)
+    told = [tuple(sorted(_ranks(nodes))) for nodes in waiting]
+    return ends, {rank: circle for circle in told for rank in circle}
+
+
+def _circles(
+    following: Mapping[str, Sequence[str]], preceding: Mapping[str, Sequence[str]]
+) -> list[set[str]]:
+    """Return the sets of nodes that lead to each other, a node that leads to itself alone too.
+
+    What nothing leads to, or what leads nowhere, is in none, and neither is what remains so once
+    those are left out: of a hundred thousand ranks mostly all. networkx is imported for the rest:
+    it costs 19 MB, which the watcher of a healthy job need not pay.
+    """
+    left = _without_ends(following, preceding, following.keys() | preceding.keys())
+    left = _without_ends(preceding, following, left)
+    if not left:
+        return []
+    import networkx
+
+    graph: networkx.DiGraph[str] = networkx.DiGraph()
+    graph.add_edges_from(
+        (node, after) for node in left for after in following[node] if after in left
     )
-    graph.add_nodes_from(node for node in awaited if _rank(node) is not None)
-    condensed = networkx.condensation(graph)
-    sinks = [node for node in condensed if condensed.out_degree(node) == 0]
-    ends = set().union(*(_nearest_ranks(condensed, sink) for sink in sinks))
-    circles = [_circle(graph, condensed.nodes[sink]["members"]) for sink in sinks]
-    return ends, {rank: circle for circle in circles for rank in circle}
+    found: Iterable[set[str]] = networkx.strongly_connected_components(graph)
+    return [one for one in found if len(one) > 1 or one.issubset(following[min(one)])]
 
 
-def _circle(graph: networkx.DiGraph[str], members: set[str]) -> tuple[int, ...]:
-    """Return the ranks of a sink if its members wait for each other, or one for itself."""
-    if len(members) == 1 and not any(graph.has_edge(node, node) for node in members):
-        return ()
-    ranks = {_rank(node) for node in members if node.startswith("rank:")}
-    return tuple(sorted(rank for rank in ranks if rank is not None))
+def _without_ends(
+    following: Mapping[str, Sequence[str]],
+    preceding: Mapping[str, Sequence[str]],
+    nodes: AbstractSet[str],
+) -> set[str]:
+    """Return the nodes but those to which nothing leads, until something leads to each."""
+    left = set(nodes)
+    leading = {node: sum(one in left for one in preceding.get(node, ())) for node in left}
+    pending = [node for node, number in leading.items() if not number]
+    while pending:
+        node = pending.pop()
+        left.discard(node)
+        for after in following.get(node, ()):
+            if after in left:
+                leading[after] -= 1
+                if not leading[after]:
+                    pending.append(after)
+    return left
 
 
-def _nearest_ranks(condensed: networkx.DiGraph[Any], component: int) -> set[int]:
-    """Return a component's ranks; where it has none (a store, a file), those that lead to it."""
-    ranks = {
-        rank for node in condensed.nodes[component]["members"] if (rank := _rank(node)) is not None
-    }
-    if ranks:
-        return ranks
-    return set().union(
-        *(_nearest_ranks(condensed, source) for source in condensed.predecessors(component))
-    )
+def _nearest_ranks(
+    sink: Iterable[str],
+    preceding: Mapping[str, Sequence[str]],
+    circle_of: Mapping[str, Iterable[str]],
+) -> set[int]:
+    """Return a sink's ranks; where it has none (a store, a file), those that lead to it."""
+    found: set[int] = set()
+    pending, met = [set(sink)], set(sink)
+    for members in pending:
+        ranks = _ranks(members)
+        found |= ranks
+        before = () if ranks else {one for node in members for one in preceding.get(node, ())} - met
+        met.update(before)
+        pending += [{*circle_of.get(node, (node,))} for node in before]
+    return found
+
+
+def _ranks(nodes: Iterable[str]) -> set[int]:
+    return {rank for node in nodes if (rank := _rank(node)) is not None}
 
 
 def _joins_ranks(edges: Iterable[Edge]) -> bool:
