@@ -61,6 +61,8 @@ def test_the_odd_one_is_found_across_groups(odd: Oddity) -> None:
     assert 21 in folded.culprits
     assert len(case.ranks) < mesh.world / 2
     assert {*folded.victims, *folded.culprits} == set(range(mesh.world))
+    labels = {edge.through for edge in folded.wait_for}
+    assert labels >= {"in all_reduce of mesh_tensor", "in all_reduce of mesh_data", "in recv"}
 
 
 def test_a_slow_stage_is_no_hang() -> None:

@@ -11,17 +11,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.divergence.awaited_ranks import by_awaited
-from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
+    PAIRED,
+    pending_collective,
+    record_of,
+)
 from lightning_hangcheck.model.verdict import Edge
+from lightning_hangcheck.reading.wording import join
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.job import JobReading, RankReading
 
 MOST_FULL = 4_096
 """Edges between two sets of ranks that are all drawn: 64 times 64."""
+UNNAMED = ("", "undefined", "default_pg")
+"""Groups for which the program has no name of its own."""
 AT_STORE = "for a key of the store"
 STORE = "host:store"
 """A rank that finds no store sleeps between its attempts: no socket shows the address then."""
@@ -41,15 +48,16 @@ def collective_edges(
         diverged = [job.ranks[rank] for rank in divergence.diverged]
         rest = [job.ranks[rank] for rank in sorted(parted) if rank not in divergence.diverged]
         if rest:
-            yield from each_to_each(rest, diverged)
+            yield from each_to_each(rest, diverged, _InGroup().said)
         elif _in_messages(job, awaited, parted):
             parted = set()
         else:
             yield from groups_to_groups(_sides(job, divergence))
         awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
+    said = _InGroup().said
     for others, waiters in by_awaited(awaited).items():
         readings = [job.ranks[rank] for rank in waiters]
-        yield from each_to_each(readings, [job.ranks[rank] for rank in others])
+        yield from each_to_each(readings, [job.ranks[rank] for rank in others], said)
 
 
 def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
@@ -127,7 +135,33 @@ def through(reading: RankReading) -> str:
     return f"in {wait.name}" if wait is not None else ""
 
 
-def each_to_each(waiters: Sequence[RankReading], awaited: Sequence[RankReading]) -> Iterator[Edge]:
+class _InGroup:
+    """Says in what a rank waits, and in which group by the program's own name for it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str] = {}
+
+    def said(self, reading: RankReading) -> str:
+        """Return it as the edge's label."""
+        key = reading.told_by_rank, id(reading.wait)
+        if key not in self._known:
+            self._known[key] = join(through(reading), _of_group(reading))
+        return self._known[key]
+
+
+def _of_group(reading: RankReading) -> str:
+    pending = pending_collective(reading)
+    group = pending.group if pending is not None else None
+    record = record_of(reading, group) if group is not None else None
+    described = record is not None and record.description not in UNNAMED
+    return f"of {record.description}" if record is not None and described else ""
+
+
+def each_to_each(
+    waiters: Sequence[RankReading],
+    awaited: Sequence[RankReading],
+    said: Callable[[RankReading], str] = through,
+) -> Iterator[Edge]:
     """Draw that every one of the first waits for every one of the second.
 
     Above `MOST_FULL` edges, each waiter keeps one edge and so does each awaited rank, which leaves
@@ -141,7 +175,7 @@ def each_to_each(waiters: Sequence[RankReading], awaited: Sequence[RankReading])
         pairs = [(waiter, awaited[0]) for waiter in waiters]
         pairs += [(waiters[0], target) for target in awaited[1:]]
     for waiter, target in pairs:
-        yield Edge(waiter.node, target.node, through(waiter))
+        yield Edge(waiter.node, target.node, said(waiter))
 
 
 def groups_to_groups(groups: Sequence[Sequence[RankReading]]) -> Iterator[Edge]:

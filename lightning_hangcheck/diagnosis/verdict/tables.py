@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     pending_collectives,
+    record_of,
     records,
 )
 from lightning_hangcheck.model.verdict import (
@@ -136,8 +137,8 @@ def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) 
         ops.setdefault(operation, []).append(rank)
     known: set[int] = set()
     told: set[int] = set()
-    for rank, reading in job.ranks.items():
-        for record in records(reading):
+    for rank in _who_may_know(job, group, did):
+        for record in records(job.ranks[rank]):
             if record.group == group and not record.ranks:
                 known.add(rank)
             elif record.group == group and id(record) not in told:
@@ -149,3 +150,12 @@ def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) 
         seq=seq,
         ops={operation: format_ranks(ranks) for operation, ranks in ops.items()},
     )
+
+
+def _who_may_know(job: JobReading, group: str, did: Iterable[int]) -> Iterable[int]:
+    """Return whose records may tell of a group: all ranks, where no member says who they are."""
+    for rank in did:
+        record = record_of(job.ranks[rank], group)
+        if record is not None and record.ranks:
+            return job.ranks.keys() & set(record.ranks)
+    return job.ranks
