@@ -48,6 +48,7 @@ def test_a_mesh_is_judged_as_if_nobody_were_folded(data: some.DataObject) -> Non
     view = ranks_of(mesh, odd)
     folded, unfolded, case = both([view(number) for number in range(mesh.world)])
     assert told(folded) == told(unfolded)
+    assert set(folded.wait_for) == set(unfolded.wait_for)
     assert len(case.ranks) <= A_NODE + (mesh.stages + 1) * (len(odd) + 1) * 8
 
 
@@ -56,7 +57,8 @@ def test_the_odd_one_is_found_across_groups(odd: Oddity) -> None:
     """Its tensor group waits for it, stages beside for that, and all other replicas for them."""
     mesh = Mesh(8, 4, 2)
     view = ranks_of(mesh, {21: (odd, 2)})
-    folded, _, case = both([view(number) for number in range(mesh.world)])
+    folded, unfolded, case = both([view(number) for number in range(mesh.world)])
+    assert set(folded.wait_for) == set(unfolded.wait_for)
     assert set(folded.culprits) <= {20, 21}
     assert 21 in folded.culprits
     assert len(case.ranks) < mesh.world / 2
