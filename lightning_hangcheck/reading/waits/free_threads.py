@@ -49,8 +49,12 @@ class FreeThread(Struct, frozen=True):
 
     @property
     def sleeps(self) -> bool:
-        """Whether it does nothing until a time, and has not been seen to do so again and again."""
-        return not self.ticks and any(one.kind == "time" for one in self.state.waits_for)
+        """Whether it waits for nothing but a time, and was not seen to do so again and again.
+
+        What one of Python's timers calls then makes no collectives, as far as anybody has seen.
+        """
+        kinds = {one.kind for one in self.state.waits_for}
+        return kinds == {"time"} and not self.ticks and not self.timer
 
 
 def free_threads(look: ProcessLook) -> tuple[FreeThread, ...]:

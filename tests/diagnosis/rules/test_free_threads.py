@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 ACCEPT = WaitTarget(call="accept4", kind="socket", name="127.0.0.1:80")
+STORE = WaitTarget(call="poll", kind="socket", name="127.0.0.1:29500")
 MAIN_JOINS = (MAIN, user("finish", 20))
 JOIN = Frame("Thread.join", f"{STDLIB}/threading.py", 1119)
 EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
+TIMER = (Frame("Timer.run", f"{STDLIB}/threading.py", 1376), EVENT_WAIT)
 LOCK = Frame("wait", f"{STDLIB}/threading.py", 320)
 IN_SAVE = (user("save", 31), torch("all_reduce"))
 ANSWER = (user("serve", 12), user("answer", 7))
@@ -126,6 +128,9 @@ def test_one_of_main_threads_may_be_met_by_a_thread_that_wakes_later() -> None:
     assert _met_by(saves, beside(waits, wakes=(1, 2, 3))) == "hang", "it woke, and made no call"
     assert _met_by(saves, beside(waits, state="R", waits_for=())) != "hang"
     assert _met_by(saves, beside(waits, waits_for=(ACCEPT,))) == "hang"
+    polls = {"waits_for": (STORE, WaitTarget(call="poll", kind="time"))}
+    assert _met_by(saves, beside(waits, **polls)) == "hang", "it asks for a key, and does not sleep"
+    assert _met_by(saves, beside(waits, TIMER)) == "hang"
 
 
 def _met_by(first: RankView, other: RankView) -> str:
@@ -146,7 +151,7 @@ def test_a_timer_may_end_whatever_its_process_waits_for(stands: dict[str, Any]) 
     """A lock that it gives back later, or a descriptor that it writes to."""
     waits = rank(0, (MAIN, user("fetch", 9), LOCK), silent=200.0, **stands)
     assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == "hang"
-    timed = beside(waits, (Frame("Timer.run", f"{STDLIB}/threading.py", 1376), EVENT_WAIT))
+    timed = beside(waits, TIMER)
     assert judge(job(timed, rank(1, IN_BARRIER, silent=200.0))).verdict == "suspect"
 
 
