@@ -31,6 +31,8 @@ from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation, Ski
 from lightning_hangcheck.diagnosis.rules.patience import decide
 from lightning_hangcheck.diagnosis.rules.who_ends import asks_again, waits_its_turn
 from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
+from lightning_hangcheck.reading.waits.free_threads import free_threads
+from lightning_hangcheck.reading.waits.kernel_targets import sleeps_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,7 +140,19 @@ def _of_standstill(finding: Finding, job: JobReading) -> Finding:
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
     since_s = min((one.silence_s for one in job.alive), default=finding.silence_s)
-    return replace(finding, standstill=True, silence_s=min(finding.silence_s, since_s))
+    ended_by = finding.ended_by
+    if ended_by == "inside" and any(map(_has_sleeper, job.alive)):
+        ended_by = "outside"
+    silence_s = min(finding.silence_s, since_s)
+    return replace(finding, standstill=True, silence_s=silence_s, ended_by=ended_by)
+
+
+def _has_sleeper(reading: RankReading) -> bool:
+    """Whether a thread of a rank sleeps until a time, as one may that answers another's call."""
+    own = reading.view.own_process
+    if own is None:
+        return False
+    return sleeps_on(own) or any(thread.sleeps for thread in free_threads(own))
 
 
 def _weight(graph: WaitGraph, judged: tuple[VerdictKind, Finding]) -> tuple[int, int]:

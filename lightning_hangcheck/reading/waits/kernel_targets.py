@@ -73,6 +73,15 @@ def asks_anew(look: ProcessLook) -> bool:
     return len(wakes) == 2 and None not in wakes and wakes[0] != wakes[1]
 
 
+def sleeps_on(look: ProcessLook) -> bool:
+    """Whether its wait ends in one sleep: until the same moment at the newest two samples."""
+    moments = [
+        {state.tid: state.wakes_ns for state in _at_end(one) if state.wakes_ns is not None}
+        for one in _telling(look)[-2:]
+    ]
+    return len(moments) == 2 and not moments[0].items().isdisjoint(moments[1].items())
+
+
 @remembered
 def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at what only the process itself can change.

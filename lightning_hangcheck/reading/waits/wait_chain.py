@@ -33,6 +33,7 @@ FUTEXES = frozenset({202, 98, 449, 455})
 """futex on x86-64 and arm64, then futex_waitv and futex_wait (arch/*/syscall*.tbl)."""
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
 """What names nobody: a word of the process's own memory, and a time limit."""
+WRITES = frozenset({"write", "writev", "pwrite64", "sendto", "sendmsg"})
 JOINS = ("join", "_shutdown")
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
 """Functions of the interpreter's library in which a thread waits for a lock. All others that take
@@ -322,12 +323,17 @@ def is_pending_timer(thread: ThreadStack, states: dict[int, ThreadState]) -> boo
 
 
 def _rests(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
-    """Whether it only waits for news. A loop that is nobody's may run anybody's coroutine."""
+    """Whether it only waits for news. A loop that is nobody's may run anybody's coroutine.
+
+    Who writes to a full pipe does so for somebody, and may hold what others wait for.
+    """
     state = states.get(thread.tid) if thread.tid is not None else None
     if state is None:
         return False
     if in_event_loop(thread.frames) and all(is_standard(frame.file) for frame in thread.frames):
         return False
     named = own_targets(thread, state)
-    reads = bool(named) and all(one.kind in ("socket", "pipe") for one in named)
+    reads = bool(named) and all(
+        one.kind in ("socket", "pipe") and one.call not in WRITES for one in named
+    )
     return reads or _waits_for_threads(thread, state)

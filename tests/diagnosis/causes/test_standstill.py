@@ -32,17 +32,18 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
 
 SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
+FUTEX_WAIT = {"waits_for": FUTEX, "syscall": 202}
 IN_POLL = (MAIN, user("wait_for_flag", 37))
 STORE = waiting_for("socket", "recvfrom", "127.0.0.1:29500")
 
 
-def polling(view: RankView) -> RankView:
-    """The rank, each time asleep until another moment."""
+def polling(view: RankView, each: int = 1) -> RankView:
+    """The rank, each time asleep until another moment, or until the same one."""
     own = view.processes[0]
     samples = []
     for number, one in enumerate(own.samples):
         assert one.kernel is not None
-        main = replace(one.kernel.threads[0], wakes_ns=1 + number)
+        main = replace(one.kernel.threads[0], wakes_ns=1 + number * each)
         samples.append(replace(one, kernel=replace(one.kernel, threads=(main,))))
     return replace(view, processes=(replace(own, samples=tuple(samples)),))
 
@@ -186,6 +187,15 @@ def test_where_ranks_run_on_nodes_that_are_not_seen_nobody_is_suspected() -> Non
 def test_one_that_asks_again_and_again_waits_for_what_the_other_does_not_make() -> None:
     asks = rank(0, IN_POLL, silent=60.0, **SLEEPS)
     assert told(job(asks, rank(1, IN_LOAD, silent=60.0)))[:2] == ("hang", (1,))
+
+
+def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
+    """Remote procedure calls: one waits for an answer, for which a thread of the other sleeps."""
+    asks = rank(0, IN_LOAD, silent=200.0, **FUTEX_WAIT)
+    assert told(job(asks, rank(1, IN_POLL, silent=200.0, **FUTEX_WAIT)))[0] == "hang"
+    once, again = (rank(1, IN_POLL, silent=200.0, **SLEEPS) for _ in range(2))
+    assert told(job(asks, polling(once, each=0)))[0] == "suspect"
+    assert told(job(asks, polling(again)))[0] == "hang"
 
 
 def test_of_several_ranks_the_one_that_stands_apart_is_asked() -> None:

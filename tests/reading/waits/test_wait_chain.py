@@ -190,6 +190,15 @@ def test_a_librarys_thread_that_waits_for_news_ends_nobodys_wait() -> None:
     assert ends(parked(own), news) == ["read"]
 
 
+def test_a_librarys_thread_that_writes_may_hold_what_others_wait_for() -> None:
+    """A logging handler writes to a full pipe with its lock held."""
+    handler = f"{STDLIB}/logging/__init__.py"
+    full = WaitTarget(call="write", kind="pipe", name="pipe:[9]")
+    writes = Thread((Frame("StreamHandler.flush", handler, 1094),), (full,), syscall=1)
+    takes = parked((Frame("Handler.acquire", handler, 927),))
+    assert ends(parked(IN_QUEUE), takes, writes) == ["StreamHandler.flush"]
+
+
 @pytest.mark.parametrize("main", [IN_JOIN, IN_QUEUE])
 def test_a_librarys_function_that_works_in_a_thread_ends_waits(main: tuple[Frame, ...]) -> None:
     saves = Thread((Frame("save_pretrained", f"{SITE}/transformers/saving.py", 9),), syscall=None)
