@@ -14,7 +14,7 @@ from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_mem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import RankView
 
 FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.divergence.attribution import Basis
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.slugs import Cause
 

@@ -18,7 +18,7 @@ from lightning_hangcheck.reading.wording import duration, join, name_ranks, with
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import RankReading, WorkerReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading, WorkerReading
     from lightning_hangcheck.model.evidence import WaitTarget
 
 MOST_SHOWN = 4

@@ -21,7 +21,7 @@ from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
 
 NO_RECORD = Gap(
     kind="flight_record",

@@ -23,7 +23,7 @@ from lightning_hangcheck.reading.wording import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.evidence import WaitTarget
     from lightning_hangcheck.model.slugs import Cause
 

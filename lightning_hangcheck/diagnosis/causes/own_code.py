@@ -34,7 +34,8 @@ from lightning_hangcheck.reading.wording import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
     from lightning_hangcheck.model.slugs import Cause

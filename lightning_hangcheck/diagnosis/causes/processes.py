@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.job import RankReading
 from lightning_hangcheck.diagnosis.process_exit import (
     aspect_of,
     broke_off,
@@ -22,6 +21,7 @@ from lightning_hangcheck.diagnosis.process_exit import (
     first_to_fail,
     how_it_ended,
 )
+from lightning_hangcheck.diagnosis.rank_reading import RankReading
 from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import asks_again, who_ends

@@ -25,7 +25,7 @@ from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.divergence.attribution import Basis
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation
 
 MOST_SHOWN = 4

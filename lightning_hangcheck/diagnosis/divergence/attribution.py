@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import CodeNote
 
     Way = tuple[Sequence[Hashable], Hashable]

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import RankView
 
 

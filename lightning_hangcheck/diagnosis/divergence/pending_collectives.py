@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis.job import RankReading
+from lightning_hangcheck.diagnosis.rank_reading import RankReading
 from lightning_hangcheck.gather.alike_records import root_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES

@@ -21,8 +21,9 @@ from lightning_hangcheck.reading.waits.thread_locks import read_locks
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading, WorkerReading
+    from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.job_processes import JobProcesses
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading, WorkerReading
     from lightning_hangcheck.model.evidence import TargetKind
 
     Draw = Callable[["_Blocked", WaitTarget, JobProcesses], Iterator[Edge]]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
 
 MOST_FULL = 4_096
 """Edges between two sets of ranks that are all drawn: 64 times 64."""

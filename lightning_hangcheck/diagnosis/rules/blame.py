@@ -15,7 +15,7 @@ from lightning_hangcheck.reading.source import left_out
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.case import CodeNote
     from lightning_hangcheck.model.evidence import Frame

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph
-from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+from lightning_hangcheck.diagnosis.job import JobReading
+from lightning_hangcheck.diagnosis.rank_reading import RankReading
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.slugs import Cause, Phase

@@ -26,7 +26,7 @@ from lightning_hangcheck.diagnosis.divergence.attribution import minority_of_one
 from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
 from lightning_hangcheck.diagnosis.divergence.divergence import Divergence, find_divergence
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
-from lightning_hangcheck.diagnosis.job import JobReading, RankReading, read_job
+from lightning_hangcheck.diagnosis.job import JobReading, read_job
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation, Skipped
 from lightning_hangcheck.diagnosis.rules.patience import decide
 from lightning_hangcheck.diagnosis.rules.who_ends import asks_again, waits_its_turn
@@ -37,6 +37,7 @@ from lightning_hangcheck.reading.waits.kernel_targets import sleeps_on
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import Need, Rule
     from lightning_hangcheck.model.case import Case
 

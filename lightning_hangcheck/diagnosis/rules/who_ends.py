@@ -24,8 +24,9 @@ from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.job_processes import Process
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Situation
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
     from lightning_hangcheck.reading.waits.free_threads import FreeThread

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.evidence import Frame, ProcessLook
 
 FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")

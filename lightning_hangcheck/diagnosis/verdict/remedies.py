@@ -17,7 +17,8 @@ from lightning_hangcheck.reading.wording import function_name, short_place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import Finding
     from lightning_hangcheck.model.evidence import ProcessLook
     from lightning_hangcheck.reading.knowledge.loading import JobKind

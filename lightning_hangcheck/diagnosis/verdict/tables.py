@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.beat import Beat, OpenSection
     from lightning_hangcheck.model.verdict import State
     from lightning_hangcheck.reading.activity.rank_activity import Activity

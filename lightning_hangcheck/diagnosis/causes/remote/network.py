@@ -11,7 +11,7 @@ from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.evidence import WaitTarget
 
 

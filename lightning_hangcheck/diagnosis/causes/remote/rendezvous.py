@@ -16,7 +16,8 @@ from lightning_hangcheck.text.rank_ranges import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import JobReading, RankReading
+    from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
 
 NOBODY_ELSEWHERE = (

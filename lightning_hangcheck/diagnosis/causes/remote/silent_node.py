@@ -16,7 +16,7 @@ from lightning_hangcheck.text.rank_ranges import parse_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.diagnosis.job import RankReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import SilentNode
     from lightning_hangcheck.model.slugs import Cause
 
