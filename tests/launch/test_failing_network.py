@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
     import psutil
 
 __all__ = ["cable"]
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+ASKED_FOR = "RUN_LONG_TESTS" in os.environ
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
+]
 
 
 def made(node: Node) -> int:
