@@ -49,7 +49,7 @@ class ProcessTree:
         """Read the tree, and what is new in it."""
         refs = descendants(self._root_pid)
         root = process_ref(self._root_pid) if self._root_belongs else None
-        present = ([root] if root is not None else []) + _without_our_own(refs)
+        present = ([root] if root is not None else []) + _without_our_own(refs, self._root_pid)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
         children = Counter(ref.parent_pid for ref in present)
         return tuple(self._told_apart(ref, children) for ref in present)
@@ -63,12 +63,13 @@ class ProcessTree:
         unnumbered = process.python and process.identity.launcher == "none"
         if not unnumbered or process.trains:
             return process
+        top = self._root_pid in (ref.pid, ref.parent_pid)
+        if top or children[ref.parent_pid] == 1:
+            return replace(process, trains=True)
         if has_loaded(ref.pid, TORCH):
             process = replace(process, trains=True)
             self._known[ref] = process, seen_ns
-            return process
-        top = self._root_pid in (ref.pid, ref.parent_pid)
-        return replace(process, trains=top or children[ref.parent_pid] == 1)
+        return process
 
     def targets(self, rank: int, pid: int, ranks: Collection[int]) -> list[Target]:
         """Return the processes to look at for a rank: itself, then its children.
@@ -116,14 +117,15 @@ class ProcessTree:
         return process, known[1] if known is not None else now_ns
 
 
-def _without_our_own(refs: tuple[ProcessRef, ...]) -> list[ProcessRef]:
+def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[ProcessRef]:
     """The sidecar may itself be below the root, with the py-spy processes that it starts.
 
     What works on storage for it is an orphan, which `hangcheck run` adopts as it does the job's.
     """
     ours, others = {os.getpid()}, []
     for ref in refs:
-        if ref.pid in ours or ref.parent_pid in ours or is_apart(ref.pid):
+        adopted = ref.parent_pid == root_pid and is_apart(ref.pid)
+        if adopted or ref.pid in ours or ref.parent_pid in ours:
             ours.add(ref.pid)
         else:
             others.append(ref)

@@ -39,8 +39,6 @@ OURS = str(Path(__file__).parents[1])
 """Frames of ours around a call are none of the program's."""
 DEEPEST = 64
 """Frames noted of a site, from the innermost out: Lightning's own are some 30."""
-
-
 UNKNOWN_SITE: tuple[int, tuple[CodeType, ...]] = (0, ())
 
 
