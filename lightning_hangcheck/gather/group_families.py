@@ -84,10 +84,8 @@ def groups_in(family: GroupFamily) -> Iterator[Group]:
 
 def numbers_in(offsets: Offsets) -> tuple[int, ...]:
     """Return the numbers that runs stand for, in their order."""
-    triples = zip(offsets[::3], offsets[1::3], offsets[2::3], strict=True)
-    return tuple(
-        chain.from_iterable(range(start, start + step * n, step) for start, step, n in triples)
-    )
+    runs = (range(start, start + step * n, step) for start, step, n in _triples(offsets))
+    return tuple(chain.from_iterable(runs))
 
 
 def can_be_families(families: Sequence[GroupFamily], groups: int, most: int) -> bool:

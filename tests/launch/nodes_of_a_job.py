@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.model.verdict import Verdict
+
 TRAINING = "nodes_training.py"
 PORT = 29_477
 LONGEST_S = 240.0
@@ -159,3 +161,16 @@ def end_all(*nodes: Node, others: Sequence[psutil.Process] = ()) -> None:
     end_by_pid(others)
     for node in nodes:
         end(node.process)
+
+
+def merge(*folders: Path, into: Path) -> Verdict:
+    """Join what these run folders hold by `hangcheck merge`, which finds a hang."""
+    words = [*map(str, folders), "--run-dir", str(into)]
+    joined = subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", "merge", *words],
+        check=False,
+        timeout=60,
+        capture_output=True,
+    )
+    assert joined.returncode == 3, joined.stderr.decode()
+    return verdict_of(into)

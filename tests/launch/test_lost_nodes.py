@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from launch.cable import Cable, cable
-from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, start
+from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, merge, start
 from processes import until
 from watch.launched import record_of, verdict_of
 
@@ -53,8 +51,7 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
             assert (alone.cause, len(alone.ranks)) == ("network_wait", 2)
             assert "node 0 (rank 0) has not been heard for" in node.said
             assert "each node judges its own ranks: hangcheck merge joins that" in node.said
-        merge(second, third, into=tmp_path / "merged")
-        merged = verdict_of(tmp_path / "merged")
+        merged = merge(second.run_folder, third.run_folder, into=tmp_path / "merged")
         assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (0,), (1, 2))
         assert "rank 0 cannot be reached: node 0 (rank 0) has not been heard for" in merged.summary
 
@@ -95,14 +92,3 @@ def lines(node: Node) -> int:
     """Lines that name the rank, but for reminders."""
     named = [line for line in node.said.splitlines() if "rank 0 cannot be reached" in line]
     return sum("still so" not in line for line in named)
-
-
-def merge(*nodes: Node, into: Path) -> None:
-    words = [*(str(node.run_folder) for node in nodes), "--run-dir", str(into)]
-    joined = subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck", "merge", *words],
-        check=False,
-        timeout=100,
-        capture_output=True,
-    )
-    assert joined.returncode == 3, joined.stderr.decode()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from launch.nodes_of_a_job import LONGEST_S, Network, end_all, ip, namespaces, start
+from launch.nodes_of_a_job import LONGEST_S, Network, end_all, ip, merge, namespaces, start
 from processes import is_alive, until
 from watch.launched import record_of, verdict_of
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from lightning_hangcheck.model.verdict import Verdict
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 ADDRESSES = "10.231.77.1", "10.231.77.2"
@@ -86,15 +83,3 @@ def test_the_first_node_names_a_rank_of_the_other_which_judges_where_it_falls_si
         assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (1,), (0,))
     finally:
         end_all(*nodes, others=left)
-
-
-def merge(*folders: Path, into: Path) -> Verdict:
-    words = [*map(str, folders), "--run-dir", str(into)]
-    joined = subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck", "merge", *words],
-        check=False,
-        timeout=60,
-        capture_output=True,
-    )
-    assert joined.returncode == 3, joined.stderr.decode()
-    return verdict_of(into)
