@@ -31,6 +31,8 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         awaits: It asks for the end of something that was started before, or is in a loop that does.
         after_backward: Its function, or each pass of a loop that it is in, has called ``backward``
             before it.
+        collectives_ahead: Whether its function calls collectives from there on, as do functions of
+            the same file that it calls; None where that cannot be told.
     """
 
     file: str
@@ -44,6 +46,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     branch_tests: tuple[str, ...] = ()
     awaits: bool = False
     after_backward: bool = False
+    collectives_ahead: bool | None = None
 
 
 Reach = Literal["answers", "goes_on", "unanswered", "unknown"]

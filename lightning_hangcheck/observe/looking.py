@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from lightning_hangcheck.model.case import CodeNote
+from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame, Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.probes.flight_record import flight_record, has_nccl2
@@ -205,12 +206,14 @@ def flights_of(
 
 
 def where_ranks_stand(samples: Iterable[tuple[Target, Sample]]) -> list[Frame]:
-    """Return the frames of all ranks' main threads."""
+    """Return the frames of all ranks' main threads, and the user's own of their other threads."""
     return [
         frame
         for target, sample in samples
-        if target.role == "rank" and sample.stack is not None and sample.stack.threads
-        for frame in sample.stack.threads[0].frames
+        if target.role == "rank" and sample.stack is not None
+        for number, thread in enumerate(sample.stack.threads)
+        for frame in thread.frames
+        if not number or is_users(frame.file)
     ]
 
 

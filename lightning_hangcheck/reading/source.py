@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.code_owner import is_users
+from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
 from lightning_hangcheck.reading.knowledge.frames import meanings
 
 if TYPE_CHECKING:
@@ -121,6 +121,19 @@ def left_out(
         return None
     led = next((one for one in there if blocks[one].keys() - around), None)
     return (led, list(blocks[led].values())[-1]) if led is not None else None
+
+
+def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool | None:
+    """Whether a thread calls collectives from where it stands on, by all its calls together.
+
+    Args:
+        code: Notes on its lines.
+        frames: Of it, outermost first; of those of installed packages nothing is known.
+    """
+    notes = {(note.file, note.line): note.collectives_ahead for note in code}
+    asked = [one for one in frames if not is_standard(one.file) and not is_ours(one.file)]
+    found = {notes.get((one.file, one.line)) for one in asked}
+    return True if True in found else None if None in found else False
 
 
 def _function(frame: Frame) -> tuple[str, str]:

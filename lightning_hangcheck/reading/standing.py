@@ -33,6 +33,7 @@ from lightning_hangcheck.reading.waits.kernel_targets import (
     limited,
     steady_targets,
 )
+from lightning_hangcheck.reading.waits.late_callers import late_callers
 from lightning_hangcheck.reading.waits.thread_locks import read_locks, waits_in_vain
 from lightning_hangcheck.reading.waits.torch_waits import find_wait
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
     from lightning_hangcheck.model.flight import CallSite, CollectiveRecord, MessageCounts
     from lightning_hangcheck.reading.waits.free_threads import FreeThread
+    from lightning_hangcheck.reading.waits.late_callers import WaitEnd
 
 UNLIKE = 0
 """Of a rank that is told by itself: it waits for a process of its node, or one there for it, or
@@ -154,12 +156,18 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
         (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
         [(one.name, one.frames) for one in locks.threads] if locks is not None else None,
         (catches_timers(look), [_of_free(one) for one in free_threads(look)]),
+        [(one.frames, [_of_wait_end(end) for end in one.ends]) for one in late_callers(look)],
     )
 
 
 def _of_free(thread: FreeThread) -> tuple[Any, ...]:
     stands = (thread.runs, thread.ticks, thread.timer, thread.for_ranks)
     return stands, [_of_target(one) for one in thread.state.waits_for]
+
+
+def _of_wait_end(end: WaitEnd) -> tuple[Any, ...]:
+    stands = (end.runs, end.ticks, end.limited, end.for_ranks)
+    return stands, [_of_target(one) for one in end.named]
 
 
 def _of_target(target: WaitTarget) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from lightning_hangcheck.diagnosis.graph.process_edges import owing_workers
 from lightning_hangcheck.diagnosis.job_processes import process_of
 from lightning_hangcheck.reading.activity.process_activity import gpu_works
 from lightning_hangcheck.reading.activity.rank_activity import read_process_activity
+from lightning_hangcheck.reading.source import calls_collectives
 from lightning_hangcheck.reading.waits.free_threads import free_threads
 from lightning_hangcheck.reading.waits.kernel_targets import (
     in_own_memory,
@@ -19,10 +20,11 @@ from lightning_hangcheck.reading.waits.kernel_targets import (
     steady_targets,
     tells_who,
 )
+from lightning_hangcheck.reading.waits.late_callers import late_callers
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.job_processes import Process
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy, Situation
     from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
     from lightning_hangcheck.reading.waits.free_threads import FreeThread
+    from lightning_hangcheck.reading.waits.late_callers import LateCaller
 
 BY_PATIENCE: tuple[EndedBy, ...] = (
     *("nobody", "person", "inside", "known_pace", "outside", "circles", "unknown_pace"),
@@ -74,10 +77,9 @@ def _different(situation: Situation, culprits: Sequence[RankReading]) -> Iterabl
 def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | None:
     """Say who could end a wait in collectives that helper threads of the ranks may make.
 
-    An asynchronous save meets in a group of its own while the main threads go on. So where one rank
-    waits in such a thread, a thread of another that still writes may come to it, and wherever ranks
-    wait, one that computes, or sleeps until a time, may make the call then; one that was seen to
-    wake did not.
+    An asynchronous save meets in a group of its own while the main threads go on; a helper may wait
+    for a child first, or sleep. One whose code calls no collective from there on is none of them.
+    Where the code does not tell, one that was seen to wake and went back to sleep is none either.
 
     Args:
         job: All ranks.
@@ -87,13 +89,15 @@ def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | No
         None where no helper thread may come to it.
     """
     of_helpers = any(one.rank_activity.stuck is not None for one in waiting)
+    tellers = {one.rank: one for one in (_teller(job, each) for each in waiting)}.values()
+    among = frozenset((one.view.host, one.view.pid) for one in tellers)
     ends = [
-        walk.of_thread(one.view.host, thread)
-        for one in {one.rank: one for one in (_teller(job, each) for each in waiting)}.values()
+        end
+        for one in tellers
         if one.view.own_process is not None
-        for walk in [_Walk(job, one)]
-        for thread in free_threads(one.view.own_process)
-        if of_helpers or thread.sleeps or thread.runs
+        for caller in late_callers(one.view.own_process)
+        if (calls := calls_collectives(job.case.code, caller.frames)) is not False
+        for end in _Walk(job, one).of_caller(caller, among, certain=calls or of_helpers)
     ]
     return _most_patient(ends) if ends else None
 
@@ -209,9 +213,10 @@ class _Walk:
         unnamed = all(one.kind == "other" for one in targets)
         beside = [one for one in free_threads(look) if unnamed and (targets or one.timer)]
         helped = [self.of_thread(host, one) for one in beside]
-        if not targets:
-            return _most_patient(["inside" if in_own_memory(look) else "outside", *helped])
         timed = limited(look)
+        if not targets:
+            alone = in_own_memory(look) and not timed
+            return _most_patient(["inside" if alone else "outside", *helped])
         return _most_patient(
             [*(self._of_target(host, one, timed=timed) for one in targets), *helped]
         )
@@ -235,6 +240,31 @@ class _Walk:
                 self._threads.add(thread.state.tid)
                 ends.append(self.of_thread(host, thread))
         return _most_patient(ends)
+
+    def of_caller(
+        self, caller: LateCaller, among: frozenset[tuple[str, int | None]], *, certain: bool
+    ) -> Iterator[EndedBy]:
+        """Say who could end what a thread waits for that may call a collective then.
+
+        Args:
+            caller: Of the rank.
+            among: Processes of all ranks that wait: what only these would bring never comes.
+            certain: Whether it is known to call one. Where it is not, it is no such thread if it
+                only ticks, or waits for an outsider's word, as a server does all its life.
+        """
+        host = self._reading.view.host
+        for end in caller.ends:
+            if end.runs:
+                yield "unknown_pace"
+            elif end.for_ranks:
+                if certain:
+                    yield "inside"
+            elif not end.named and (certain or (end.limited and not end.ticks)):
+                yield "outside"
+            for target in end.named:
+                could = {process_of(host, one) for one in target.holders}
+                if not among.issuperset(could) or (certain and not could):
+                    yield self._of_target(host, target, timed=end.limited)
 
     def of_thread(self, host: str, thread: FreeThread) -> EndedBy:
         """Say who could end what a free thread does, of a process that others wait for.

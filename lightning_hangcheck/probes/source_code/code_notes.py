@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users, owner_of
+from lightning_hangcheck.probes.source_code.calls_ahead import CallsAhead
 from lightning_hangcheck.probes.source_code.rank_tests import RankTests
 from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS, LOOPS, called_name
 from lightning_hangcheck.text.redaction import redact_text
@@ -104,11 +105,12 @@ def _unchanged(file: str, since_s: float) -> int | None:
 
 
 class _File:
-    """A parsed file, what it calls the rank, and its functions that make a step."""
+    """A parsed file, what it calls the rank, what it calls at all, and who makes a step."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.ranks = RankTests(tree)
+        self.calls = CallsAhead(tree)
         self.run_backward = BACKWARD | {
             one.name
             for one in ast.walk(tree)
@@ -149,6 +151,7 @@ def _note(source: _File, file: str, line: int) -> CodeNote:
         branch_tests=tuple(test for _, test in found.branches),
         awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
         after_backward=found.comes_after(source.run_backward),
+        collectives_ahead=source.calls.collectives(line) if is_users(file) else None,
     )
 
 

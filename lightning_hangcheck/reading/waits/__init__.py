@@ -3,6 +3,7 @@
 __all__ = [
     "free_threads",
     "kernel_targets",
+    "late_callers",
     "remembered",
     "seen_before",
     "stuck_thread",

@@ -98,12 +98,21 @@ class _ById:
 @lru_cache(CHAINS_KEPT)
 def _followed(key: _ById) -> WaitChain | None:
     sample = key.sample
-    if sample.stack is None or sample.kernel is None or not sample.stack.threads:
-        return None
-    states = {state.tid: state for state in sample.kernel.threads}
-    main, *helpers = sample.stack.threads
+    threads = sample.stack.threads if sample.stack is not None else ()
+    return chain_from(sample, threads[0]) if threads and sample.kernel is not None else None
+
+
+def chain_from(sample: Sample, first: ThreadStack) -> WaitChain:
+    """Follow the wait of any thread, through those beside the main one.
+
+    Args:
+        sample: With stacks and the kernel's view.
+        first: A thread of it; it takes the main thread's place in what is returned.
+    """
+    states = {one.tid: one for one in sample.kernel.threads} if sample.kernel is not None else {}
+    helpers = sample.stack.threads[1:] if sample.stack is not None else ()
     others = [_Helper.of(one, states) for one in helpers if may_help(one)]
-    followed, ends, met = [main], [], {id(main)}
+    followed, ends, met = [first], [], {id(first)}
     for thread in followed:
         state = states.get(thread.tid) if thread.tid is not None else None
         if state is None or not _waits_for_threads(thread, state):
