@@ -110,6 +110,8 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
         holds_lock: A call further out on the same stack is inside the ``with`` block of the very
             lock that the innermost one takes.
         joined: Kernel id of the thread whose end it waits for, None where it is not known.
+        bystander: By its source, nothing that it runs from here on gives back a lock or brings
+            news: but for its own end, it ends no other thread's wait.
     """
 
     tid: int | None
@@ -120,6 +122,7 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     takes_lock: bool = False
     holds_lock: bool = False
     joined: int | None = None
+    bystander: bool = False
     frames: tuple[Frame, ...] = ()
 
 

@@ -17,6 +17,7 @@ from lightning_hangcheck.probes.stacks.native_calls import native_calls
 from lightning_hangcheck.probes.stacks.python_stacks import PY_SPY, python_stacks
 from lightning_hangcheck.probes.stacks.signalled_stacks import or_by_signal
 from lightning_hangcheck.probes.stacks.training_thread import training_first
+from lightning_hangcheck.probes.waits.bystanders import with_bystanders
 from lightning_hangcheck.probes.waits.holders import with_holders
 from lightning_hangcheck.probes.waits.polled_locks import polled_locks
 from lightning_hangcheck.probes.waits.thread_variables import with_variables
@@ -84,6 +85,8 @@ def sample(pid: int, rank: int | None, time_limit_s: float, *, trains: bool = Fa
         if stack.source == PY_SPY:
             left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
             stack = with_variables(stack, _in_own_memory(kernel), left_s)
+        left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
+        stack = with_bystanders(stack, _in_own_memory(kernel), left_s)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps
 
 

@@ -1,4 +1,4 @@
-"""Which thread is joined, and whether a lock is the thread's own, told by its variables."""
+"""Which thread is joined, whose a lock is, and which ends no wait: by variables and source."""
 
 from __future__ import annotations
 
@@ -50,3 +50,12 @@ def test_a_lock_is_known_to_be_the_threads_own(
     running = program("waiting_in_itself.py", kind)
     main = main_thread(running.pid, "Counts.report")
     assert (main.takes_lock, main.holds_lock) == (True, own)
+
+
+def test_a_thread_that_gives_nothing_back_is_known_by_its_source(program: StartProgram) -> None:
+    running = program("waiting_in_itself.py", "heartbeat")
+    main_thread(running.pid, "heartbeat")
+    (sample, _), *_ = sample_all([Subject(pid=running.pid)], 10.0)
+    assert sample.stack is not None
+    found = {one.name: one.bystander for one in sample.stack.threads[1:]}
+    assert found == {"heartbeat": True, "gives back": False}

@@ -48,4 +48,21 @@ def others():
     first.add(second)
 
 
-{"join": join, "handler": handler, "others": others}[sys.argv[1]]()
+def heartbeat():
+    def beat():
+        while not threading.Event().wait(0.1):
+            print("alive")
+
+    def give_back():
+        threading.Event().wait(600)
+        lock.release()
+
+    lock = threading.Lock()
+    for name, runs in (("heartbeat", beat), ("gives back", give_back)):
+        threading.Thread(target=runs, name=name, daemon=True).start()
+    lock.acquire()
+    announce()
+    lock.acquire()
+
+
+{"heartbeat": heartbeat, "join": join, "handler": handler, "others": others}[sys.argv[1]]()

@@ -1,8 +1,8 @@
-"""Whether what a thread runs from a line on calls collectives: a heartbeat's loop never does.
+"""Whether what a thread runs from a line on calls collectives, or may end another thread's wait.
 
-Read from the source alone, with the functions of the same file that it calls. Where anything is
-called that may do as it likes, a function that was handed in or one of another file of the user's,
-nothing is known.
+A heartbeat's loop does neither. Read from the source alone, with the functions of the same file
+that it calls. Where anything is called that may do as it likes, a function that was handed in or
+one of another file of the user's, nothing is known.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lightning_hangcheck.probes.source_code.marker_loops import function_around
 from lightning_hangcheck.probes.source_code.syntax import LOOPS, around
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef"
 Answer: TypeAlias = "bool | None"
@@ -63,8 +63,42 @@ HARMLESS_METHODS = frozenset(
     | {"cpu_percent", "memory_info", "add_scalar", "inc", "observe", "set_description"}
 )
 """What methods of everyday objects are called: whatever has them is taken for such an object."""
+WAKES = frozenset(
+    {
+        *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
+        *("set_result", "set_exception", "cancel", "task_done", "shutdown", "reset", "close"),
+        *("send", "sendall", "send_bytes", "call_soon_threadsafe", "interrupt_main", "stop"),
+    }
+)
+"""What gives back a lock, or brings what another thread waits for."""
 MOST_FUNCTIONS = 64
 """Followed from one line: more is a program, and no loop of a helper's."""
+
+
+class _Question(NamedTuple):
+    """What is asked of each call.
+
+    Attributes:
+        is_it: Whether a call is such a one, by its path as imported.
+        harmless: Methods of whatever object that are none.
+    """
+
+    is_it: Callable[[str], bool]
+    harmless: frozenset[str]
+
+
+def _meets(path: str) -> bool:
+    name = path.rpartition(".")[2]
+    of_torch = path.startswith("torch.distributed.") and name in OF_TORCH
+    return of_torch or MEETS.fullmatch(name) is not None
+
+
+def _wakes(path: str) -> bool:
+    return path.rpartition(".")[2] in WAKES
+
+
+COLLECTIVES = _Question(_meets, HARMLESS_METHODS)
+WAKING = _Question(_wakes, HARMLESS_METHODS - WAKES)
 
 
 class CallsAhead:
@@ -101,47 +135,63 @@ class CallsAhead:
         Returns:
             None where something is called of which nothing is known.
         """
+        return self._ahead(line, COLLECTIVES)
+
+    def waking(self, line: int) -> Answer:
+        """Tell whether anything from a line on may end what another thread waits for in memory.
+
+        That is a lock given back, also by leaving a ``with``, or news of any kind.
+
+        Args:
+            line: On which a thread stands.
+
+        Returns:
+            None where something is called of which nothing is known.
+        """
+        function = function_around(self._tree, line)
+        if any(isinstance(one, (ast.With, ast.AsyncWith)) for one in around(function, line)):
+            return True
+        return self._ahead(line, WAKING)
+
+    def _ahead(self, line: int, asked: _Question) -> Answer:
         function = function_around(self._tree, line)
         loops = [one for one in around(function, line) if isinstance(one, LOOPS)]
         first = loops[0].lineno if loops else line
         ahead = (one for one in ast.walk(function) if _last_line(one) >= first)
-        return self._of_nodes(ahead, set())
+        return self._of_nodes(ahead, asked, set())
 
-    def _of_nodes(self, nodes: Iterable[ast.AST], met: set[int]) -> Answer:
+    def _of_nodes(self, nodes: Iterable[ast.AST], asked: _Question, met: set[int]) -> Answer:
         calls = (one for one in nodes if isinstance(one, ast.Call))
-        return _together(answer for one in calls for answer in self._of_call(one, met))
+        return _together(answer for one in calls for answer in self._of_call(one, asked, met))
 
-    def _of_call(self, call: ast.Call, met: set[int]) -> Iterator[Answer]:
+    def _of_call(self, call: ast.Call, asked: _Question, met: set[int]) -> Iterator[Answer]:
         """Answer for what is called, and for functions of this file that are handed on."""
-        yield self._of_function(call.func, met)
+        yield self._of_function(call.func, asked, met)
         for given in (*call.args, *(one.value for one in call.keywords)):
             name = given.id if isinstance(given, ast.Name) else getattr(given, "attr", "")
             if name in self._functions:
-                yield self._of_own(name, met)
+                yield self._of_own(name, asked, met)
 
-    def _of_function(self, function: ast.expr, met: set[int]) -> Answer:
+    def _of_function(self, function: ast.expr, asked: _Question, met: set[int]) -> Answer:
         names = list(_chain(function))
         root, name = names[0], names[-1]
         path = ".".join((self._imported.get(root, root), *names[1:]))
-        called = path.rpartition(".")[2]
-        if MEETS.fullmatch(called) or (
-            path.startswith("torch.distributed.") and called in OF_TORCH
-        ):
+        if asked.is_it(path):
             return True
         if root in self._imported:
             return _of_imported(path.partition(".")[0])
         if name in self._functions:
-            return self._of_own(name, met)
-        known = hasattr(builtins, name) if len(names) == 1 else name in HARMLESS_METHODS
+            return self._of_own(name, asked, met)
+        known = hasattr(builtins, name) if len(names) == 1 else name in asked.harmless
         return False if known else None
 
-    def _of_own(self, name: str, met: set[int]) -> Answer:
+    def _of_own(self, name: str, asked: _Question, met: set[int]) -> Answer:
         """Answer for all functions of this file that have a name; a class makes what it can."""
         new = [one for one in self._functions[name] if id(one) not in met]
         met.update(map(id, new))
         if len(met) > MOST_FUNCTIONS:
             return None
-        return _together(self._of_nodes(ast.walk(one), met) for one in new)
+        return _together(self._of_nodes(ast.walk(one), asked, met) for one in new)
 
 
 def _of_imported(package: str) -> Answer:

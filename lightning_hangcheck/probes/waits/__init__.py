@@ -2,11 +2,13 @@
 
 `system_calls` reads the call's arguments, `polled_locks` and `tried_locks` the locks that Python
 and native code poll for, and `marker_files` who made a file whose existence is a lock;
-`thread_variables` tells which thread another joins; `holders` adds who holds a lock or has the
-other end, which only all processes together show. `connections` are the kernel's tables of these.
+`thread_variables` tells which thread another joins, `bystanders` which ends nobody's wait;
+`holders` adds who holds a lock or has the other end, which only all processes together show.
+`connections` are the kernel's tables of these.
 """
 
 __all__ = [
+    "bystanders",
     "connections",
     "file_locks",
     "holders",

@@ -105,7 +105,7 @@ def _circle(sample: Sample) -> set[Standing] | None:
 
 def _all_wait(sample: Sample, words: Collection[int]) -> bool:
     threads = sample.stack.threads if sample.stack is not None else ()
-    return all(one.tid in words for one in threads if may_help(one))
+    return all(one.tid in words for one in threads if may_help(one) and not one.bystander)
 
 
 def _words(states: Sequence[ThreadState]) -> dict[int, tuple[str, ...]]:

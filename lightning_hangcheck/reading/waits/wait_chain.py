@@ -252,7 +252,7 @@ def _could_end(thread: ThreadStack, others: Sequence[_Helper]) -> Sequence[Threa
     own thread that rests only waits for news, and is left out unless some thread is joined that can
     be no other. A timer may call whatever it was given, so it may end any wait for news, and be the
     one that is joined; locks are given back by whoever took them. Nobody else ends the wait of a
-    thread for a lock that it holds itself.
+    thread for a lock that it holds itself, and a bystander that of none but who joins it.
 
     Args:
         thread: The waiting one.
@@ -272,9 +272,12 @@ def _could_end(thread: ThreadStack, others: Sequence[_Helper]) -> Sequence[Threa
     owner = _owner(thread.frames)
     if joins(thread) and not any(owner in one.owners for one in others):
         return [one.thread for one in others]
-    news = not in_lock(thread)
+    news, by_their_end = not in_lock(thread), joins(thread)
     return [
-        one.thread for one in others if owner in one.owners or not one.rests or (news and one.timer)
+        one.thread
+        for one in others
+        if (owner in one.owners or not one.rests or (news and one.timer))
+        and (by_their_end or not one.thread.bystander)
     ]
 
 

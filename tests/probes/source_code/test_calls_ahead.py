@@ -19,10 +19,22 @@ from project.sync import publish
 
 
 def ahead(source: str) -> bool | None:
-    """What is told of the thread that stands where the source says HERE."""
+    """Whether the thread calls collectives that stands where the source says HERE."""
+    calls, line = read(source)
+    return calls.collectives(line)
+
+
+def wakes(source: str) -> bool | None:
+    """Whether it may end another one's wait."""
+    calls, line = read(source)
+    return calls.waking(line)
+
+
+def read(source: str) -> tuple[CallsAhead, int]:
+    """The source with some imports, and the line of HERE."""
     text = IMPORTS + dedent(source)
     line = next(number for number, one in enumerate(text.splitlines(), 1) if "HERE" in one)
-    return CallsAhead(ast.parse(text)).collectives(line)
+    return CallsAhead(ast.parse(text)), line
 
 
 @pytest.mark.parametrize(
@@ -95,3 +107,22 @@ def test_a_program_is_not_followed_to_its_end() -> None:
     steps = "".join(f"def step_{n}():\n    step_{n + 1}()\n" for n in range(100))
     last = "def step_100():\n    dist.barrier()\n"
     assert ahead(f"def work():\n    time.sleep(9)  # HERE\n    step_0()\n{steps}{last}") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("def tick():\n    while not stop.wait(9):  # HERE\n        print(os.getpid())", False),
+        ("def tick():\n    for line in child.stdout:  # HERE\n        lines.append(line)", False),
+        ("def tick():\n    time.sleep(9)  # HERE\n    lock.release()", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    self.queue.put(1)", True),
+        ("def tick():\n    with lock:\n        time.sleep(9)  # HERE", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    end()\ndef end():\n    done.set()", True),
+        ("def tick(call):\n    time.sleep(9)  # HERE\n    call()", None),
+        ("def tick():\n    time.sleep(9)  # HERE\n    publish(results)", None),
+    ],
+)
+def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
+    source: str, told: bool | None
+) -> None:
+    assert wakes(source) is told

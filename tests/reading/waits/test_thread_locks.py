@@ -30,11 +30,12 @@ from lightning_hangcheck.model.evidence import (
     Frame,
     MemoryUse,
     ThreadStack,
+    WaitTarget,
 )
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.evidence import Sample
 
 WAITS = rank(0, IN_BARRIER)
@@ -90,6 +91,40 @@ def test_a_thread_that_could_still_release_takes_the_proof_away() -> None:
     assert told(job(rank(0, IN_BARRIER, silent=11.0), open_end))[0] == "suspect"
     late = with_threads(rank(1, IN_LOAD), LOCKED, IN_LIBRARY)
     assert told(job(WAITS, late)) == ("hang", (1,), (0,), "thread_deadlock")
+
+
+def test_a_thread_that_gives_nothing_back_is_no_way_out_of_locks() -> None:
+    """A heartbeat in the user's code sleeps and wakes; who is joined may be one, and ends that."""
+    ticks = ThreadStack(tid=205, name="heartbeat", frames=(user("beat", 60),))
+    waits, bystander = (
+        rank(0, IN_BARRIER, silent=20.0),
+        msgspec.structs.replace(ticks, bystander=True),
+    )
+    for helper, expected in ((ticks, "suspect"), (bystander, "hang")):
+        beside = with_threads(rank(1, IN_LOAD, silent=20.0), LOCKED, helper)
+        assert told(job(waits, asleep(beside, 205)))[0] == expected
+    joins = (MAIN, user("finish", 20), Frame("Thread.join", f"{STDLIB}/threading.py", 1119))
+    joining = with_threads(rank(1, joins, silent=20.0), bystander, takes_lock=False)
+    assert told(job(waits, asleep(joining, 205)))[0] == "suspect"
+
+
+def asleep(view: RankView, tid: int) -> RankView:
+    """The rank, with a thread of it asleep until a time."""
+    (own,) = view.processes
+    sleeps = (WaitTarget(call="clock_nanosleep", kind="time"),)
+    samples = []
+    for one in own.samples:
+        assert one.kernel is not None
+        states = (
+            msgspec.structs.replace(each, waits_for=sleeps, syscall=230)
+            if each.tid == tid
+            else each
+            for each in one.kernel.threads
+        )
+        kernel = msgspec.structs.replace(one.kernel, threads=tuple(states))
+        samples.append(msgspec.structs.replace(one, kernel=kernel))
+    own = msgspec.structs.replace(own, samples=tuple(samples))
+    return msgspec.structs.replace(view, processes=(own,))
 
 
 def test_a_lock_that_the_thread_itself_holds_is_released_by_nobody() -> None:
