@@ -41,6 +41,8 @@ OUTSIDERS = frozenset(
     f"anon_inode:{one}" for one in ("inotify", "[fanotify]", "[signalfd]", "[timerfd]")
 )
 """Descriptors, as /proc/PID/fd names them, at which others than the process's own threads act."""
+FOR_SIGNALS = frozenset({"pause", "rt_sigsuspend", "rt_sigtimedwait"})
+"""Calls that wait for a signal, which anybody may send."""
 BY_ACTIVITY: dict[str, EndedBy] = {
     "gone": "nobody",
     "stopped": "person",
@@ -286,7 +288,7 @@ class _Walk:
 
 def _from_outside(target: WaitTarget) -> bool:
     """Whether any process may bring what is waited for: a change of files, a signal, a time."""
-    return target.call == "rt_sigtimedwait" or target.name in OUTSIDERS
+    return target.call in FOR_SIGNALS or target.name in OUTSIDERS
 
 
 def _most_patient(ends: Iterable[EndedBy]) -> EndedBy:

@@ -161,6 +161,8 @@ def test_a_timer_may_end_whatever_its_process_waits_for(stands: dict[str, Any]) 
         ("read", "anon_inode:inotify"),
         ("read", "anon_inode:[timerfd]"),
         ("rt_sigtimedwait", ""),
+        ("pause", ""),
+        ("rt_sigsuspend", ""),
     ],
 )
 def test_what_others_may_bring_is_waited_for_longer(call: str, name: str) -> None:
