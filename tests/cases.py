@@ -201,6 +201,31 @@ def with_threads(
     )
 
 
+def beside(
+    view: RankView,
+    frames: tuple[Frame, ...],
+    wakes: tuple[int, ...] = (),
+    tid: int = 300,
+    **state: Any,
+) -> RankView:
+    """The rank with a further thread in this state, asleep until these moments, look by look."""
+    own, *others = view.processes
+    samples = []
+    for number, one in enumerate(own.samples):
+        assert one.kernel is not None
+        assert one.stack is not None
+        fields = {"state": "S", "cpu_s": 0.0, **state}
+        if wakes:
+            fields["wakes_ns"] = wakes[number]
+        threads = (*one.kernel.threads, ThreadState(tid=tid, **fields))
+        stacks = (*one.stack.threads, ThreadStack(tid=tid, name="helper", frames=frames))
+        kernel = msgspec.structs.replace(one.kernel, threads=threads)
+        stack = msgspec.structs.replace(one.stack, threads=stacks)
+        samples.append(msgspec.structs.replace(one, kernel=kernel, stack=stack))
+    own = msgspec.structs.replace(own, samples=tuple(samples))
+    return msgspec.structs.replace(view, processes=(own, *others))
+
+
 def with_lock_owner(view: RankView) -> RankView:
     """The rank, its main thread holding the interpreter lock in each sample."""
     own = view.processes[0]

@@ -19,6 +19,7 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
 from lightning_hangcheck.diagnosis.graph.process_edges import shared_objects
 from lightning_hangcheck.diagnosis.rules.blame import blame, of_omission
 from lightning_hangcheck.diagnosis.rules.contract import Rule
+from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.waits.kernel_targets import in_words
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, verb, within
@@ -34,8 +35,8 @@ MOST_SHOWN = 4
 def missed_meeting(situation: Situation) -> Finding | None:
     """Blame who departed, where ranks at what they share and ranks in collectives wait in a circle.
 
-    Another thread of any of them may still bring what is missing (a queue's feeder), so that nobody
-    could is never proven.
+    Another thread of any of them may still bring what is missing (a queue's feeder, a timer), so
+    that nobody could is never proven.
     """
     there = [one for one in situation.suspects_that_are("idle") if shared_objects(one)]
     members = situation.cycle(there[0]) if there else ()
@@ -48,7 +49,7 @@ def missed_meeting(situation: Situation) -> Finding | None:
     finding = blame(
         culprits,
         cause="rank_diverged",
-        ended_by="inside",
+        ended_by=who_ends(situation, meeting),
         confidence=0.4 if basis == "nothing" else 0.8,
         sentence=_sentence(meeting, elsewhere, culprits, basis),
         waited_for=situation.waited_for,

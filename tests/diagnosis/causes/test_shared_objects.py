@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, STDLIB, job, rank, user, waiting_for
+from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, STDLIB, beside, job, rank, user, waiting_for
 from flights import noted
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.evidence import Frame, WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -45,6 +45,14 @@ def test_who_went_past_a_meeting_departed() -> None:
         *(("rank:0", "rank:1"), ("rank:2", "rank:1")),
         *(("rank:1", "rank:0"), ("rank:1", "rank:2")),
     }
+
+
+def test_a_timer_of_one_that_shares_it_may_bring_what_is_missing() -> None:
+    sleeps = {"waits_for": (WaitTarget(call="futex", kind="time"),)}
+    timer = (Frame("Timer.run", f"{STDLIB}/threading.py", 1376),)
+    went_past = beside(rank(1, IN_ALL_REDUCE, silent=200.0), timer, **sleeps)
+    assert judge(job(meets(0, 1), rank(1, IN_ALL_REDUCE))).verdict == "hang"
+    assert judge(job(meets(0, 1), went_past)).verdict == "suspect"
 
 
 def test_the_advice_to_who_went_past_a_meeting_is_about_the_meeting() -> None:

@@ -20,11 +20,11 @@ from cases import (
     user,
     waiting_for,
 )
+from cases import beside as with_thread
 from flights import flying
-from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
+from lightning_hangcheck.model.evidence import Frame, WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -44,21 +44,8 @@ ANSWER = (user("serve", 12), user("answer", 7))
 def beside(
     view: RankView, frames: tuple[Frame, ...] = ANSWER, wakes: tuple[int, ...] = (), **state: Any
 ) -> RankView:
-    """The rank with a further thread, which sleeps until these moments, sample after sample."""
-    own = view.processes[0]
-    samples = []
-    for number, one in enumerate(own.samples):
-        assert one.kernel is not None
-        assert one.stack is not None
-        fields = {"state": "S", "cpu_s": 0.0, "waits_for": (SLEEP,), **state}
-        if wakes:
-            fields["wakes_ns"] = wakes[number]
-        thread = ThreadState(tid=300, **fields)
-        stack = ThreadStack(tid=300, name="server", frames=frames)
-        kernel = replace(one.kernel, threads=(*one.kernel.threads, thread))
-        stacks = replace(one.stack, threads=(*one.stack.threads, stack))
-        samples.append(replace(one, kernel=kernel, stack=stacks))
-    return replace(view, processes=(replace(own, samples=tuple(samples)),))
+    """The rank with a thread that serves others, and sleeps."""
+    return with_thread(view, frames, wakes, **{"waits_for": (SLEEP,), **state})
 
 
 def told(serving: RankView, silent: float, **asking: Any) -> str:

@@ -11,6 +11,7 @@ from cases import (
     IN_LOAD,
     MAIN,
     STDLIB,
+    beside,
     job,
     look,
     rank,
@@ -23,10 +24,9 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import CodeNote
-from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
+from lightning_hangcheck.model.evidence import Frame, WaitTarget
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import ProcessLook
 
 SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
@@ -47,32 +47,10 @@ def parted(*threads: tuple[Any, ...], calls: bool | None, child: ProcessLook | N
     saves = flying(rank(0, IN_SAVE, silent=20.0), "all_reduce 1", group="1", ranks=(0, 1))
     waits = rank(1, IN_BARRIER, silent=20.0, children=[child] if child is not None else [])
     for number, (frames, state, *wakes) in enumerate(threads):
-        waits = beside(waits, 300 + number, frames, state, *wakes)
+        waits = beside(waits, frames, *wakes, tid=300 + number, **state)
     note = CodeNote(file=HELPER[0].file, line=HELPER[0].line, collectives_ahead=calls)
     case = job(saves, flying(waits, "barrier", ranks=(0, 1)))
     return judge(replace(case, code=(note,))).verdict
-
-
-def beside(
-    view: RankView,
-    tid: int,
-    frames: tuple[Frame, ...],
-    state: dict[str, Any],
-    wakes: tuple[int, ...] = (),
-) -> RankView:
-    own = view.processes[0]
-    samples = []
-    for number, one in enumerate(own.samples):
-        assert one.kernel is not None
-        assert one.stack is not None
-        fields = {"state": "S", "cpu_s": 0.0, **state}
-        if wakes:
-            fields["wakes_ns"] = wakes[number]
-        threads = (*one.kernel.threads, ThreadState(tid=tid, **fields))
-        stacks = (*one.stack.threads, ThreadStack(tid=tid, name="helper", frames=frames))
-        kernel, stack = replace(one.kernel, threads=threads), replace(one.stack, threads=stacks)
-        samples.append(replace(one, kernel=kernel, stack=stack))
-    return replace(view, processes=(replace(own, samples=tuple(samples)), *view.processes[1:]))
 
 
 def child(**state: Any) -> ProcessLook:
