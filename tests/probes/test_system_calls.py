@@ -174,6 +174,24 @@ def test_waiting_for_a_child_names_it(program: StartProgram) -> None:
     assert [one.pid for one in target.holders] == [int(running.first_words)]
 
 
+def test_waiting_for_a_child_by_a_descriptor_names_it(program: StartProgram) -> None:
+    """asyncio does so, from Python 3.12 on."""
+    running = program(PROGRAM, "poll_child")
+    target = target_of(running.pid, kind="process")
+    assert (target.call, target.name) == ("epoll_wait", running.first_words)
+    assert [one.pid for one in target.holders] == [int(running.first_words)]
+
+
+def test_who_may_signal_an_event_is_found_among_the_jobs_processes(program: StartProgram) -> None:
+    running = program(PROGRAM, "read_event")
+    child = int(running.first_words)
+    alone = target_of(running.pid, kind="other")
+    assert (alone.call, alone.name[:9], alone.holders) == ("read", "eventfd:[", ())
+    shared = target_of(running.pid, child, kind="pipe")
+    assert shared.name == alone.name
+    assert {one.pid for one in shared.holders} == {running.pid, child}
+
+
 def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(program: StartProgram) -> None:
     running = program(PROGRAM, "take_semaphore", "parent")
     target = target_of(running.pid, int(running.first_words), kind="shared")

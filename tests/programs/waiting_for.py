@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import sqlite3
@@ -89,6 +90,21 @@ def wait_for_child():
     child = subprocess.Popen(["sleep", "1000"])
     announce(child.pid)
     child.wait()
+
+
+def poll_child():
+    child = subprocess.Popen(["sleep", "1000"])
+    events = select.epoll()
+    events.register(os.pidfd_open(child.pid))
+    announce(child.pid)
+    events.poll()
+
+
+def read_event():
+    event = os.eventfd(0)
+    child = subprocess.Popen(["sleep", "1000"], pass_fds=[event])
+    announce(child.pid)
+    os.eventfd_read(event)
 
 
 def take_semaphore(who):

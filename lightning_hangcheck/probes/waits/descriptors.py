@@ -1,4 +1,4 @@
-"""Pipes, sockets and FIFOs that processes have open: who is at the other end of one."""
+"""Pipes, sockets and the like that processes have open: who is at the other end of one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
+PIDFD, EVENTFD = "anon_inode:[pidfd]", "anon_inode:[eventfd]"
+EVENT = "eventfd:"
+OF_PROCESS = re.compile(rb"^Pid:\s*([1-9]\d*)$", re.MULTILINE)
+OF_EVENT = re.compile(rb"^eventfd-id:\s*(\d+)$", re.MULTILINE)  # since Linux 5.2
 
 
 class Opened(NamedTuple):
@@ -60,6 +64,12 @@ class Descriptors:
         """Processes that have this open."""
         return tuple(dict.fromkeys(one.pid for one in self._by_name.get(name, ())))
 
+    def owners_of_event(self, name: str) -> tuple[int, ...]:
+        """Processes that have an eventfd, by what `event_behind` calls it."""
+        every = self._by_name.get(EVENTFD, ())
+        having = (one.pid for one in every if event_behind(one.pid, one.number) == name)
+        return tuple(dict.fromkeys(having))
+
     def lockers(self, name: str) -> tuple[int, ...]:
         """Processes that have a lock on this through a descriptor.
 
@@ -84,11 +94,27 @@ class Descriptors:
         return tuple(end for end in ends if end != pid) or tuple(ends)
 
 
+def process_behind(pid: int, number: int) -> str:
+    """Return the number of the process that a pidfd stands for; empty once that has ended."""
+    found = OF_PROCESS.search(_facts(pid, number))
+    return found[1].decode() if found is not None else ""
+
+
+def event_behind(pid: int, number: int) -> str:
+    """Name an eventfd, as one and the same in all processes that have it; empty if unknown."""
+    found = OF_EVENT.search(_facts(pid, number))
+    return f"{EVENT}[{found[1].decode()}]" if found is not None else ""
+
+
 def _has_lock(opened: Opened) -> bool:
+    return b"\nlock:" in _facts(opened.pid, opened.number)
+
+
+def _facts(pid: int, number: int) -> bytes:
     try:
-        return b"\nlock:" in read_proc(f"/proc/{opened.pid}/fdinfo/{opened.number}")
+        return read_proc(f"/proc/{pid}/fdinfo/{number}")
     except OSError:
-        return False
+        return b""
 
 
 def _links(pid: int) -> Iterator[tuple[str, int, int]]:

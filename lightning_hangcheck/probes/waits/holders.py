@@ -17,7 +17,7 @@ from lightning_hangcheck.probes.waits.connections.tcp_connections import (
     TcpConnection,
     tcp_connections,
 )
-from lightning_hangcheck.probes.waits.descriptors import SOCKET, Descriptors
+from lightning_hangcheck.probes.waits.descriptors import EVENT, SOCKET, Descriptors
 from lightning_hangcheck.probes.waits.file_locks import (
     FileLock,
     file_locks,
@@ -153,7 +153,17 @@ def _with_holders(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget | Non
         return _with_who_shares(target, pid, seen)
     if target.kind == "socket":
         return _with_remote_end(target, pid, seen)
+    if target.name.startswith(EVENT):
+        return _with_who_signals(target, pid, seen)
     return target
+
+
+def _with_who_signals(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget:
+    """An eventfd that other processes have, too, is one end of a pipe to them; all have both."""
+    owners = seen.descriptors.owners_of_event(target.name)
+    if not set(owners) - {pid}:
+        return target
+    return replace(target, kind="pipe", holders=_holders(owners))
 
 
 def _mounts(pid: int) -> dict[str, bool]:

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.probes.proc.files import read_proc
+from lightning_hangcheck.probes.waits.descriptors import (
+    EVENTFD,
+    PIDFD,
+    event_behind,
+    process_behind,
+)
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -230,7 +236,8 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
 def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
     """Tell what a descriptor of a process is, and its name; asks no file system, so never blocks.
 
-    A socket's name is ``socket:[INODE]`` here.
+    A socket's name is ``socket:[INODE]`` here. One that stands for a process becomes readable when
+    that ends.
     """
     try:
         name = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
@@ -242,6 +249,10 @@ def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
         return "socket", name
     if name.startswith(("/dev/pts/", "/dev/tty")):
         return "terminal", name
+    if name == PIDFD and (process := process_behind(pid, descriptor)):
+        return "process", process
+    if name == EVENTFD:
+        return "other", event_behind(pid, descriptor) or name
     is_file = name.startswith("/") and not name.startswith(("/dev/", "/proc/"))
     return ("file", name) if is_file else ("other", name)
 
