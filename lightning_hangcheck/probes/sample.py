@@ -86,7 +86,7 @@ def sample(pid: int, rank: int | None, time_limit_s: float, *, trains: bool = Fa
             left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
             stack = with_variables(stack, _in_own_memory(kernel), left_s)
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
-        stack = with_bystanders(stack, _in_own_memory(kernel), left_s)
+        stack = with_bystanders(stack, left_s)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps
 
 

@@ -23,21 +23,18 @@ if TYPE_CHECKING:
 SOURCE_LIMIT_S = 0.5
 
 
-def with_bystanders(
-    stack: ProcessStack, waiting: Collection[int], time_limit_s: float
-) -> ProcessStack:
-    """Say which threads end no other one's wait, where the first waits for one of its process.
+def with_bystanders(stack: ProcessStack, time_limit_s: float) -> ProcessStack:
+    """Say which threads end no other one's wait.
 
     Only what is the user's own from end to end is asked: a library's thread does its work.
 
     Args:
         stack: Just taken.
-        waiting: Threads that wait in their process's own memory, without a time limit.
         time_limit_s: Seconds.
     """
-    if not stack.threads or stack.threads[0].tid not in waiting:
-        return stack
     asked = [one for one in stack.threads[1:] if any(is_users(each.file) for each in one.frames)]
+    if not asked:
+        return stack
     since_s = time.time() - (time.monotonic_ns() - born_ns(stack.pid)) / NANOSECONDS
     found: set[int | None] = set()
     with suppress(NoAnswer):
