@@ -68,9 +68,12 @@ WAKES = frozenset(
         *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
         *("set_result", "set_exception", "cancel", "task_done", "shutdown", "reset", "close"),
         *("send", "sendall", "send_bytes", "call_soon_threadsafe", "interrupt_main", "stop"),
+        *("get", "get_nowait", "start"),
     }
 )
-"""What gives back a lock, or brings what another thread waits for."""
+"""What gives back a lock, or brings what another thread waits for: room in a queue, too."""
+BARRIER = "barrier"
+"""Who comes to one ends the wait of all others there, by a call that only waits elsewhere."""
 MOST_FUNCTIONS = 64
 """Followed from one line: more is a program, and no loop of a helper's."""
 
@@ -94,11 +97,17 @@ def _meets(path: str) -> bool:
 
 
 def _wakes(path: str) -> bool:
-    return path.rpartition(".")[2] in WAKES
+    owner, _, name = path.rpartition(".")
+    return name in WAKES or (name == "wait" and BARRIER in owner.lower())
+
+
+def _wakes_by_wait(path: str) -> bool:
+    return path.endswith(".wait") or _wakes(path)
 
 
 COLLECTIVES = _Question(_meets, HARMLESS_METHODS)
 WAKING = _Question(_wakes, HARMLESS_METHODS - WAKES)
+WAKING_BY_WAIT = _Question(_wakes_by_wait, HARMLESS_METHODS - WAKES)
 
 
 class CallsAhead:
@@ -112,7 +121,10 @@ class CallsAhead:
         self._tree = tree
         self._functions: dict[str, list[Function]] = {}
         self._imported: dict[str, str] = {}
+        self._has_barriers = False
         for node in ast.walk(tree):
+            if BARRIER.capitalize() in (getattr(node, "id", ""), getattr(node, "attr", "")):
+                self._has_barriers = True
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 self._functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.Import):
@@ -151,7 +163,7 @@ class CallsAhead:
         function = function_around(self._tree, line)
         if any(isinstance(one, (ast.With, ast.AsyncWith)) for one in around(function, line)):
             return True
-        return self._ahead(line, WAKING)
+        return self._ahead(line, WAKING_BY_WAIT if self._has_barriers else WAKING)
 
     def _ahead(self, line: int, asked: _Question) -> Answer:
         function = function_around(self._tree, line)
