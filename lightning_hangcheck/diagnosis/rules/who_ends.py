@@ -234,6 +234,8 @@ class _Walk:
             alone = target.kind == "shared" and bool(target.name)
             return "nobody" if target.abandoned else "inside" if alone else "outside"
         following = [one for one in could - self._seen if one in self._looks]
+        if target.kind == "process" and not could & self._looks.keys():
+            return "outside"  # a child that nobody has looked at, as one just started: it may work
         if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
             following = [one for one in following if self._looks[one].role != "child"]
         ends = list(map(self.of_process, following))

@@ -63,7 +63,7 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("fifo", "open", "/data/fifo"), "outside"),
         (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
         (waiting_for("pipe", "read", "pipe:[9]"), "outside"),
-        (waiting_for("process", "wait4", "700", 700), "inside"),
+        (waiting_for("process", "wait4", "700", 700), "outside"),
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
         (waiting_for("shared", "futex", ""), "outside"),
     ],
