@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
+from lightning_hangcheck.attach.folded_nodes import FoldedNodes
 from lightning_hangcheck.attach.merged_history import known_clocks, of_newest_round
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import write_atomically
@@ -66,19 +67,17 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
     roots = [find_run_folder(name) for name in named]
     below = [one for root in roots for one in _below(root)]
     folders = list(dict.fromkeys([*roots, *below]))
-    read = {folder: _read(folder) for folder in folders}
-    nodes = [one for one in read.values() if isinstance(one, NodeCase)]
-    refused = [one for one in read.values() if isinstance(one, UnreadableRun)]
-    if not nodes:
-        raise _none_of(refused)
-    left_out = tuple(
-        Gap(f"run folder {folder.path}", None, str(one.args[0]), "saved_evidence", one.remedy)
-        for folder, one in read.items()
-        if isinstance(one, UnreadableRun) and not _is_silent(folder, one, below)
-    )
     told = {str(folder.path): _record(folder) for folder in folders}
     records = [one for one in told.values() if one is not None]
     rounds, clocks = joined_rounds(records), known_clocks(records)
+    nodes, refused = _read_all(folders, rounds[-1].number if rounds else 0)
+    if not nodes:
+        raise _none_of(list(refused.values()))
+    left_out = tuple(
+        Gap(f"run folder {folder.path}", None, str(one.args[0]), "saved_evidence", one.remedy)
+        for folder, one in refused.items()
+        if not _is_silent(folder, one, below)
+    )
     nodes = [replace(one, ahead_s=_ahead_s(told[one.source], clocks)) for one in nodes]
     present, before = of_newest_round(nodes, told, rounds)
     joined = merge_cases(present, merged.run_id)
@@ -127,6 +126,25 @@ def _below(root: RunFolder) -> list[RunFolder]:
         return within(PART_LIMIT_S, lambda: folders_of_nodes(root))
     except NoAnswer:
         return []  # that it does not answer is said when it is read
+
+
+def _read_all(
+    folders: Sequence[RunFolder], newest_round: int, *, fold: bool = True
+) -> tuple[list[NodeCase], dict[RunFolder, UnreadableRun]]:
+    """Read what each node saved last; of a large job's ranks that stand alike only one is kept."""
+    folded, nodes = FoldedNodes() if fold else None, list[NodeCase]()
+    refused: dict[RunFolder, UnreadableRun] = {}
+    for folder in folders:
+        one = _read(folder)
+        if isinstance(one, UnreadableRun):
+            refused[folder] = one
+        elif folded is None:
+            nodes.append(one)
+        elif one.case.run.round < newest_round or not folded.take(one):
+            if not folded.empty:
+                return _read_all(folders, newest_round, fold=False)
+            folded, nodes = None, [one]
+    return folded.joined() if folded is not None else nodes, refused
 
 
 def _read(folder: RunFolder) -> NodeCase | UnreadableRun:
