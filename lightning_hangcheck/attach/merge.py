@@ -9,13 +9,16 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
+from lightning_hangcheck.attach.folded_nodes import FoldedNodes
+from lightning_hangcheck.attach.merged_history import known_clocks, of_newest_round
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.node_clocks import NodeCase
+from lightning_hangcheck.gather.node_merge import merge_cases
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.run import Round, RunRecord
+from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.report.rounds import joined_rounds, moved_ranks
 from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder, folders_of_nodes
@@ -24,7 +27,7 @@ from lightning_hangcheck.rundir.saved_evidence import newest_case
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
@@ -64,19 +67,19 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
     roots = [find_run_folder(name) for name in named]
     below = [one for root in roots for one in _below(root)]
     folders = list(dict.fromkeys([*roots, *below]))
-    read = {folder: _read(folder) for folder in folders}
-    nodes = [one for one in read.values() if isinstance(one, NodeCase)]
-    refused = [one for one in read.values() if isinstance(one, UnreadableRun)]
+    told = {str(folder.path): _record(folder) for folder in folders}
+    records = [one for one in told.values() if one is not None]
+    rounds, clocks = joined_rounds(records), known_clocks(records)
+    nodes, refused = _read_all(folders, rounds[-1].number if rounds else 0)
     if not nodes:
-        raise _none_of(refused)
+        raise _none_of(list(refused.values()))
     left_out = tuple(
         Gap(f"run folder {folder.path}", None, str(one.args[0]), "saved_evidence", one.remedy)
-        for folder, one in read.items()
-        if isinstance(one, UnreadableRun) and not _is_silent(folder, one, below)
+        for folder, one in refused.items()
+        if not _is_silent(folder, one, below)
     )
-    records = [one for one in map(_record, folders) if one is not None]
-    rounds = joined_rounds(records)
-    present, before = _of_newest_round(nodes, rounds)
+    nodes = [replace(one, ahead_s=_ahead_s(told[one.source], clocks)) for one in nodes]
+    present, before = of_newest_round(nodes, told, rounds)
     joined = merge_cases(present, merged.run_id)
     case = replace(joined, gaps=(*joined.gaps, *before, *left_out))
     verdict = judge(case)
@@ -86,32 +89,8 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
     return Merged(case, verdict, left_out, tuple(moved_ranks(rounds)))
 
 
-def _of_newest_round(
-    nodes: Sequence[NodeCase], rounds: Sequence[Round]
-) -> tuple[list[NodeCase], list[Gap]]:
-    """Ranks of two rounds are never mixed: evidence from before the newest began is history.
-
-    Nodes that did not hear each other may count their rounds otherwise, so the moment counts.
-    """
-    newest = rounds[-1] if rounds else Round()
-    before = [
-        node
-        for node in nodes
-        if node.case.run.round < newest.number and node.case.taken_at < newest.started_at
-    ]
-    present = [node for node in nodes if node not in before]
-    if not present:
-        return list(nodes), []
-    return present, [
-        Gap(
-            f"run folder {node.source}",
-            None,
-            f"its evidence is of round {node.case.run.round}, and round {newest.number} has begun "
-            "since: it counts as history only",
-            "saved_evidence",
-        )
-        for node in before
-    ]
+def _ahead_s(record: RunRecord | None, clocks: Mapping[int, float]) -> float | None:
+    return clocks.get(record.node) if record is not None and record.node is not None else None
 
 
 def _keep_journals(folders: Sequence[RunFolder], merged: RunFolder) -> None:
@@ -147,6 +126,25 @@ def _below(root: RunFolder) -> list[RunFolder]:
         return within(PART_LIMIT_S, lambda: folders_of_nodes(root))
     except NoAnswer:
         return []  # that it does not answer is said when it is read
+
+
+def _read_all(
+    folders: Sequence[RunFolder], newest_round: int, *, fold: bool = True
+) -> tuple[list[NodeCase], dict[RunFolder, UnreadableRun]]:
+    """Read what each node saved last; of a large job's ranks that stand alike only one is kept."""
+    folded, nodes = FoldedNodes() if fold else None, list[NodeCase]()
+    refused: dict[RunFolder, UnreadableRun] = {}
+    for folder in folders:
+        one = _read(folder)
+        if isinstance(one, UnreadableRun):
+            refused[folder] = one
+        elif folded is None:
+            nodes.append(one)
+        elif one.case.run.round < newest_round or not folded.take(one):
+            if not folded.empty:
+                return _read_all(folders, newest_round, fold=False)
+            folded, nodes = None, [one]
+    return folded.joined() if folded is not None else nodes, refused
 
 
 def _read(folder: RunFolder) -> NodeCase | UnreadableRun:

@@ -70,7 +70,17 @@ def ended_from_outside(view: RankView) -> bool:
 def first_to_fail(
     readings: Sequence[RankReading], *, several_nodes: bool = False
 ) -> RankReading | None:
+    """Return the first rank that failed by itself; of several nobody knows which, the lowest."""
+    found = firsts_to_fail(readings, several_nodes=several_nodes)
+    return found[0] if found else None
+
+
+def firsts_to_fail(
+    readings: Sequence[RankReading], *, several_nodes: bool = False
+) -> tuple[RankReading, ...]:
     """Return the first rank that failed by itself, not because others had.
+
+    Where clocks of nodes are not known against each other, the first by each of these clocks.
 
     Where all of them raised, the moment of that counts: a rank may take longer to its end than
     those that fail because of it. Else the order of their ends, in which one that a signal from
@@ -84,25 +94,36 @@ def first_to_fail(
     own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
     if several_nodes:
         own = [one for one in own if not lost_a_peer(one.view)] or own
-    if all(raised(one.view) for one in own):
-        return min(own, key=_raised_ns, default=None)
-    return min(own, key=_order, default=None)
+    first_of = _raised_ns if all(raised(one.view) for one in own) else _order
+    clocks: dict[int, list[RankReading]] = {}
+    for one in own:
+        clocks.setdefault(_clock(one), []).append(one)
+    firsts = (min(ones, key=first_of) for ones in clocks.values())
+    return tuple(sorted(firsts, key=lambda one: one.rank))
 
 
 def left_before(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
-    """Return the ranks that left without a fault before this one failed."""
-    return tuple(one for one in readings if _left(one.view) and _ended_before(one, first))
+    """Return the ranks that left without a fault before this one failed, as far as that is known.
+
+    Args:
+        first: That one.
+        readings: All ranks.
+    """
+    left = (one for one in readings if _left(one.view) and _clock(one) == _clock(first))
+    return tuple(one for one in left if _ended_before(one, first))
 
 
 def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
     """Return the ranks for want of which one failed; none where it failed by itself.
 
     It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
-    middle: a rank that had destroyed its process groups was needed less than one that had not.
+    middle: a rank that had destroyed its process groups was needed less than one that had not. A
+    rank of which nobody knows when it left counts, too: it lost one that had.
     """
     if not lost_a_peer(first.view):
         return ()
-    left = left_before(first, readings)
+    open_when = [one for one in readings if _left(one.view) and _clock(one) != _clock(first)]
+    left = (*left_before(first, readings), *open_when)
     return tuple(one for one in left if _in_group(one.view)) or left
 
 
@@ -193,6 +214,11 @@ def aspect_of(view: RankView) -> str:
     if words and not (clean and words.startswith(ASKED_TO_END)):
         return "raised"
     return "left" if clean else "silent"
+
+
+def _clock(reading: RankReading) -> int:
+    ended = reading.view.process_exit
+    return ended.clock if ended is not None else 0
 
 
 def _raised_ns(reading: RankReading) -> int:

@@ -4,6 +4,7 @@ __all__ = [
     "alike_records",
     "case_building",
     "group_families",
+    "node_clocks",
     "node_merge",
     "node_view",
     "rank_set",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import build_case
-from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.gather.node_clocks import NodeCase, TimedCase, on_one_clock
 from lightning_hangcheck.gather.remote_ends import with_remote_ends
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
+from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import parse_ranks
 
 if TYPE_CHECKING:
@@ -25,30 +25,22 @@ LAST_WORD_NS = 5 * NANOSECONDS
 """What a lost host saved about when it was heard last is from before it was lost."""
 
 
-class NodeCase(Struct, frozen=True):
-    """The case of one node, and what to call it in sentences."""
-
-    source: str
-    case: Case
-
-
 def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
     """Join the cases of several nodes into one.
 
-    Each node's monotonic times are moved to one clock, that of the newest case, by the wall clocks
-    of the nodes. How long a rank was silent stays as it was seen on its node. Where two nodes
-    contradict each other, a gap says so and the newer one counts. Hosts of one name get one of
+    Each node's monotonic times are moved to one clock (`node_clocks`). How long a rank was silent
+    stays as it was seen on its node. Where two nodes contradict each other, a gap says so and the
+    newer one counts, as far as that is known. Which of two ends came first is open where clocks
+    are not known against each other: it blames nobody then. Hosts of one name get one of
     their own each, ``localhost(node-1)``: process 17 of one is not that of the other.
 
     Args:
         nodes: At least one.
         run_id: Of the merged run.
     """
-    ordered = sorted(_told_apart(nodes), key=lambda node: node.case.taken_at, reverse=True)
+    ordered = on_one_clock(_told_apart(nodes))
     newest = ordered[0].case
-    views, gaps = _join_ranks(
-        [NodeCase(node.source, _on_clock_of(newest, node.case)) for node in ordered]
-    )
+    views, gaps = _join_ranks(ordered)
     cases = [node.case for node in ordered]
     told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
     return build_case(
@@ -83,17 +75,7 @@ def _renamed(
         return f"{host}({source.replace(' ', '-')})" if host in shared and source else host
 
     ranks = tuple(replace(view, host=own_name(view.host)) for view in node.case.ranks)
-    return NodeCase(node.source, replace(node.case, ranks=ranks))
-
-
-def _on_clock_of(newest: Case, case: Case) -> Case:
-    """Move a case to the clock of another; as if simultaneous if times are unreadable."""
-    try:
-        apart = read_utc(case.taken_at) - read_utc(newest.taken_at)
-        apart_ns = int(apart.total_seconds() * NANOSECONDS)
-    except ValueError:
-        apart_ns = 0
-    return rebased(case, newest.taken_ns + apart_ns - case.taken_ns)
+    return replace(node, case=replace(node.case, ranks=ranks))
 
 
 class _Told(NamedTuple):
@@ -102,48 +84,61 @@ class _Told(NamedTuple):
     Attributes:
         lost_ns: Moment from which on nothing was acknowledged there; 0 where nobody says so.
         taken_ns: When it was said.
+        clock: Moments by another one do not compare.
     """
 
     source: str
     view: RankView
     lost_ns: int
     taken_ns: int
+    clock: int
 
 
-def _join_ranks(nodes: Iterable[NodeCase]) -> tuple[list[RankView], list[Gap]]:
+def _join_ranks(nodes: Sequence[TimedCase]) -> tuple[list[RankView], list[Gap]]:
     """Join ranks, the newest case first.
 
     A rank that was not there, or that its node's silence hid, gives way to one that was seen; but
-    not to one that was seen before its host was lost.
+    not to one that was seen before its host was lost, or nobody knows when.
     """
     joined: dict[int, _Told] = {}
-    gaps = []
+    gaps: list[Gap] = []
     for node in nodes:
         for told in _told(node):
             view, before = told.view, joined.get(told.view.rank)
+            if before is not None and _is_open(told, before):
+                gaps.append(_unknown_clocks(told.source, before.source))
             if before is None or _shows_more(told, before):
                 joined[view.rank] = told
             elif view.pid is not None and not view.unheard_for_s and before.view.pid is not None:
                 known = before.view
                 if (known.host, known.pid) != (view.host, view.pid):
                     gaps.append(_contradiction(before.source, known, told.source, view))
-    return _ended_in_order([told.view for told in joined.values()]), gaps
+    return _ended_in_order(list(joined.values()), gaps), list(dict.fromkeys(gaps))
 
 
-def _told(node: NodeCase) -> Iterator[_Told]:
+def _told(node: TimedCase) -> Iterator[_Told]:
     case, lost = node.case, dict[int, int]()
     for silent in case.run.silent_nodes:
         if silent.reach == "unanswered":
             since_ns = case.taken_ns - int(silent.silent_s * NANOSECONDS)
             lost.update(dict.fromkeys(parse_ranks(silent.ranks), since_ns))
     for view in case.ranks:
-        yield _Told(node.source, view, lost.get(view.rank, 0), case.taken_ns)
+        yield _Told(node.source, view, lost.get(view.rank, 0), case.taken_ns, node.clock)
+
+
+def _is_open(told: _Told, before: _Told) -> bool:
+    """Whether a rank was seen, and said to be lost, and nobody knows what came first."""
+    lost, seen = (told, before) if told.view.unheard_for_s else (before, told)
+    unlike = bool(lost.view.unheard_for_s) and not seen.view.unheard_for_s
+    return unlike and bool(lost.lost_ns) and seen.clock != lost.clock
 
 
 def _shows_more(told: _Told, before: _Told) -> bool:
     view, known = told.view, before.view
     if bool(view.unheard_for_s) != bool(known.unheard_for_s):
-        return not view.unheard_for_s and told.taken_ns > before.lost_ns + LAST_WORD_NS
+        lost, seen = (told, before) if view.unheard_for_s else (before, told)
+        since = seen.clock == lost.clock and seen.taken_ns > lost.lost_ns + LAST_WORD_NS
+        return (seen if since or not lost.lost_ns else lost) is told
     return known.pid is None and view.pid is not None
 
 
@@ -162,20 +157,42 @@ def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[Sil
     return tuple(known[number] for number in sorted(known))
 
 
-def _ended_in_order(views: list[RankView]) -> list[RankView]:
-    """Number the ends of processes through all nodes, by when each node saw them."""
+def _ended_in_order(told: Sequence[_Told], gaps: list[Gap]) -> list[RankView]:
+    """Number the ends of processes through all nodes, by when each node saw them.
+
+    Those by clocks that are not known against each other are told apart.
+    """
     ends = sorted(
-        (view.process_exit.seen_ns, view.process_exit.order, view.rank)
-        for view in views
-        if view.process_exit is not None
+        (one.view.process_exit.seen_ns, one.view.process_exit.order, one.view.rank)
+        for one in told
+        if one.view.process_exit is not None
     )
     order = {rank: number for number, (_, _, rank) in enumerate(ends)}
-    return [
-        replace(view, process_exit=replace(view.process_exit, order=order[view.rank]))
-        if view.process_exit is not None
-        else view
-        for view in views
-    ]
+    failed = {
+        one.clock: one.source
+        for one in told
+        if one.view.process_exit is not None and one.view.process_exit.exit_code != 0
+    }
+    if len(failed) > 1:
+        gaps.append(_unknown_clocks(*islice(failed.values(), 2)))
+    return [_ended(one, order) if one.view.process_exit is not None else one.view for one in told]
+
+
+def _ended(told: _Told, order: Mapping[int, int]) -> RankView:
+    view, ended = told.view, told.view.process_exit
+    if ended is None:
+        return view
+    return replace(view, process_exit=replace(ended, order=order[view.rank], clock=told.clock))
+
+
+def _unknown_clocks(one: str, other: str) -> Gap:
+    return Gap(
+        f"order of what {min(one, other)} and {max(one, other)} saw",
+        None,
+        "their clocks are not known against each other",
+        "time",
+        "start all nodes with hangcheck run and let them meet, which estimates how far they differ",
+    )
 
 
 def _contradiction(source: str, known: RankView, other: str, view: RankView) -> Gap:
@@ -223,7 +240,7 @@ def _most_patient(limits: Sequence[Limits]) -> Limits:
     return merged
 
 
-def _differences(nodes: Sequence[NodeCase]) -> Iterable[Gap]:
+def _differences(nodes: Sequence[TimedCase]) -> Iterable[Gap]:
     """What does not look like one job."""
     first = nodes[0]
     for node in nodes[1:]:

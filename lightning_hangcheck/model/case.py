@@ -147,6 +147,7 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
     Attributes:
         order: 0 for the first rank of the job to go, then 1, and so on.
         seen_ns: When that was seen, monotonic; 0 where it was not kept.
+        clock: Of ranks with another number nobody knows whether they ended before or after.
         exit_code: As Python's subprocess gives it (negative: killed by that signal), None if
             unseen.
         last_words: Its exception in one line, empty if it said nothing that we could hear.
@@ -161,6 +162,7 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
     memory_kills: int = 0
     memory_kills_scope: str = ""
     seen_ns: int = 0
+    clock: int = 0
 
 
 class AskedEnd(Struct, frozen=True, kw_only=True):

@@ -120,7 +120,9 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         ended_at: None while it goes on.
         exit_code: Of the command, where `hangcheck run` started it.
         ended_by: Who asked for the end: ``SIGINT from the terminal``; empty where nobody did.
-        clocks: Of the job's other nodes, as the first one estimates them; no verdict rests on it.
+        node: Number of this one among the job's nodes, as it was last; None for one node.
+        clocks: Of the job's other nodes, as the first one estimates them: `hangcheck merge` orders
+            by them what several nodes saw.
         meeting: Where the sidecars of the job's nodes meet, and why there; empty for one node.
     """
 
@@ -138,4 +140,5 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     ended_by: str = ""
     meeting: str = ""
+    node: int | None = None
     clocks: tuple[NodeClock, ...] = ()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.digest import NodeDigest
     from lightning_hangcheck.nodes.heard import Heard
     from lightning_hangcheck.nodes.meeting_place import ClosablePlace
+    from lightning_hangcheck.nodes.round_end import RoundEnd
 
 
 class Circle:
@@ -94,6 +95,12 @@ class Circle:
         return word.asks if word is not None else ()
 
     @property
+    def end(self) -> RoundEnd | None:
+        """How the round before ended, as that one says."""
+        word = self._followed()
+        return word.end if word is not None else None
+
+    @property
     def clocks(self) -> dict[int, NodeClock]:
         """Clocks of the nodes that were heard; the first node's only."""
         return {node: one for way in self._ways for node, one in way.clocks.items()}
@@ -127,6 +134,7 @@ class Circle:
         verdict: Verdict | None,
         asks: tuple[str, ...] = (),
         silent: Sequence[Heard] = (),
+        end: RoundEnd | None = None,
     ) -> None:
         """Have this told next.
 
@@ -135,11 +143,13 @@ class Circle:
             verdict: The newest; told, as is what follows, where this node judges.
             asks: Addresses of nodes that are no longer heard.
             silent: These nodes.
+            end: How the round before ended.
         """
         self.look_round()
         role, word = self.role, None
         if role.judges or role.claims:
             word = self._word(digest, verdict if role.judges else None, asks, silent)
+            word = replace(word, end=end) if role.judges else word
         for way in self._active:
             way.tell(Telling(digest, word))
 
@@ -158,11 +168,12 @@ class Circle:
         ):
             folder.begin(store.telling)
 
-    def hurry(self) -> None:
-        """Hear and tell more often from now on: the end is near."""
-        self._hurried = True
-        for way in self._ways:
-            way.hurry()
+    def hurry(self, *, ends: bool = True) -> None:
+        """Hear and tell more often from now on, the end is near; or as ever: it was a round's."""
+        if ends or self._hurried:
+            self._hurried = ends
+            for way in self._ways:
+                way.hurry(ends=ends)
 
     def close(self) -> None:
         """Tell what was asked for last, and end what talks with the places."""
@@ -203,7 +214,7 @@ class Circle:
             stamp=now_ns,
             verdict=verdict,
             asks=asks,
-            state=replace(state, ranks=(), folded=(), gaps=(), code=()),
+            state=replace(state, ranks=(), folded=(), gaps=(), code=(), left=None),
             ranks=format_ranks([*(one.view.rank for one in state.ranks), *members(state.folded)]),
             line=tuple(there[:LONGEST_LINE]),
             lost=tuple(as_lost(one, now_ns) for one in silent[:MOST_LOST]),

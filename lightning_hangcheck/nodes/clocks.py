@@ -7,7 +7,8 @@ sides, as NTP (RFC 5905) has it. A word takes up to a second here, so it is know
 What is compared so is how long the hosts have been up, for nobody sets that clock. Each tells its
 wall clock beside it, so the wall clocks are known to differ by as much also just after one was set.
 
-It is only shown: no verdict rests on it.
+A running job is judged without it. `hangcheck merge` puts what the nodes saved on one clock by it;
+where there is none, the order of what two nodes saw is open.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from lightning_hangcheck.nodes.folding import (
     within,
     without_evidence,
 )
+from lightning_hangcheck.nodes.round_end import LeftRound
 from lightning_hangcheck.nodes.stack_tree import Frames, StackTree, StackTreeBuilder, pruned
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         folded: Ranks of this node that are told in the digest's folds.
         furthest: Checkpoint and step of that of these which was furthest.
         code: What the source says around the lines on which ranks stand.
+        left: The round before, times as those of the ranks; None once that is long ago.
     """
 
     node: int
@@ -126,6 +128,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     up_s: float = 0.0
     first_word_up_s: float | None = None
     code: tuple[CodeNote, ...] = ()
+    left: LeftRound | None = None
 
 
 class NodeDigest(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,6 +163,7 @@ def digest_of(
     ended: bool = False,
     network: Network = UNTOLD,
     mark: RoundMark = UNMARKED,
+    left: LeftRound | None = None,
     standings: Callable[[Sequence[RankView], int], Sequence[int]] | None = None,
     folded_above: int = FOLDED_ABOVE,
 ) -> NodeDigest:
@@ -172,11 +176,12 @@ def digest_of(
         ended: As in `NodeState`.
         network: What the node knows of the network.
         mark: As in `NodeState`.
+        left: The same, times as those of the case.
         standings: Gives, by the views of a node's ranks and the time of its case, equal numbers to
             those that stand alike, 0 to one that does not; without it, each is told by itself.
         folded_above: Ranks of a job above which those are told as one.
     """
-    builder = StackTreeBuilder()
+    builder, shift_ns = StackTreeBuilder(), TAKEN_NS - case.taken_ns
     views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
     told = any(view.processes for view in views)
     state = NodeState(
@@ -188,11 +193,12 @@ def digest_of(
         world_size=case.run.world_size,
         local_world_size=case.run.local_world_size,
         machine=case.run.machine,
-        ranks=tuple(_fold(rebased(one, TAKEN_NS - case.taken_ns), builder) for one in views),
+        ranks=tuple(_fold(rebased(one, shift_ns), builder) for one in views),
         gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
         addresses=network.addresses,
         reach=network.reach,
         code=case.code if told else (),
+        left=rebased(left, shift_ns) if left is not None else None,
     )
     digest = NodeDigest(nodes=(state,), tree=builder.tree())
     if standings is None or case.run.world_size <= folded_above:
@@ -256,6 +262,7 @@ def shortened(digest: NodeDigest) -> NodeDigest:
             state,
             ranks=tuple(RankDigest(brief(one.view)) for one in state.ranks),
             code=(),
+            left=None,
             gaps=(TOO_LARGE,) if state.ranks else (),
         )
         for state in digest.nodes

@@ -26,6 +26,7 @@ from lightning_hangcheck.nodes.digest import (
     unfold,
     unfold_folds,
 )
+from lightning_hangcheck.nodes.round_end import MOST_ENDS, RoundEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,6 +85,7 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
         up_s: How long its host was up then.
         line: The lowest numbers that it hears: they follow it, in this order.
         lost: Nodes that it no longer hears, their ranks as those that are folded.
+        end: How the round before ended on all nodes; None once that is long ago.
     """
 
     version: int = 2
@@ -96,6 +98,7 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
     up_s: float = 0.0
     line: tuple[int, ...] = ()
     lost: tuple[NodeState, ...] = ()
+    end: RoundEnd | None = None
 
 
 Told = TypeVar("Told", NodeDigest, JudgesWord)
@@ -126,10 +129,15 @@ def unpack_word(data: bytes) -> JudgesWord:
     _refuse_odd_states(states)
     if any(one.ranks or size(one.folded) > MOST_OF_A_NODE for one in word.lost):
         raise BadDigest("it has a node with more ranks than can be")
-    if not can_be_reckoned_with((word.verdict, word.wall_clock_s, word.up_s, word.line)):
+    told = (word.verdict, word.wall_clock_s, word.up_s, word.line, word.end)
+    if not can_be_reckoned_with(told):
         raise BadDigest("it has a number that cannot be")
     if word.verdict is not None:
         _refuse_impossible_verdict(word.verdict)
+    if word.end is not None:
+        _refuse_impossible_verdict(word.end.verdict)
+        if len(word.end.round.summary) > LONGEST_SENTENCE:
+            raise BadDigest("it has a longer text than can be")
     return word
 
 
@@ -214,6 +222,10 @@ def _refuse_odd_groups(digest: NodeDigest) -> None:
 def _refuse_impossible(digest: NodeDigest) -> None:
     views = [one.view for state in digest.nodes for one in state.ranks]
     views += [one.told.view for one in digest.folds]
+    left = [state.left for state in digest.nodes if state.left is not None]
+    views += [view for one in left for view in one.ranks]
+    if any(len(one.ranks) > MOST_ENDS or not 0 <= one.world_size <= MOST_RANKS for one in left):
+        raise BadDigest("it has a round with more ranks than can be")
     _refuse_odd_states(digest.nodes)
     if any(not 0 <= view.rank < MOST_RANKS for view in views):
         raise BadDigest("it has a rank whose number cannot be")

@@ -187,9 +187,9 @@ class Exchange:
         self._listens = False
         self._wake.set()
 
-    def hurry(self) -> None:
-        """Hear and tell more often from now on: the end is near."""
-        self._hurried = True
+    def hurry(self, *, ends: bool = True) -> None:
+        """Hear and tell more often from now on: the end is near; or as ever: it was a round's."""
+        self._hurried = ends
         self._wake.set()
 
     def close(self) -> None:

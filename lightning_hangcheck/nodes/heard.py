@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.rank_set import members, rank_set
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.nodes.digest import NodeDigest, NodeState, folds_of
+from lightning_hangcheck.nodes.digest import TAKEN_NS, NodeDigest, NodeState, folds_of
 from lightning_hangcheck.nodes.encoding import MOST_OF_A_NODE
 from lightning_hangcheck.nodes.folding import FoldedRanks, together
 from lightning_hangcheck.text.moments import NANOSECONDS
@@ -55,6 +55,37 @@ def folds_heard(heard: Iterable[Heard]) -> tuple[FoldedRanks, ...]:
     return together(one for folds, ranks in sources.values() for one in folds_of(folds, ranks))
 
 
+def newest_sample_ns(heard: Heard) -> int:
+    """When a node last looked at any of its ranks, by our monotonic clock; 0 if it did not."""
+    moments = [
+        sample.taken_ns
+        for view in (*heard.views, *(fold.told.view for fold in heard.folds))
+        for look in view.processes
+        for sample in look.samples
+    ]
+    return heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
+
+
+def of_round(heard: Heard, number: int) -> Heard | None:
+    """Return what a node told of a round, its present one or the one before; None where nothing."""
+    state, left = heard.state, heard.state.left
+    if state.round == number:
+        return heard
+    if left is None or left.number != number:
+        return None
+    before = replace(
+        state,
+        round=number,
+        world_size=left.world_size,
+        local_world_size=left.local_world_size,
+        ranks=(),
+        folded=(),
+        gaps=(),
+        code=(),
+    )
+    return Heard(before, left.ranks, heard.heard_ns, NOTHING)
+
+
 def passed_on(heard: Iterable[Heard], now_ns: int) -> Iterator[NodeDigest]:
     """What was heard, as it is told further up: as old as it is by now."""
     sources: dict[int, tuple[NodeDigest, list[NodeState]]] = {}
@@ -84,6 +115,7 @@ def as_lost(heard: Heard, now_ns: int) -> NodeState:
         folded=rank_set(ranks_of(heard)),
         gaps=(),
         code=(),
+        left=None,
         reach=(),
         age_s=_age_s(heard, now_ns),
     )

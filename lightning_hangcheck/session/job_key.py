@@ -3,6 +3,7 @@
     job_key     the job: the same for all its ranks, on all nodes, in all its rounds
     node_key    the job on this node, in all its rounds, and no other job's: a session's key
     start_key   one start of the job on this node: another one in each round; where guards meet
+    key_of_nodes   the job on all nodes, for guards: which start it is, the ranks find out there
 
 A round is one start of the job's ranks: torchrun starts them all again when one fails, SLURM when
 a job is requeued.
@@ -78,10 +79,8 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
         identity: What it says.
     """
     if identity.launcher == "torchrun":
-        # <agent's temporary folder>/<run id>_<random>/attempt_<n>/<local rank>/error.json: the one
-        # variable that differs between two starts even where all else is left at its default
-        error_file = Path(environment.get("TORCHELASTIC_ERROR_FILE", ""))
-        return "-".join((start_key_of_nodes(environment), *error_file.parts[-4:-2]))
+        count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return "-".join((key_of_nodes(environment, identity), count, *_attempt(environment)))
     started = node_key(environment, identity)
     spawned = _spawned_as()
     if identity.launcher in ("none", "lightning") and spawned is not None:
@@ -89,14 +88,33 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
     return started if identity.round is None else f"{started}-{identity.round}"
 
 
-def start_key_of_nodes(environment: Mapping[str, str]) -> str:
-    """What torchrun tells the ranks of all nodes alike of this start.
+def _attempt(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What differs between two starts on this node even where all that torchrun tells is equal.
+
+    torchrun makes <its temporary folder>/<run id>_<random>/attempt_<n>/<local rank>/error.json anew
+    for each start, with the same number where nodes came or went: the moment of its making differs.
+    """
+    error_file = Path(environment.get("TORCHELASTIC_ERROR_FILE", ""))
+    try:
+        made = error_file.parents[1].stat()
+    except (IndexError, OSError):
+        return error_file.parts[-4:-2]
+    return (*error_file.parts[-4:-2], f"{made.st_ino:x}", f"{made.st_mtime_ns:x}")
+
+
+def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
+    """A key that all ranks of the job share on all nodes; other starts of it may share it.
+
+    TORCHELASTIC_RESTART_COUNT is not in it: in one and the same round it differs between nodes.
 
     Args:
         environment: Of this process.
+        identity: What it says.
     """
-    parts = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    return "torchrun-" + "-".join(environment.get(part, "0") for part in parts)
+    if identity.launcher == "slurm":
+        return start_key(environment, identity)
+    parts = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE")
+    return "-".join((identity.launcher, *(environment.get(part, "0") for part in parts)))
 
 
 def agent_pid(environment: Mapping[str, str]) -> int:

@@ -15,8 +15,9 @@ from lightning_hangcheck.observe.patience import patience_of
 from lightning_hangcheck.probes.proc.exits import still_running
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.lapses import Lapses
+from lightning_hangcheck.watch.other_nodes.ended_rounds import EndedRounds, LeftHere
 from lightning_hangcheck.watch.ranks.roster import Roster
-from lightning_hangcheck.watch.ranks.rounds import end_round, run_facts
+from lightning_hangcheck.watch.ranks.rounds import run_facts
 from lightning_hangcheck.watch.recovery import Recovery
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.shutdown import Shutdown
@@ -71,6 +72,7 @@ class Watcher:
         self._hang_proven = hang_proven
         now_ns = time.monotonic_ns()
         self._lapses = Lapses(now_ns)
+        self._ended = EndedRounds()
         self.earlier = earlier
         self._nodes: AmongNodes | None = None
         self.roster = Roster(session, now_ns, rounds_before=len(earlier))
@@ -113,6 +115,8 @@ class Watcher:
         if self._nodes is not None:
             self._nodes.close()
         self._nodes = nodes
+        if nodes is not None:
+            self._ended.meet(nodes)
 
     def tick(self) -> None:
         """Read everything once, act on it, and wait for the next reading."""
@@ -165,7 +169,7 @@ class Watcher:
         left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
         now_ns = time.monotonic_ns()
         self.roster.update(now_ns, scan=True)
-        self._end_left_rounds(now_ns)
+        self._end_left_rounds(now_ns, at_once=True)
         ended = self._own_case(self.roster.round, now_ns, ended=True)
         if self._nodes is not None:
             self._nodes.tell(ended, None, ended=True)
@@ -204,21 +208,26 @@ class Watcher:
             self._recovery.forgive(lapse_ns, now_ns)
         return lapse_ns > 0
 
-    def _end_left_rounds(self, now_ns: int) -> None:
+    def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
         """Tell how each round ended that another has followed, and start afresh with that one."""
         for left, next_start in self.roster.left_rounds():
-            case = self._case(left, now_ns, ended=True, next_start=next_start)
+            self._settle_rounds(now_ns, at_once=True)
+            case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self.shutdown.asked)
             hang = self.alarm.standing if self.alarm.proven else None
-            verdict, ended = end_round(case, left.started_at, hang)
-            if verdict.verdict != "finished":
-                self._publisher.publish(case, verdict, "line")
-            self.earlier = (*self.earlier, ended)
+            self._ended.leave(LeftHere(case, left.started_at, hang), self._nodes)
             self.alarm, self._gaps, self._code = Alarm(), (), ()
             self._raised_case, self._recovery = None, Recovery()
             self._slow.close()
             self._slow = self._slow_telling()
             self._schedule.calm()
+        self._settle_rounds(now_ns, at_once=at_once)
+
+    def _settle_rounds(self, now_ns: int, *, at_once: bool) -> None:
+        for case, verdict, ended in self._ended.settled(self._nodes, now_ns, at_once=at_once):
+            if verdict.verdict != "finished":
+                self._publisher.publish(case, verdict, "line")
+            self.earlier = (*self.earlier, ended)
 
     def _take(self, look: Look) -> None:
         self._gaps, self._code = look.gaps, look.code
@@ -363,17 +372,10 @@ class Watcher:
         self._seen_closer = standing
         return standing.culprits[:MOST_SEEN_CLOSER]
 
-    def _case(
-        self,
-        watched: WatchedRound,
-        now_ns: int,
-        *,
-        ended: bool = False,
-        next_start: RoundStart | None = None,
-    ) -> Case:
-        """Of all nodes while the job goes on; how it ended is judged by what each node saw."""
-        case = self._own_case(watched, now_ns, ended=ended, next_start=next_start)
-        return case if ended or self._nodes is None else self._nodes.join(case)
+    def _case(self, watched: WatchedRound, now_ns: int) -> Case:
+        """Of all nodes, while the job goes on."""
+        case = self._own_case(watched, now_ns)
+        return case if self._nodes is None else self._nodes.join(case)
 
     def _own_case(
         self,

@@ -136,7 +136,7 @@ class Service:
         place = self._place.news(now_ns)
         if place is not None:
             self._record.meeting = why_there(place, self._settings)
-            self._met = place
+            self._met, self._record.node = place, place.number
             self._watcher.meet(among_nodes(place, self._settings, now_ns))
         moved_to = self._watcher.moved_to
         if self._met is not None and moved_to:

@@ -9,7 +9,8 @@ from cases import IN_LOAD, NOW_NS, SECOND, gone, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.node_clocks import NodeCase
+from lightning_hangcheck.gather.node_merge import merge_cases
 from lightning_hangcheck.model.case import Case, RankView, SilentNode
 
 LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711"
@@ -20,7 +21,7 @@ def ended(view: RankView, node: int, seen_s: float) -> NodeCase:
     assert view.process_exit is not None
     seen = replace(view.process_exit, seen_ns=NOW_NS + int(seen_s * SECOND))
     case = job(replace(view, process_exit=seen, host=f"node{node}"), **FACTS)
-    return NodeCase(f"node {node}", case)
+    return NodeCase(f"node {node}", case, 0.0)
 
 
 def whole(*nodes: NodeCase) -> Case:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_BARRIER, IN_LOAD, SECOND, job, rank
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.job_processes import job_processes
-from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.node_clocks import NodeCase
+from lightning_hangcheck.gather.node_merge import merge_cases
 from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import SilentNode
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
+from lightning_hangcheck.text.moments import read_utc, utc
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView, Reach
+    from lightning_hangcheck.model.verdict import Verdict
 
 
 def node(name: str, *views: RankView, at: str = "2026-11-20T10:24:16.500Z", **run: int) -> NodeCase:
     """What was seen on one of two nodes with two ranks each."""
     here = tuple(replace(view, host=name) for view in views)
     facts = {"world_size": 4, "local_world_size": 2, "nnodes": 2, **run}
-    return NodeCase(name, job(*here, taken_at=at, **facts))
+    return NodeCase(name, job(*here, taken_at=at, **facts), 0.0)
 
 
 def merged(*nodes: NodeCase) -> Case:
@@ -56,7 +62,7 @@ def alone(name: str, number: int, reach: Reach = "unanswered") -> NodeCase:
     lost = replace(rank(0), pid=None, unheard_for_s=400.0, silent_for_s=400.0)
     silent = SilentNode(number=0, ranks="0", silent_s=400.0, reach=reach, unanswered_s=399.0)
     run = replace(case.run, local_world_size=2, silent_nodes=(silent,))
-    return NodeCase(name, replace(case, run=run, ranks=(lost, *case.ranks)))
+    return NodeCase(name, replace(case, run=run, ranks=(lost, *case.ranks)), 0.0)
 
 
 def test_nodes_that_judged_alone_name_the_one_that_none_of_them_hears() -> None:
@@ -143,11 +149,11 @@ def test_nodes_of_different_jobs_are_told() -> None:
     assert [gap.what for gap in case.gaps] == ["command of node1"]
 
 
-def test_clocks_of_nodes_are_joined_by_their_wall_clocks() -> None:
+def test_clocks_of_nodes_that_are_known_are_joined_by_their_wall_clocks() -> None:
     """Monotonic clocks of two hosts have nothing in common; a later visit stays later."""
     late = node("node1", rank(2, IN_BARRIER), rank(3, IN_LOAD), at="2026-11-20T10:24:26.500Z")
     early = node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER))
-    shifted = NodeCase("node0", rebased(early.case, 5_000 * SECOND))
+    shifted = NodeCase("node0", rebased(early.case, 5_000 * SECOND), 0.0)
     case = merged(shifted, late)
     newest = {view.rank: view.processes[0].samples[-1].taken_ns for view in case.ranks}
     assert newest[3] == case.taken_ns
@@ -190,3 +196,99 @@ def test_one_node_merges_to_itself() -> None:
     alone = node("node0", rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=2, nnodes=1)
     verdict = judge(merged(alone))
     assert verdict.culprits == judge(alone.case).culprits == (1,)
+
+
+STAND = (rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_BARRIER), rank(3, IN_LOAD))
+ENDED = (gone(0, 1, words="ValueError: 0"), gone(1, 0), gone(2, -11), gone(3, -15))
+LOST_PEER = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+BROKEN = (gone(0, 0), gone(1, 0), gone(2, 1, words=LOST_PEER), gone(3, 1, words=LOST_PEER))
+
+
+@pytest.mark.parametrize("views", [STAND, ENDED, BROKEN], ids=["stand", "ended", "broken"])
+@settings(deadline=None, max_examples=25)
+@given(
+    hours=st.integers(-72, 72), machine=st.booleans(), first=st.booleans(), seen=st.integers(-9, -1)
+)
+def test_a_wall_clock_that_is_hours_off_changes_nothing_that_is_judged(
+    views: tuple[RankView, ...], hours: int, machine: bool, first: bool, seen: int
+) -> None:
+    """Whether the nodes are containers of one machine, or nothing is known of their clocks."""
+
+    def verdict(shifted_h: int) -> Verdict:
+        nodes = []
+        for number in range(2):
+            hour = shifted_h * 3600 if (number == 0) == first else 0
+            at = utc(read_utc("2026-11-20T10:24:16.500Z") + timedelta(seconds=hour))
+            here = [_seen(one, number * seen) for one in views[2 * number : 2 * number + 2]]
+            told = node(f"node{number}", *here, at=at).case
+            run = replace(told.run, machine=f"3f2a9c1e-{number}" if machine else "")
+            ended = views is not STAND
+            told = replace(told, run=run, ended=ended)
+            nodes.append(NodeCase(f"node{number}", told))
+        return judge(merged(*nodes))
+
+    right, off = verdict(0), verdict(hours)
+    assert (off.verdict, off.culprits, off.cause) == (right.verdict, right.culprits, right.cause)
+    assert (off.victims, off.gaps) == (right.victims, right.gaps)
+    if views is STAND:
+        assert right.culprits == (3,)
+
+
+def _seen(view: RankView, seconds: int) -> RankView:
+    if view.process_exit is None:
+        return view
+    seen = replace(view.process_exit, seen_ns=NOW_NS + seconds * SECOND)
+    return replace(view, process_exit=seen)
+
+
+def unknown(*views: RankView) -> list[NodeCase]:
+    """Two nodes that never met, each with two ranks."""
+    pairs = views[:2], views[2:]
+    nodes = [node(f"node{number}", *pair) for number, pair in enumerate(pairs)]
+    return [NodeCase(one.source, replace(one.case, ended=True)) for one in nodes]
+
+
+def test_who_failed_first_on_nodes_that_never_met_is_open_and_each_is_named() -> None:
+    case = merged(*unknown(*ENDED))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (0, 2), "process_dead")
+    assert "rank 0 failed: it exited with code 1: ValueError: 0" in verdict.summary
+    assert "which of them failed first is open" in verdict.summary
+    (gap,) = case.gaps
+    assert gap.what == "order of what node0 and node1 saw"
+    assert gap.why == "their clocks are not known against each other"
+
+
+def test_one_that_left_on_another_node_is_what_was_lost_whatever_the_clocks_say() -> None:
+    verdict = judge(merged(*unknown(*BROKEN)))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (0, 1))
+
+
+def test_where_only_one_node_saw_a_failure_its_own_clock_is_enough() -> None:
+    views = (gone(0, 0), gone(1, 0), gone(2, 0), gone(3, 1, words="ValueError: 3"))
+    case = merged(*unknown(*views))
+    assert judge(case).culprits == (3,)
+    assert case.gaps == ()
+
+
+def test_a_silent_nodes_own_word_does_not_count_where_nobody_knows_when_it_was() -> None:
+    own = node("node0", rank(0, IN_BARRIER), world_size=3, nnodes=3)
+    nodes = [NodeCase(one.source, one.case) for one in (own, alone("node1", 1))]
+    for order in (nodes, nodes[::-1]):
+        case = merged(*order)
+        assert case.ranks[0].unheard_for_s > 0
+        assert [gap.what for gap in case.gaps if gap.kind == "time"] == [
+            "order of what node0 and node1 saw"
+        ]
+
+
+def test_containers_of_one_machine_have_one_clock() -> None:
+    """Rank 2 ended a second before rank 0 did, by the kernel's own clock."""
+    nodes = [
+        NodeCase(
+            one.source,
+            replace(one.case, run=replace(one.case.run, machine=f"3f2a9c1e-{number}")),
+        )
+        for number, one in enumerate(unknown(*(_seen(view, -view.rank) for view in ENDED)))
+    ]
+    assert judge(merged(*nodes)).culprits == (2,)

@@ -9,7 +9,8 @@ from cases import IN_BARRIER, IN_LOAD, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.node_clocks import NodeCase
+from lightning_hangcheck.gather.node_merge import merge_cases
 from lightning_hangcheck.model.evidence import Connection, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 

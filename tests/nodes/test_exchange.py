@@ -79,4 +79,4 @@ def test_bytes_that_are_no_digest_are_said_once_and_harm_nobody(
             return "what node 1 tells is not used" in said
 
         until(complained, "one sentence", seconds=30.0)
-        assert folder.look("first") is not None
+        until(lambda: folder.look("first"), "what the first node tells")

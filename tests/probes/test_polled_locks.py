@@ -12,6 +12,7 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.probes.waits.marker_files import UNKNOWN, maker_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,6 +126,41 @@ def test_a_container_does_not_see_who_made_a_file_on_a_disk_of_others(
     command = [*apart, sys.executable, "-c", ASKS, str(tmp_path / "a.lock")]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout.strip() == gone
+
+
+WRITES = """
+import os, socket, sys
+open(sys.argv[1], "w").write(f"{os.getpid()}\\n{socket.gethostname()}\\n")
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_of_a_container_is_not_the_one_of_that_number_here(tmp_path: Path) -> None:
+    """It has this host's name, as with ``docker run --network host``, and numbers of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    path = tmp_path / "a.lock"
+    inside = subprocess.Popen(
+        [*UNSHARE, sys.executable, "-c", WRITES, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "written\n"
+        assert maker_of(str(path), os.getpid(), kept_open=False) == UNKNOWN
+    finally:
+        inside.communicate(timeout=30)
+
+
+def test_a_host_whose_name_only_begins_like_ours_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    path.write_text(f"{os.getpid()}\n{socket.gethostname()}7\n")
+    assert maker_of(str(path), os.getpid(), kept_open=False) == UNKNOWN
+    path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
+    assert [one.pid for one in maker_of(str(path), os.getpid(), kept_open=False).holders]
 
 
 def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_path: Path) -> None:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.session.job_key import agent_pid, job_key, node_key, start_key
+from lightning_hangcheck.session.job_key import (
+    agent_pid,
+    job_key,
+    key_of_nodes,
+    node_key,
+    start_key,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ONE_NODE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 TWO_NODES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -43,6 +54,30 @@ def test_all_rounds_and_ranks_share_the_job_and_each_round_is_a_start_of_its_own
     assert keys(torchrun(1)) == (job, node, start)
     assert keys(torchrun(0, attempt=1))[:2] == (job, node)
     assert keys(torchrun(0, attempt=1))[2] != start
+
+
+def test_nodes_meet_under_one_key_though_their_agents_count_differently() -> None:
+    """An agent counts the failures of its own ranks, and no change of nodes (torch's api.py)."""
+    ours = torchrun(0, attempt=1, **TWO_NODES)
+    theirs = torchrun(2, attempt=0, **TWO_NODES, TORCHELASTIC_ERROR_FILE="/elsewhere/error.json")
+    assert key_of_nodes(ours, identify(ours)) == key_of_nodes(theirs, identify(theirs))
+    fewer = {**ours, "WORLD_SIZE": "2"}
+    assert key_of_nodes(fewer, identify(fewer)) != key_of_nodes(ours, identify(ours))
+
+
+def test_a_round_with_an_old_count_is_a_start_of_its_own(tmp_path: Path) -> None:
+    """torchrun makes the folder of its attempt anew, also where it does not count the restart."""
+    attempt = tmp_path / "none_abc" / "attempt_0"
+    told = torchrun(0, TORCHELASTIC_ERROR_FILE=str(attempt / "0" / "error.json"))
+    (attempt / "0").mkdir(parents=True)
+    os.utime(attempt, ns=(1, 1))
+    before = keys(told)
+    (attempt / "0" / "error.json").touch()
+    assert keys(told) == before
+    shutil.rmtree(attempt)
+    (attempt / "0").mkdir(parents=True)
+    assert keys(told)[:2] == before[:2]
+    assert keys(told)[2] != before[2]
 
 
 def test_a_requeued_job_of_slurm_is_the_same_job() -> None:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.attach.hosts.message import HostMessage
 from lightning_hangcheck.attach.hosts.visit import visit
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.node_clocks import NodeCase
+from lightning_hangcheck.gather.node_merge import merge_cases
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict

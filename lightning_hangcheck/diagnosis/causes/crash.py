@@ -11,7 +11,7 @@ from lightning_hangcheck.diagnosis.process_exit import (
     aspect_of,
     failed,
     failed_for,
-    first_to_fail,
+    firsts_to_fail,
     how_it_ended,
     how_it_left,
     left_before,
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import AskedEnd
 
+MOST_FIRSTS = 4
+"""Of ranks that may each have been the first to fail, these are told with how they ended."""
+
 
 def is_over(job: JobReading) -> bool:
     """Whether the launched command has ended, or no rank has a process any more."""
@@ -48,7 +51,8 @@ def find_crash(job: JobReading) -> Finding | None:
     and what fails after the end was asked for is no crash.
     """
     ranks = tuple(job.ranks.values())
-    first = first_to_fail(ranks, several_nodes=job.case.run.nnodes > 1)
+    firsts = firsts_to_fail(ranks, several_nodes=job.case.run.nnodes > 1)
+    first = firsts[0] if firsts else None
     asked = asked_end(job) if not _was_restarted(job) else job.case.asked_end
     if asked is not None and not _failed_before(asked, first):
         return None
@@ -58,6 +62,8 @@ def find_crash(job: JobReading) -> Finding | None:
             return _left_too_soon(needed, first, ranks)
         if lost_a_peer(first.view) and job.elsewhere:
             return _lost_elsewhere(job, first, ranks)
+        if len(firsts) > 1:
+            return _which_is_open(firsts, ranks)
         return _failed_first(first, ranks)
     return _ended_otherwise(job)
 
@@ -72,6 +78,18 @@ def _failed_first(first: RankReading, ranks: Sequence[RankReading]) -> Finding:
     if left:
         sentence += f"; {_names(left)} had left before it without a fault"
     return _crashed([first], _others_told(sentence, [first], ranks), ranks)
+
+
+def _which_is_open(firsts: Sequence[RankReading], ranks: Sequence[RankReading]) -> Finding:
+    """Blame each rank that failed by itself, the first of its node; none that lost a peer."""
+    told = [join(f"rank {one.rank} failed:", _end_of(one), _place_of(one)) for one in firsts]
+    more = len(told) - MOST_FIRSTS
+    sentence = "; ".join((*told[:MOST_FIRSTS], *([f"so did {more} more"] if more > 0 else [])))
+    sentence += "; which of them failed first is open: the clocks of their nodes are not known "
+    finding = _crashed(firsts, f"{sentence}against each other", ranks)
+    if not lost_a_peer(firsts[0].view):
+        return replace(finding, confidence=0.5)
+    return replace(finding, culprits=(), confidence=0.5, aspect="silent")
 
 
 def _left_too_soon(

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.probes.proc.process_tree import command_line, read_environment
 from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
@@ -31,6 +32,10 @@ class Record(Struct, frozen=True, kw_only=True):
     """What a holder writes into the lock file, a field a line.
 
     Process id and host come first, as in filelock's own soft locks.
+
+    Attributes:
+        machine: As `which_machine` has it: containers may share a host's name, and number their
+            processes alike. Empty where somebody else wrote it.
     """
 
     pid: int
@@ -38,9 +43,10 @@ class Record(Struct, frozen=True, kw_only=True):
     rank: str
     since: str
     command: str
+    machine: str = ""
 
     def __str__(self) -> str:
-        fields = (self.pid, self.host, self.rank, self.since, self.command)
+        fields = (self.pid, self.host, self.rank, self.since, self.command, self.machine)
         return "".join(f"{field}\n" for field in fields)
 
     @property
@@ -49,6 +55,13 @@ class Record(Struct, frozen=True, kw_only=True):
         rank = f"{self.rank}, " if self.rank else ""
         command = f", {self.command}" if self.command else ""
         return f"pid {self.pid} ({rank}host {self.host}{command})"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its process id is one of those that are seen from here, as far as it says."""
+        if self.machine and which_machine():
+            return self.machine == which_machine()
+        return self.host == socket.gethostname()
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -72,6 +85,7 @@ def own_record(rank: int | None) -> Record:
         rank="" if rank is None else f"rank {rank}",
         since=utc_now("seconds"),
         command=_shown(sys.orig_argv),
+        machine=which_machine(),
     )
 
 
@@ -94,33 +108,42 @@ def read_record(file: Path) -> Record | None:
         return None
     if len(lines) < 2 or not lines[0].isdecimal():
         return None
-    host, rank, since, command = (*lines[1:5], "", "", "")[:4]
+    host, rank, since, command, machine = (*lines[1:6], "", "", "", "")[:5]
     return Record(
-        pid=int(lines[0]), host=host, rank=rank, since=since, command=one_line(redact_text(command))
+        pid=int(lines[0]),
+        host=host,
+        rank=rank,
+        since=since,
+        command=one_line(redact_text(command)),
+        machine=machine,
     )
 
 
 def left_by(record: Record | None) -> str | None:
     """Name the holder that ended on this machine without giving its lock back, if one did."""
-    if record is None or record.host != socket.gethostname() or not has_ended(record.pid):
+    if record is None or not (record.machine and record.is_here) or not has_ended(record.pid):
         return None
     return record.who
 
 
 def find_holder(file: Path) -> Holder:
     """Find who holds a lock file now, within about three seconds. Never raises."""
-    record, here = read_record(file), socket.gethostname()
+    record = read_record(file)
     try:
         pids = holders_of(within(READ_LIMIT, file.stat), file_locks())
     except (NoAnswer, OSError):
         pids = ()
     if pids:
-        wrote_it = record is not None and (record.pid, record.host) == (pids[0], here)
-        return _on_this_machine(file, record if record and wrote_it else _look_up(pids[0], here))
+        wrote_it = record is not None and record.pid == pids[0] and record.is_here
+        return _on_this_machine(file, record if record and wrote_it else _look_up(pids[0]))
     if record is None:
         return Holder(words=NOBODY)
-    if record.host != here:
-        return Holder(words=f"{_with_time(record)}, which cannot be seen from this host")
+    if not record.is_here:
+        elsewhere = "host" if record.host != socket.gethostname() else "container"
+        return Holder(words=f"{_with_time(record)}, which cannot be seen from this {elsewhere}")
+    if not record.machine and has_ended(record.pid):
+        unseen = "which has ended, or is of another container that has this host's name"
+        return Holder(words=f"{_with_time(record)}, {unseen}")
     return _on_this_machine(file, record)
 
 
@@ -136,13 +159,13 @@ def _on_this_machine(file: Path, record: Record) -> Holder:
     return Holder(words=f"{words}{stopped}", pid=record.pid)
 
 
-def _look_up(pid: int, host: str) -> Record:
+def _look_up(pid: int) -> Record:
     """Describe a holder that wrote nothing of itself, by its command line and environment."""
     words, environment = command_line(pid), read_environment(pid)
     rank = None if isinstance(environment, Gap) else identify(environment).rank
     return Record(
         pid=pid,
-        host=host,
+        host=socket.gethostname(),
         rank="" if rank is None else f"rank {rank}",
         since="",
         command="" if isinstance(words, Gap) else _shown(words),

@@ -17,9 +17,10 @@ from msgspec import Struct
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.rendezvous.places import StorePlace
+from lightning_hangcheck.hooks.rendezvous.same_start import of_this_start
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, MeetingPlace
-from lightning_hangcheck.session.job_key import start_key, start_key_of_nodes
+from lightning_hangcheck.session.job_key import key_of_nodes, start_key
 from lightning_hangcheck.session.node_place import step_nodes
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
 
@@ -157,15 +158,14 @@ def _place(
     """Where to meet: the group's own store, where no launcher says that all are on this node."""
     if group is not None and group.store is not None and not local and not identity.peers_exist:
         return _place_of_group(group.store)
-    start = quote(start_key(os.environ, identity), safe="")
     nodes = 1 if local else _nodes(os.environ, identity)
     if nodes > 1:
-        return _place_of_nodes(recorder, group, start, nodes)
+        return _place_of_nodes(recorder, identity, group, nodes)
     session = recorder.session or _inherited_session()
     if session is None:
         log.once("peers-session", "guards are off: there is no session in shared memory")
         return None
-    return FolderPlace(session.meetings / start)
+    return FolderPlace(session.meetings / quote(start_key(os.environ, identity), safe=""))
 
 
 def _place_of_group(store: Store) -> MeetingPlace:
@@ -173,17 +173,21 @@ def _place_of_group(store: Store) -> MeetingPlace:
 
 
 def _place_of_nodes(
-    recorder: Recorder, group: ProcessGroup | None, start: str, nodes: int
+    recorder: Recorder, identity: Identity, group: ProcessGroup | None, nodes: int
 ) -> MeetingPlace:
+    """The store of torchrun's agent, and a shared folder, may outlive one start of the job."""
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    who = identity.rank or 0, identity.world_size or 1
+    key = key_of_nodes(os.environ, identity)
     if agent_serves and address and port.isdecimal():
-        prefix = f"hangcheck/{start_key_of_nodes(os.environ)}"
-        return StorePlace.of_agent(address, int(port), prefix)
+        store = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
+        return of_this_start(store, *who)
     if group is not None and group.store is not None:
         return _place_of_group(group.store)
     if recorder.settings.run_dir:
-        return FolderPlace(Path(recorder.settings.run_dir).absolute() / "meet" / start)
+        folder = Path(recorder.settings.run_dir).absolute() / "meet" / quote(key, safe="")
+        return of_this_start(FolderPlace(folder), *who)
     raise MeetingFailed(
         f"the ranks cannot meet: they are spread over {nodes} nodes without a place that all of "
         "them see",

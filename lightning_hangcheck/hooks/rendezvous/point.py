@@ -9,6 +9,7 @@ import msgspec
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.rendezvous.peer_group import PeerGroup
+from lightning_hangcheck.hooks.rendezvous.same_start import PlaceOfStart
 
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
 
@@ -86,8 +87,13 @@ class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.key}/stacks-wanted"
 
     def missing(self) -> list[int]:
-        """Indices that have not come; the first, where all have: it has not gone on."""
+        """Indices that have not come; the first, where all have: it has not gone on.
+
+        Before the first has come, nobody knows which of the others are of the same start.
+        """
         everyone, place = range(self.peers.size or 1), self.peers.place
+        if isinstance(place, PlaceOfStart) and not place.agreed:
+            return [0]
         return [index for index in everyone if place.look(self.arrival_of(index)) is None] or [0]
 
 
@@ -101,5 +107,7 @@ def next_point(peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoin
     """
     plain = quote(name, safe=" ")[:LONGEST_NAME]
     _times_met[plain] += 1
+    if isinstance(peers.place, PlaceOfStart):
+        peers.place.start.expect(time_limit)
     key = f"{peers.noun} {plain} {_times_met[plain]}"
     return RendezvousPoint(peers=peers, name=name, key=key, time_limit=time_limit)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightning_hangcheck.model.evidence import Holder
-from lightning_hangcheck.probes.proc.files import GONE, read_table
+from lightning_hangcheck.probes.proc.files import GONE, read_proc, read_table
 from lightning_hangcheck.probes.proc.process_tree import born_ns
 from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
 from lightning_hangcheck.text.moments import NANOSECONDS
@@ -27,6 +27,7 @@ LONGEST_RECORD = 1024
 WRITTEN_PID = re.compile(r"\A\s*(\d{1,10})\s*(?:\Z|\n)|\bpid\b\W{0,4}(\d{1,10})\b", re.IGNORECASE)
 """A first line that is a number, or a number behind the word: ``{"pid": 4711}``."""
 WORDS = re.compile(r"[A-Za-z][\w.-]*")
+NAMES = re.compile(r"[\w.-]+")
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
 """File systems (proc(5), mounts) that one machine has to itself: no process elsewhere made a file
 there. Any other may be shared with hosts whose processes nobody here sees."""
@@ -88,12 +89,17 @@ def _maker(path: str, pid: int, kept_open: bool) -> Maker:
     seen = _seen_by(path, pid)
     facts = seen.stat()
     text = _read(seen) if seen.is_file() else ""
-    found = WRITTEN_PID.search(text)
-    if not _in_our_container(pid) or (socket.gethostname() not in text and not _is_local(path)):
+    found, local = WRITTEN_PID.search(text), _is_local(path)
+    if not _in_our_container(pid) or not (local or _names_this_host(text)):
         return UNKNOWN
     if found is not None:
-        return _written(int(found[1] or found[2]), facts.st_mtime) if _of_here(text) else UNKNOWN
-    return _that_has_open(path, facts) if kept_open and not text.strip() else UNKNOWN
+        number = int(found[1] or found[2])
+        if not _of_here(text) or _numbered_elsewhere(number):
+            return UNKNOWN
+        maker = _written(number, facts.st_mtime)
+        # a host of this name, or a container that has it, may be another one: nobody is gone there
+        return maker if local or maker.holders else UNKNOWN
+    return _that_has_open(path, facts) if kept_open and local and not text.strip() else UNKNOWN
 
 
 def _in_our_container(pid: int) -> bool:
@@ -106,7 +112,23 @@ def _in_our_container(pid: int) -> bool:
 
 def _of_here(text: str) -> bool:
     """Whether what is written names this host, or none."""
-    return socket.gethostname() in text or {word.lower() for word in WORDS.findall(text)} <= {"pid"}
+    return _names_this_host(text) or {word.lower() for word in WORDS.findall(text)} <= {"pid"}
+
+
+def _numbered_elsewhere(number: int) -> bool:
+    """Whether a container that is seen from here gives one of its own processes this number."""
+    for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names alone are wanted
+        with suppress(OSError):
+            status = read_proc(f"/proc/{pid}/status")
+            line = next((one for one in status.splitlines() if one.startswith(b"NSpid:")), b"")
+            inner = line.split()[2:]
+            if inner and int(inner[-1]) == number:
+                return True
+    return False
+
+
+def _names_this_host(text: str) -> bool:
+    return socket.gethostname() in NAMES.findall(text)
 
 
 def _written(pid: int, changed_s: float) -> Maker:

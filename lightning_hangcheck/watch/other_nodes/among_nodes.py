@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.clocks import worth_showing
-from lightning_hangcheck.nodes.digest import TAKEN_NS, UNMARKED, Network, digest_of
+from lightning_hangcheck.nodes.digest import UNMARKED, Network, digest_of
 from lightning_hangcheck.nodes.encoding import MOST_ASKED
 from lightning_hangcheck.nodes.exchange import EVERY_S
-from lightning_hangcheck.nodes.heard import Heard, folds_heard, newest
+from lightning_hangcheck.nodes.heard import Heard, folds_heard, newest, newest_sample_ns
 from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
 from lightning_hangcheck.nodes.judging.tree import FIRST
 from lightning_hangcheck.probes.waits.connections.reach import own_addresses, reach_of
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import ClosablePlace
+    from lightning_hangcheck.nodes.round_end import LeftRound, RoundEnd
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 
@@ -77,14 +78,21 @@ class AmongNodes:
         place: Which.
         meetings: Where they meet, and the folder in which they go on, if there is one.
         now_ns: Present time.
+
+    Attributes:
+        place: The same.
+        left: The round before, of this node's own ranks, for the others.
+        round_end: What became of it on all nodes, where this one judged it.
     """
 
     def __init__(self, place: NodePlace, meetings: Sequence[ClosablePlace], now_ns: int) -> None:
-        self._place = place
+        self.place = place
         self._circle = Circle(place, meetings)
         self._store = meetings[0].where
         self._judges_since_ns = now_ns if place.number == FIRST else 0
         self._told_ns = 0
+        self.left: LeftRound | None = None
+        self.round_end: RoundEnd | None = None
         self._mark = UNMARKED
         self._relayed: Verdict | None = None
         self._unjoinable = False
@@ -99,6 +107,11 @@ class AmongNodes:
         """Whether another node judges for this one, or is about to."""
         role = self._circle.role
         return role.judge is not None or role.waits
+
+    @property
+    def judges(self) -> bool:
+        """Whether this node judges for all that are heard."""
+        return self._circle.role.judges
 
     @property
     def moved_to(self) -> str:
@@ -122,7 +135,7 @@ class AmongNodes:
             now_ns: Present time.
         """
         self._mark = mark_of(watched)
-        watched.number = agreed_number(watched, self._mark, self._judged_with().values(), now_ns)
+        watched.number = agreed_number(watched, self._mark, self.judged_with().values(), now_ns)
 
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
         """Tell the other nodes.
@@ -133,23 +146,23 @@ class AmongNodes:
             ended: The command has ended here.
         """
         self._told_ns = own.taken_ns
-        if any(view.process_exit is not None for view in own.ranks):
-            self._circle.hurry()
+        self._circle.hurry(ends=any(view.process_exit is not None for view in own.ranks))
         asks = self._look_for_silent(own)
         network = Network(self._addresses, () if self._circle.role.judges else self._reach)
         digest = digest_of(
             own,
-            self._place.number,
+            self.place.number,
             own.taken_ns,
             ended=ended,
             network=network,
             mark=self._mark,
+            left=self.left,
             standings=standings_of,
         )
         relayed = verdict if is_on_whole_job(verdict) else None
-        known = self._judged_with().values()
+        known = self.judged_with().values()
         silent = [one for one in known if silent_s(one, own.taken_ns)]
-        self._circle.tell(digest, relayed, asks, silent)
+        self._circle.tell(digest, relayed, asks, silent, self.round_end)
         self._note_role(own.taken_ns)
 
     def _note_role(self, now_ns: int) -> None:
@@ -165,14 +178,14 @@ class AmongNodes:
         Returns:
             On that node what it asks of the others.
         """
-        silent = addresses_to_ask(self._judged_with(), self._addresses, own.taken_ns)
+        silent = addresses_to_ask(self.judged_with(), self._addresses, own.taken_ns)
         asks = tuple(chain.from_iterable(silent.values()))[:MOST_ASKED] or self._circle.asked
         pids = [view.pid for view in own.ranks if view.pid is not None]
         if not own.ended:
             self._reach = reach_of(asks, pids) if asks else ()
         return asks
 
-    def _judged_with(self) -> dict[int, Heard]:
+    def judged_with(self) -> dict[int, Heard]:
         """Return the nodes that this one may say something of.
 
         Where it judges, all that it heard, and of which whom it followed told last; where it
@@ -195,7 +208,7 @@ class AmongNodes:
 
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""
-        looked = {node: _newest_sample_ns(heard) for node, heard in self._circle.heard.items()}
+        looked = {node: newest_sample_ns(heard) for node, heard in self._circle.heard.items()}
         known = self._looked_ns
         news = [node for node, at_ns in looked.items() if at_ns - known.get(node, 0) > JITTER_NS]
         self._looked_ns = {**known, **{node: looked[node] for node in news}}
@@ -219,13 +232,13 @@ class AmongNodes:
             return own
 
     def _joined(self, own: Case) -> Case:
-        heard, now_ns, number = self._judged_with(), own.taken_ns, self._place.number
+        heard, now_ns, number = self.judged_with(), own.taken_ns, self.place.number
         silent = {node: one for node, one in heard.items() if silent_s(one, now_ns)}
         judges = self._circle.role.judges
         there = [one for node, one in heard.items() if judges and node not in silent]
         joined = join_heard(own, there, silent.values(), number)
         fell_silent = tuple(self._silent_nodes(own))
-        others = set(range(self._place.nnodes)) - {number} if judges else set()
+        others = set(range(self.place.nnodes)) - {number} if judges else set()
         absent = tuple(sorted(others - heard.keys()))
         gaps = [silence_gap(one) for one in fell_silent]
         waited_s = (now_ns - self._judges_since_ns) / NANOSECONDS
@@ -236,7 +249,7 @@ class AmongNodes:
         return with_unheard(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
-        heard, now_ns = self._judged_with(), own.taken_ns
+        heard, now_ns = self.judged_with(), own.taken_ns
         there = [one for one in heard.values() if not silent_s(one, now_ns)]
         if len(there) == len(heard):
             return
@@ -262,21 +275,26 @@ class AmongNodes:
             if self.follows or not since_ns:
                 return own
             if not self._circle.role.judges:
-                return join_end(own, [], self._unanswered(own), self._place.number)
+                return join_end(own, [], self._unanswered(own), self.place.number)
             said = self._wait_for_last_words(since_ns)
             told, gone = told_and_gone(self._without_watch(own, said), said)
-            return join_end(own, told, gone, self._place.number)
+            return join_end(own, told, gone, self.place.number)
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
             return own
 
+    @property
+    def told_end(self) -> RoundEnd | None:
+        """How the round before ended, as the node says that judges for this one."""
+        return self._circle.end
+
     def _without_watch(self, own: Case, said: set[int]) -> dict[int, Heard]:
         """Leave out nodes of which only the sidecar had died: what became of them is open."""
         alive = {one.number for one in self._silent_nodes(own) if one.reach in ANSWERING} - said
-        return {node: one for node, one in self._judged_with().items() if node not in alive}
+        return {node: one for node, one in self.judged_with().items() if node not in alive}
 
     def _unanswered(self, own: Case) -> list[Heard]:
-        known = self._judged_with()
+        known = self.judged_with()
         return [known[one.number] for one in self._silent_nodes(own) if one.reach == "unanswered"]
 
     def _wait_for_last_words(self, since_ns: int) -> set[int]:
@@ -285,7 +303,7 @@ class AmongNodes:
         self._circle.hurry()
         while True:
             self._circle.look_round()
-            heard = self._judged_with()
+            heard = self.judged_with()
             said = have_said(heard, since_ns)
             over = time.monotonic() >= deadline or self._circle.in_trouble
             if over or said == heard.keys():
@@ -309,12 +327,12 @@ class AmongNodes:
         role = self._circle.role
         self._say_where()
         if role.judges:
-            others, number = self._circle.heard.values(), self._place.number
+            others, number = self._circle.heard.values(), self.place.number
             for sentence in contradictions(own, self._mark, others, number):
                 log.once(sentence, sentence)
         if role.waits:
             return  # who judges is known in a moment
-        heard, silent = self._judged_with(), {one.number: one for one in self._silent_nodes(own)}
+        heard, silent = self.judged_with(), {one.number: one for one in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():
             before, gap = self._said_silent.pop(node)
             if node in heard and not heard[node].state.ended:
@@ -327,7 +345,7 @@ class AmongNodes:
 
     def _instead(self, silent: int) -> str:
         """Say who judges while a node is silent that did."""
-        role, own = self._circle.role, self._place.number
+        role, own = self._circle.role, self.place.number
         if role.judge is not None:
             return THERE.format(role.judge)
         if not role.judges:
@@ -354,17 +372,6 @@ def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes
     """Join the other nodes of the job; None where they have no place to meet."""
     meetings = meetings_of(place, settings)
     return AmongNodes(place, meetings, now_ns) if meetings else None
-
-
-def _newest_sample_ns(heard: Heard) -> int:
-    """When a node last looked at any of its ranks, by our monotonic clock; 0 if it did not."""
-    moments = [
-        sample.taken_ns
-        for view in (*heard.views, *(fold.told.view for fold in heard.folds))
-        for look in view.processes
-        for sample in look.samples
-    ]
-    return heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
 
 
 def is_on_whole_job(verdict: Verdict | None) -> bool:

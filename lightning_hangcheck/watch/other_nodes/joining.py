@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.case_building import ELSEWHERE
-from lightning_hangcheck.gather.node_merge import NodeCase, merge_cases
+from lightning_hangcheck.gather.node_clocks import NodeCase
+from lightning_hangcheck.gather.node_merge import merge_cases
 from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.nodes.digest import TAKEN_NS
@@ -41,7 +42,11 @@ def join_heard(
     cases = [_case_of(one, own) for one in theirs if one.views or not one.state.folded]
     cases += _of_folds(theirs, own)
     cases += [_unheard(_case_of(one, own), one, own) for one in gone]
-    return merge_cases([NodeCase(f"node {number}", own), *cases], own.run.run_id) if cases else own
+    return (
+        merge_cases([NodeCase(f"node {number}", own, 0.0), *cases], own.run.run_id)
+        if cases
+        else own
+    )
 
 
 def with_unheard(
@@ -94,7 +99,7 @@ def _case_of(heard: Heard, own: Case) -> NodeCase:
         code=state.code,
         limits=own.limits,
     )
-    return NodeCase(f"node {state.node}", told)
+    return NodeCase(f"node {state.node}", told, 0.0)
 
 
 def _of_folds(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
@@ -114,7 +119,7 @@ def _of_folds(heard: Sequence[Heard], own: Case) -> list[NodeCase]:
         limits=own.limits,
         alike=tuple(map(alike_of, folds)),
     )
-    return [NodeCase("other nodes", told)]
+    return [NodeCase("other nodes", told, 0.0)]
 
 
 def _unheard(told: NodeCase, heard: Heard, own: Case) -> NodeCase:

@@ -1,4 +1,4 @@
-"""How the whole job ended: what the other nodes told before they went. Pure."""
+"""How the whole job, or a round of it, ended: what the other nodes told before they went. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.nodes.folding import within
+from lightning_hangcheck.nodes.heard import of_round
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 from lightning_hangcheck.watch.other_nodes.silent_nodes import silent_node
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.nodes.heard import Heard
 
 
@@ -72,3 +74,28 @@ def join_end(own: Case, told: Sequence[Heard], gone: Sequence[Heard], number: in
     silent = tuple(silent_node(one, own.taken_ns, (), ()) for one in gone)
     run = replace(own.run, world_size=joined.run.world_size, silent_nodes=silent)
     return replace(joined, run=run, ended=True, limits=own.limits)
+
+
+def join_round_end(
+    own: Case, heard: Mapping[int, Heard], place: NodePlace, *, over: bool
+) -> Case | None:
+    """Return how a round ended on all nodes, which have begun another one or are about to.
+
+    Args:
+        own: How it ended here.
+        heard: What nodes told last.
+        place: Which of them this one is.
+        over: Those are waited for no longer that have not told it yet.
+
+    Returns:
+        None while one has not.
+    """
+    found = {node: of_round(one, own.run.round) for node, one in heard.items()}
+    there = {node: one for node, one in found.items() if one is not None}
+    told_it = {node for node, one in there.items() if one.state.ended or _tells_an_end(one)}
+    if not over and len(told_it) < place.nnodes - 1:
+        return None
+    ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
+    since_ns = first_failure_ns(own) or min(ends, default=own.taken_ns)
+    said = told_it | have_said(there, since_ns)
+    return join_end(own, *told_and_gone(there, said), place.number)

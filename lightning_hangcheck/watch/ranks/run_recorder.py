@@ -34,12 +34,14 @@ class RunRecorder:
 
     Attributes:
         meeting: As in `RunRecord`.
+        node: As in `RunRecord`.
         clocks: As in `RunRecord`.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.meeting = ""
+        self.node: int | None = None
         self.clocks: tuple[NodeClock, ...] = ()
         self._records: dict[int, RankRecord] = {}
         self._round = 0
@@ -104,6 +106,7 @@ class RunRecorder:
             ranks=tuple(record for _, record in sorted(self._records.items())),
             rounds=rounds,
             meeting=self.meeting,
+            node=self.node,
             clocks=self.clocks,
         )
 

@@ -11,8 +11,14 @@ from processes import end, until
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.guards.lock_holder import find_holder, write_record
+from lightning_hangcheck.hooks.guards.lock_holder import (
+    find_holder,
+    left_by,
+    read_record,
+    write_record,
+)
 from lightning_hangcheck.machine.process_stat import read_process_stat
+from lightning_hangcheck.machine.which_machine import which_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +100,44 @@ def test_holder_on_another_host_is_known_from_the_file(tmp_path: Path) -> None:
     who = "pid 17 (rank 8, host node7, python train.py), since 2026-01-01T00:00:00Z"
     assert holder.words == f"{who}, which cannot be seen from this host"
     assert holder.pid is None
+
+
+def test_a_container_of_this_hosts_name_is_not_this_machine(tmp_path: Path) -> None:
+    """Process 17 there is not that of here; the kernel's start and the pid namespace tell."""
+    path = tmp_path / "cache.lock"
+    named = f"17\n{socket.gethostname()}\nrank 8\n2026-01-01T00:00:00Z\npython train.py\n"
+    path.write_text(f"{named}3f2a9c1e-4026532000\n")
+    holder = find_holder(path)
+    assert holder.words.endswith("which cannot be seen from this container")
+    assert (holder.pid, holder.gone) == (None, False)
+    assert left_by(read_record(path)) is None
+
+
+def test_a_machine_of_two_names_is_one(program: StartProgram, tmp_path: Path) -> None:
+    """As after hostnamectl, or in a container that changed its name alone."""
+    path = tmp_path / "cache.lock"
+    ended = program("sleeping.py")
+    ended.process.kill()
+    ended.process.wait(LIMIT_S)
+    path.write_text(f"{ended.pid}\nnode7\nrank 8\n\npython train.py\n{which_machine()}\n")
+    holder = find_holder(path)
+    assert holder.gone
+    assert "which has ended" in holder.words
+    assert left_by(read_record(path)) is not None
+
+
+def test_who_only_named_the_host_may_be_of_another_container(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """A soft lock of filelock's has a process id and a host's name, and nothing else."""
+    path = tmp_path / "cache.lock"
+    ended = program("sleeping.py")
+    ended.process.kill()
+    ended.process.wait(LIMIT_S)
+    path.write_text(f"{ended.pid}\n{socket.gethostname()}\n")
+    holder = find_holder(path)
+    assert not holder.gone
+    assert "or is of another container that has this host's name" in holder.words
 
 
 def test_kernel_is_believed_over_the_file(program: StartProgram, tmp_path: Path) -> None:

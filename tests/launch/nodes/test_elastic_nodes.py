@@ -82,5 +82,8 @@ def test_a_round_of_all_nodes_is_judged_by_its_own_ranks(tmp_path: Path) -> None
     for record in records:
         assert [one.number for one in record.rounds] == [0, 1]
         assert record.meeting.startswith("torchrun's store at 127.0.0.1:")
+    first, other = (record.rounds[0] for record in records)
+    assert (first.verdict, first.culprits) == (other.verdict, other.culprits)
+    assert first.summary == other.summary
     places = sorted(record.meeting.rpartition("; ")[2] for record in records)
     assert places == ["this is node 0 of 2", "this is node 1 of 2"]

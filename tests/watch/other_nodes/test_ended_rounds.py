@@ -1,0 +1,133 @@
+"""A round ended because a rank of another node failed: each node says which, in the same words."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import IN_BARRIER, NOW_NS, SECOND, gone, job, rank
+from msgspec.structs import replace
+from processes import until
+
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.model.run import NodePlace, RoundStart
+from lightning_hangcheck.nodes.digest import digest_of
+from lightning_hangcheck.nodes.encoding import BadDigest, pack, unpack
+from lightning_hangcheck.nodes.heard import Heard
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.round_end import MOST_ENDS, left_round
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
+from lightning_hangcheck.watch.other_nodes.ended_rounds import EndedRounds, LeftHere, Settled
+from lightning_hangcheck.watch.other_nodes.last_words import join_round_end
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.model.case import Case, RankView
+
+FACTS: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2}
+NEXT = RoundStart(launcher="torchrun", number=1, most=3)
+PLACE = NodePlace(number=0, nnodes=2)
+WORDS = "ValueError: bad sample in fail (train.py:38)"
+
+
+def seen(view: RankView, ago_s: float) -> RankView:
+    assert view.process_exit is not None
+    at_ns = NOW_NS - int(ago_s * SECOND)
+    return replace(view, process_exit=replace(view.process_exit, seen_ns=at_ns))
+
+
+ENDED_BY_AGENT = job(seen(gone(0, -15), 1.0), ended=True, next_start=NEXT, **FACTS)
+FAILED = job(seen(gone(1, 1, words=WORDS), 2.0), ended=True, next_start=NEXT, **FACTS)
+GOES_ON = job(rank(1, IN_BARRIER, silent=0.1), round=1, **FACTS)
+
+
+def heard(present: Case, left: Case | None = None, ago_s: float = 0.5) -> dict[int, Heard]:
+    told = left_round(left) if left is not None else None
+    source, (one,), folds = unpack(pack(digest_of(present, 1, 1, left=told)))
+    return {1: Heard(one.state, one.views, NOW_NS - int(ago_s * SECOND), source, folds)}
+
+
+@pytest.mark.parametrize("nodes", [heard(GOES_ON, FAILED), heard(FAILED)], ids=["before", "now"])
+def test_the_rank_of_another_node_that_failed_is_the_end_of_the_round(
+    nodes: dict[int, Heard],
+) -> None:
+    """Whether that node is in the round still, or has begun the next one."""
+    alone = judge(ENDED_BY_AGENT)
+    assert alone.culprits == ()
+    joined = join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False)
+    assert joined is not None
+    verdict = judge(joined)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
+    assert f"rank 1 failed first: it exited with code 1: {WORDS}" in verdict.summary
+    assert verdict.summary.startswith("round 0 ended: ")
+
+
+def test_a_node_that_has_not_told_it_is_waited_for_and_then_left_out() -> None:
+    for nodes in ({}, heard(GOES_ON), heard(replace(GOES_ON, run=ENDED_BY_AGENT.run))):
+        assert join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False) is None
+    assert join_round_end(ENDED_BY_AGENT, heard(GOES_ON), PLACE, over=True) == ENDED_BY_AGENT
+
+
+def test_a_node_that_went_without_a_word_was_lost() -> None:
+    """Its last word is of before the first end here."""
+    present = replace(GOES_ON, run=ENDED_BY_AGENT.run)
+    lost_peer = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    own = replace(ENDED_BY_AGENT, ranks=(seen(gone(0, 1, words=lost_peer), 1.0),))
+    joined = join_round_end(own, heard(present, ago_s=9.0), PLACE, over=True)
+    assert joined is not None
+    verdict = judge(joined)
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "rank 1 was lost with node 1" in verdict.summary
+
+
+def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
+    many = replace(FAILED, ranks=tuple(gone(n, 1, order=n) for n in range(MOST_ENDS + 3)))
+    told = left_round(many)
+    assert [view.rank for view in told.ranks] == list(range(MOST_ENDS))
+    too_many = replace(told, ranks=(*told.ranks, gone(9, 1)))
+    with pytest.raises(BadDigest, match="more ranks than can be"):
+        unpack(pack(digest_of(GOES_ON, 1, 1, left=too_many)))
+
+
+def test_a_node_alone_waits_for_nobody() -> None:
+    ended = EndedRounds()
+    ended.leave(LeftHere(FAILED, "", None), None)
+    (settled,) = ended.settled(None, NOW_NS)
+    assert settled.ended.culprits == (1,)
+
+
+def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
+    """The first node's rank was only ended by its agent, as its numbers and words show."""
+    meeting = FolderPlace(tmp_path / "meet")
+    places = [NodePlace(number=n, nnodes=2) for n in range(2)]
+    nodes = [AmongNodes(one, [meeting], time.monotonic_ns()) for one in places]
+    left = [ENDED_BY_AGENT, FAILED]
+    present = [job(rank(0, IN_BARRIER, silent=0.1), round=1, **FACTS), GOES_ON]
+    ended = [EndedRounds(), EndedRounds()]
+    settled: dict[int, Settled] = {}
+
+    def now(case: Case) -> Case:
+        return rebased(case, time.monotonic_ns() - NOW_NS)
+
+    def both_have() -> bool:
+        for number, node in enumerate(nodes):
+            node.tell(now(present[number]), None)
+            for one in ended[number].settled(node, time.monotonic_ns()):
+                settled[number] = one
+        return len(settled) == 2
+
+    with closing(nodes[0]), closing(nodes[1]):
+        for number, node in enumerate(nodes):
+            ended[number].leave(LeftHere(now(left[number]), f"start {number}", None), node)
+        until(both_have, "both nodes to know how the round ended")
+    ours, theirs = settled[0], settled[1]
+    assert ours.verdict == theirs.verdict
+    assert ours.ended.culprits == (1,)
+    assert ours.ended.summary == theirs.ended.summary
+    assert WORDS in ours.ended.summary
+    assert {place.rank for place in ours.ended.ranks} == {0, 1}
+    assert (ours.ended.started_at, theirs.ended.started_at) == ("start 0", "start 1")
