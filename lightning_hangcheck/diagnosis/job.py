@@ -80,11 +80,12 @@ class JobReading(Struct, frozen=True, kw_only=True):
 
     def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
         """Return the ranks that stand in a wait of these kinds."""
-        seen = ((reading, reading.rank_activity) for reading in self.ranks.values())
         return tuple(
             reading
-            for reading, found in seen
-            if found.activity == "waiting" and found.wait is not None and found.wait.kind in kinds
+            for reading in self.ranks.values()
+            if (wait := reading.rank_activity.wait) is not None
+            and wait.kind in kinds
+            and reading.rank_activity.activity == "waiting"
         )
 
 

@@ -19,6 +19,7 @@ from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 from lightning_hangcheck.diagnosis.verdict.save_advice import save_advice
 from lightning_hangcheck.diagnosis.verdict.summary import summarise
 from lightning_hangcheck.diagnosis.verdict.tables import collectives, paced_table, rank_table
+from lightning_hangcheck.diagnosis.without_collections import without_collections
 from lightning_hangcheck.gather.stack_groups import group_stacks
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Frame
-
+    from lightning_hangcheck.model.verdict import CollectiveState
 
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
@@ -44,6 +45,7 @@ COSTS_THE_JOB = ("hang", "dead", "crashed")
 OVER = ("crashed", "finished")
 
 
+@without_collections()
 def judge(case: Case) -> Verdict:
     """Explain a case: who holds the job up, where, why, for how long, and what to do.
 
@@ -84,9 +86,15 @@ def judge(case: Case) -> Verdict:
         wait_for=conclusion.graph.edges if finding is not None else (),
         ranks=paced_table(ranks, conclusion.graph.waiters) if paced else ranks,
         stack_groups=groups,
-        collectives=collectives(job, conclusion.divergence) if finding is not None else (),
+        collectives=_collectives(conclusion),
     )
     return bounded(verdict)
+
+
+def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
+    if conclusion.finding is None:
+        return ()
+    return collectives(conclusion.job, conclusion.pending, conclusion.divergence)
 
 
 def _later_s(case: Case) -> float:

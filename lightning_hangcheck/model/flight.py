@@ -137,10 +137,13 @@ class MessageCounts(Struct, frozen=True, kw_only=True):
     newest: tuple[tuple[int, ...], ...] = ()
     moved: int = 0
 
-    @property
-    def peers(self) -> set[int]:
-        """All to whom it sent, or from whom it asked for something."""
-        return {told + self.moved for told in self.sent.keys() | self.received.keys()}
+    def sends(self) -> list[tuple[int, int]]:
+        """Return to whom it sent how many."""
+        return [(told + self.moved, number) for told, number in self.sent.items()]
+
+    def asked(self) -> list[tuple[int, int]]:
+        """Return whom it asked for how many."""
+        return [(told + self.moved, number) for told, number in self.received.items()]
 
     def sent_to(self, peer: int) -> int:
         """Return how many it sent to a rank."""

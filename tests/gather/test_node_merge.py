@@ -166,6 +166,11 @@ def test_every_monotonic_time_is_moved_and_an_absent_one_stays_absent() -> None:
     assert (moved.last_beat_ns, moved.pulse_ns, moved.sections[0].since_ns) == (107, 0, 105)
 
 
+def test_a_fact_in_which_no_time_can_be_is_not_made_anew() -> None:
+    """Most facts of a node are frames, and a node tells what it sees each second."""
+    assert rebased(IN_LOAD[0], 100) is IN_LOAD[0]
+
+
 def test_processes_with_one_number_on_two_nodes_are_told_apart() -> None:
     """Containers number their processes alike: what holds node0's lock is none of node1's ranks."""
     lock = WaitTarget(call="flock", kind="lock", name="/home/a.lock", holders=(Holder(pid=102),))

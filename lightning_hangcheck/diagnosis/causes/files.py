@@ -75,7 +75,12 @@ def _blame_for_lock(situation: Situation, waiter: RankReading, lock: WaitTarget)
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
     together = cycle or [one for one in situation.suspects_that_are("idle") if _lock_of(one)]
-    same = [one.rank for one in together if _same_lock(situation, one, waiter)]
+    file = _locked_file(situation, waiter)
+    same = [
+        one.rank
+        for one in together
+        if one is waiter or (file and _locked_file(situation, one) == file)
+    ]
     who = [waiter.rank] if cycle else same
     at_it = set(same)
     others = [one.rank for one in together if one.rank not in at_it]
@@ -109,13 +114,8 @@ def _lock_of(reading: RankReading) -> WaitTarget | None:
     return next((one for one in reading.targets if one.kind == "lock"), None)
 
 
-def _same_lock(situation: Situation, one: RankReading, other: RankReading) -> bool:
-    """A lock without a name is one rank's alone."""
-    file = _locked_file(situation, one)
-    return one is other or (bool(file) and file == _locked_file(situation, other))
-
-
 def _locked_file(situation: Situation, reading: RankReading) -> str:
+    """Return the file whose lock a rank waits for; a lock without a name is one rank's alone."""
     lock, processes = _lock_of(reading), situation.job.processes
     named = lock is not None and bool(lock.name)
     return processes.file_node(reading.view.host, lock) if named and lock is not None else ""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     PAIRED,
-    all_pending,
     call_of,
     record_of,
     records,
@@ -31,21 +30,27 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
 
 
-def awaited_ranks(job: JobReading) -> dict[int, tuple[int, ...]]:
-    """Return for each rank that waits in a collective the ranks that it waits for, ascending."""
-    waiting = {one.rank: one for one in job.waiting_in(COLLECTIVE)}
-    outside = tuple(rank for rank in job.ranks if rank not in waiting)
+def awaited_ranks(
+    job: JobReading, pending: Mapping[int, PendingCollective]
+) -> dict[int, tuple[int, ...]]:
+    """Return for each rank that waits in a collective the ranks that it waits for, ascending.
+
+    Args:
+        job: All ranks.
+        pending: Where they wait, as `pending_collectives` returns it.
+    """
+    outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, among = frozenset(outside), _MayMeet(outside)
     views = {rank: one.view for rank, one in job.ranks.items()}
     found: dict[int, tuple[int, ...]] = {}
     known: dict[tuple[str, int], tuple[int, ...]] = {}
-    for rank, pending in all_pending(waiting.values()).items():
-        key = pending.numbered if pending is not None else None
-        if pending is None or key is None:
-            found[rank] = _of_unnumbered(views, waiting[rank], pending, among)
+    for rank, one in pending.items():
+        key = one.numbered
+        if key is None:
+            found[rank] = _of_unnumbered(views, one, among)
             continue
         if key not in known:
-            known[key] = _of_operation(job, pending, away)
+            known[key] = _of_operation(job, one, away)
         found[rank] = known[key]
     return found
 
@@ -85,7 +90,7 @@ def closed_circle(awaited: Mapping[int, tuple[int, ...]]) -> frozenset[int]:
     pending = [number for number, others in together.items() if not inside.issuperset(others)]
     left = set(pending)
     while pending:
-        for rank in inside.intersection(waiters[pending.pop()]):
+        for rank in waiters[pending.pop()]:
             inside.discard(rank)
             new = [number for number in awaiting.get(rank, ()) if number not in left]
             left.update(new)
@@ -184,12 +189,9 @@ def _of_operation(
 
 
 def _of_unnumbered(
-    views: Mapping[int, RankView],
-    reading: RankReading,
-    pending: PendingCollective | None,
-    among: _MayMeet,
+    views: Mapping[int, RankView], pending: PendingCollective, among: _MayMeet
 ) -> tuple[int, ...]:
-    name = pending.operation.name if pending is not None else ""
+    name, reading = pending.operation.name, pending.reading
     if name in PAIRED:
         return awaited_peers(views, reading.view, name) or among.outside
     return among.whom(reading)

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.divergence.attribution import Basis, find_diverged
 from lightning_hangcheck.diagnosis.divergence.awaited_ranks import (
-    awaited_ranks,
     closed_circle,
     ends_of,
     without_message,
@@ -35,8 +34,8 @@ from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     Operation,
     PendingCollective,
     is_collective_code,
-    pending_collectives,
     records,
+    still_pending,
     way_in,
     ways_of,
 )
@@ -91,21 +90,23 @@ class Divergence(Struct, frozen=True, kw_only=True):
         return len(ways) == 1 and () not in ways
 
 
-def find_divergence(job: JobReading, awaited: Awaited | None = None) -> Divergence | None:
+def find_divergence(
+    job: JobReading, pending: Mapping[int, PendingCollective], awaited: Awaited
+) -> Divergence | None:
     """Find where the ranks' ways part; None where they don't, or where it cannot be told.
 
     Args:
         job: All ranks.
-        awaited: For whom each waits, where that was asked before.
+        pending: Where they wait, as `pending_collectives` returns it.
+        awaited: For whom they wait there.
     """
-    waiting = pending_collectives(job)
+    waiting = still_pending(pending)
     if len(waiting) < FEWEST:
         return None
     recorded = [one for one in waiting if one.reading.view.flight is not None]
     parted = _parted_by_number(job, recorded)
     if parted is not None:
         return parted
-    awaited = awaited_ranks(job) if awaited is None else awaited
     if len(waiting) < len(job.ranks) or job.elsewhere:
         waiting = _helpless(awaited, waiting)
     if len(waiting) < FEWEST:

@@ -17,7 +17,7 @@ from lightning_hangcheck.reading.records.open_operations import open_operation
 from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.flight import CallSite, CollectiveEntry, CollectiveRecord
@@ -83,29 +83,29 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return self.reading.rank
 
 
-def pending_collectives(job: JobReading) -> tuple[PendingCollective, ...]:
-    """Return the ranks that wait in a collective and don't move."""
-    still = (
-        one
-        for one in job.alive
-        if one.process_activity.activity != "moving" and one.activity != "moving"
-    )
-    return tuple(one for one in all_pending(still).values() if one is not None)
+def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
+    """Return where each rank stands that waits in a collective, by rank.
 
-
-def all_pending(readings: Iterable[RankReading]) -> dict[int, PendingCollective | None]:
-    """Return where each rank stands; those that one rank tells for as that one, in own groups."""
-    found: dict[int, PendingCollective | None] = {}
+    Those that one rank tells for stand as that one does, in groups of their own.
+    """
+    found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
-    for reading in readings:
+    for reading in job.waiting_in(COLLECTIVE):
         key = reading.told_by_rank, id(reading.wait)
         if key not in known:
             known[key] = pending_collective(reading)
         pending = known[key]
-        if pending is not None and pending.reading is not reading:
-            pending = _of_alike(pending, reading)
-        found[reading.rank] = pending
+        if pending is not None:
+            alike = pending.reading is not reading
+            found[reading.rank] = _of_alike(pending, reading) if alike else pending
     return found
+
+
+def still_pending(pending: Mapping[int, PendingCollective]) -> tuple[PendingCollective, ...]:
+    """Return those that don't move, of what `pending_collectives` returned."""
+    return tuple(
+        one for one in pending.values() if one.reading.process_activity.activity != "moving"
+    )
 
 
 def _of_alike(pending: PendingCollective, reading: RankReading) -> PendingCollective:

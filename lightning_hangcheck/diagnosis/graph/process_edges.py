@@ -110,10 +110,13 @@ def _blocked(job: JobReading) -> Iterator[_Blocked]:
     without work waits for its rank, and holds nobody up.
     """
     for reading in job.ranks.values():
+        if not reading.own_targets and not reading.workers:
+            continue
         found = list(_own(reading))
         yield from found
         awaited = {pid for one in found for target in one.targets for pid in pids_here(target)}
-        yield from _children(reading, awaited, job.processes)
+        if awaited:
+            yield from _children(reading, awaited, job.processes)
 
 
 def _own(reading: RankReading) -> Iterator[_Blocked]:
@@ -132,7 +135,7 @@ def _children(
     idle = {
         look.pid: steady_targets(look)
         for look in reading.view.processes
-        if awaited and look.role == "child" and read_process_activity(look).activity == "idle"
+        if look.role == "child" and read_process_activity(look).activity == "idle"
     }
     host = reading.view.host
     pending = [pid for pid in idle if pid in awaited]
@@ -153,21 +156,20 @@ def shared_memory_edges(job: JobReading) -> Iterator[Edge]:
 
     Not for those that wait at the very same: nobody else of them can bring what is missing.
     """
-    names = {
-        rank: {target.name for target in shared_objects(one)} for rank, one in job.ranks.items()
-    }
-    for rank, reading in job.ranks.items():
-        for target in shared_objects(reading):
-            sharing = {job.processes.rank_of(reading.view.host, one) for one in target.holders}
-            others = (one for one in names if one in sharing and one != rank)
-            for other in others:
-                if target.name not in names[other]:
+    waiting = [(one, found) for one in job.ranks.values() if (found := shared_objects(one))]
+    names = {one.rank: {target.name for target in found} for one, found in waiting}
+    for reading, found in waiting:
+        for target in found:
+            host = reading.view.host
+            sharing = {job.processes.rank_of(host, one) for one in target.holders}
+            for other in sorted(rank for rank in sharing if rank not in (None, reading.rank)):
+                if target.name not in names.get(other, ()):
                     yield Edge(reading.node, job.ranks[other].node, THROUGH_MEMORY)
 
 
 def shared_objects(reading: RankReading) -> tuple[WaitTarget, ...]:
     """Return the words of shared memory at which a rank waits; a loader's lead to its workers."""
-    if reading.wait_kind == "dataloader":
+    if not reading.own_targets or reading.wait_kind == "dataloader":
         return ()
     return tuple(one for one in reading.own_targets if one.kind == "shared" and one.holders)
 
@@ -192,6 +194,6 @@ def owing_workers(reading: RankReading) -> Sequence[WorkerReading]:
 def thread_lock_edges(job: JobReading) -> Iterator[Edge]:
     """Draw which rank waits for its own threads."""
     for reading in job.ranks.values():
-        own = reading.view.own_process
-        if reading.activity == "idle" and own is not None and read_locks(own) is not None:
+        own = reading.view.own_process if reading.activity == "idle" else None
+        if own is not None and read_locks(own) is not None:
             yield Edge(reading.node, reading.node, "for a lock of its own threads")

@@ -68,11 +68,10 @@ def rendezvous_edges(job: JobReading) -> Iterator[Edge]:
     while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
     others have come: while one of them is still on its way, that is whom it waits for.
     """
-    waiting = job.waiting_in({"rendezvous_peers"})
-    arrived = {reading.rank for reading in waiting}
-    absent = [reading for reading in job.ranks.values() if reading.rank not in arrived]
-    yield from each_to_each(waiting, absent)
+    yield from _to_all_others(job, job.waiting_in({"rendezvous_peers"}))
     connecting = job.waiting_in({"rendezvous_connect"})
+    if not connecting:
+        return
     keeper = job.ranks.get(0)
     comes_late = keeper is not None and keeper.activity != "waiting"
     coming = [one for one in job.ranks.values() if one.activity != "waiting"]
@@ -91,6 +90,8 @@ def store_edges(job: JobReading) -> Iterator[Edge]:
     are gone.
     """
     waiting = [reading for reading in job.ranks.values() if reading.at_store]
+    if not waiting:
+        return
     others = [reading for reading in job.ranks.values() if not reading.at_store]
     free = [one for one in others if one.activity == "unheard" or _is_free(one)]
     gone = [one for one in others if one.activity == "gone"]
@@ -105,10 +106,14 @@ def _is_free(reading: RankReading) -> bool:
 
 def guard_edges(job: JobReading) -> Iterator[Edge]:
     """Draw who waits in a guard for whom."""
-    waiting = job.waiting_in({"guard"})
-    inside = {reading.rank for reading in waiting}
-    outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
-    yield from each_to_each(waiting, outside)
+    yield from _to_all_others(job, job.waiting_in({"guard"}))
+
+
+def _to_all_others(job: JobReading, waiting: Sequence[RankReading]) -> Iterator[Edge]:
+    if waiting:
+        inside = {reading.rank for reading in waiting}
+        outside = [reading for reading in job.ranks.values() if reading.rank not in inside]
+        yield from each_to_each(waiting, outside)
 
 
 def _in_messages(

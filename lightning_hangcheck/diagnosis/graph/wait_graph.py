@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
 from lightning_hangcheck.diagnosis.graph import process_edges, rank_edges
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     import networkx
 
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
     from lightning_hangcheck.diagnosis.job import JobReading
+
+    Link = tuple[str, str]
+    """A node, and one for which it waits."""
 
 BUILDERS: tuple[Callable[[JobReading], Iterable[Edge]], ...] = (
     rank_edges.rendezvous_edges,
@@ -60,7 +62,7 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         leading = _following((edge.target, edge.source) for edge in self.edges)
         nodes = {f"rank:{rank}" for rank in ranks}
         found = nodes | _reachable(leading, *nodes)
-        return len({_rank(node) for node in found} - {None})
+        return len(_ranks(found))
 
     def cycle(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that wait for each other with this one, directly or through others.
@@ -75,25 +77,24 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
 def build_graph(
     job: JobReading,
     divergence: Divergence | None,
-    awaited: Mapping[int, tuple[int, ...]] | None = None,
+    awaited: Mapping[int, tuple[int, ...]],
 ) -> WaitGraph:
     """Draw all edges and find the ends: the sinks of the graph's condensation.
 
     Args:
         job: All ranks.
         divergence: Where their ways part, if they do.
-        awaited: For whom each waits in a collective, where that was asked before.
+        awaited: For whom each waits in a collective, as `awaited_ranks` returns it.
     """
-    awaited = awaited_ranks(job) if awaited is None else awaited
     between = rank_edges.collective_edges(job, divergence, awaited)
-    firm = tuple(dict.fromkeys(chain(between, *(build(job) for build in BUILDERS))))
-    open_ = (edge for build in OPEN_BUILDERS for edge in build(job))
-    edges = tuple(dict.fromkeys((*firm, *open_)))
+    found = dict.fromkeys(chain(between, *(build(job) for build in BUILDERS)))
+    firm = tuple(found)
+    found.update(dict.fromkeys(edge for build in OPEN_BUILDERS for edge in build(job)))
+    edges = tuple(found)
     if not edges:
         return WaitGraph()
     ends, circles = _ends(edges)
-    pairs = [(_rank(edge.source), _rank(edge.target)) for edge in edges]
-    everyone = {rank for pair in pairs for rank in pair if rank is not None}
+    everyone = _ranks({node for edge in edges for node in (edge.source, edge.target)})
     return WaitGraph(
         edges=edges,
         ends=tuple(sorted(ends)),
@@ -115,8 +116,8 @@ def _ends(edges: Sequence[Edge]) -> tuple[set[int], dict[int, tuple[int, ...]]]:
         for edge in edges
         if edge.source in awaited or _rank(edge.target) is None
     ]
-    following, preceding = _following(links), _following((after, before) for before, after in links)
-    circles = _circles(following, preceding)
+    following, preceding = _following(links), _following(_turned(links))
+    circles = _circles(links)
     closed = [one for one in circles if all(one.issuperset(following[node]) for node in one)]
     sinks = [{node} for node in awaited if node not in following] + closed
     circle_of = {node: one for one in circles for node in one}
@@ -126,47 +127,41 @@ def _ends(edges: Sequence[Edge]) -> tuple[set[int], dict[int, tuple[int, ...]]]:
     return ends, {rank: circle for circle in told for rank in circle}
 
 
-def _circles(
-    following: Mapping[str, Sequence[str]], preceding: Mapping[str, Sequence[str]]
-) -> list[set[str]]:
+def _circles(links: Sequence[Link]) -> list[set[str]]:
     """Return the sets of nodes that lead to each other, a node that leads to itself alone too.
 
     What nothing leads to, or what leads nowhere, is in none, and neither is what remains so once
     those are left out: of a hundred thousand ranks mostly all. networkx is imported for the rest:
     it costs 19 MB, which the watcher of a healthy job need not pay.
     """
-    left = _without_ends(following, preceding, following.keys() | preceding.keys())
-    left = _without_ends(preceding, following, left)
+    left = _turned(_without_starts(_turned(_without_starts(links))))
     if not left:
         return []
     import networkx
 
     graph: networkx.DiGraph[str] = networkx.DiGraph()
-    graph.add_edges_from(
-        (node, after) for node in left for after in following[node] if after in left
-    )
+    graph.add_edges_from(left)
     found: Iterable[set[str]] = networkx.strongly_connected_components(graph)
-    return [one for one in found if len(one) > 1 or one.issubset(following[min(one)])]
+    to_itself = {node for node, after in left if node == after}
+    return [one for one in found if len(one) > 1 or not one.isdisjoint(to_itself)]
 
 
-def _without_ends(
-    following: Mapping[str, Sequence[str]],
-    preceding: Mapping[str, Sequence[str]],
-    nodes: AbstractSet[str],
-) -> set[str]:
-    """Return the nodes but those to which nothing leads, until something leads to each."""
-    left = set(nodes)
-    leading = {node: sum(one in left for one in preceding.get(node, ())) for node in left}
-    pending = [node for node, number in leading.items() if not number]
-    while pending:
-        node = pending.pop()
-        left.discard(node)
+def _without_starts(links: Sequence[Link]) -> Sequence[Link]:
+    """Return the links but those of nodes to which nothing leads, until something leads to each."""
+    following = _following(links)
+    leading = Counter(after for _, after in links)
+    pending = [node for node in following if node not in leading]
+    for node in pending:
         for after in following.get(node, ()):
-            if after in left:
-                leading[after] -= 1
-                if not leading[after]:
-                    pending.append(after)
-    return left
+            leading[after] -= 1
+            if not leading[after]:
+                pending.append(after)
+    gone = set(pending)
+    return [link for link in links if link[0] not in gone]
+
+
+def _turned(links: Iterable[Link]) -> list[Link]:
+    return [(after, before) for before, after in links]
 
 
 def _nearest_ranks(
@@ -176,13 +171,14 @@ def _nearest_ranks(
 ) -> set[int]:
     """Return a sink's ranks; where it has none (a store, a file), those that lead to it."""
     found: set[int] = set()
-    pending, met = [set(sink)], set(sink)
+    pending, met = [sink], set(sink)
     for members in pending:
         ranks = _ranks(members)
         found |= ranks
-        before = () if ranks else {one for node in members for one in preceding.get(node, ())} - met
-        met.update(before)
-        pending += [{*circle_of.get(node, (node,))} for node in before]
+        if not ranks:
+            before = {one for node in members for one in preceding.get(node, ())} - met
+            met |= before
+            pending += [circle_of.get(node, (node,)) for node in before]
     return found
 
 
@@ -199,6 +195,8 @@ def _joins_ranks(edges: Iterable[Edge]) -> bool:
             return True
         if None in (source, target):
             links.append((edge.source, edge.target))
+    if not _ranks({target for _, target in links}):
+        return False
     following = _following(links)
     return any(
         _rank(node) not in (None, rank)
@@ -208,7 +206,7 @@ def _joins_ranks(edges: Iterable[Edge]) -> bool:
     )
 
 
-def _following(links: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _following(links: Iterable[Link]) -> dict[str, list[str]]:
     following: dict[str, list[str]] = {}
     for source, target in links:
         following.setdefault(source, []).append(target)
@@ -219,10 +217,10 @@ def _reachable(following: Mapping[str, Sequence[str]], *start: str) -> set[str]:
     """Return the nodes that links lead to from any of these, however indirectly."""
     found: set[str] = set()
     pending = list(start)
-    while pending:
-        new = set(following.get(pending.pop(), ())) - found
-        found |= new
-        pending.extend(new)
+    for node in pending:
+        new = [one for one in following.get(node, ()) if one not in found]
+        found.update(new)
+        pending += new
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ from lightning_hangcheck.diagnosis.causes.remote import network, rendezvous, sil
 from lightning_hangcheck.diagnosis.divergence.attribution import minority_of_one
 from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
 from lightning_hangcheck.diagnosis.divergence.divergence import Divergence, find_divergence
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
+    PendingCollective,
+    pending_collectives,
+)
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import JobReading, read_job
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation, Skipped
@@ -75,6 +80,7 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     """What the engine came to: the kind of verdict and the finding behind it, if there is one.
 
     Attributes:
+        pending: Where ranks wait in collectives, by rank.
         divergence: Where the ranks' ways part, if they do.
         skipped: Rules that lacked their evidence; none where the job is over, and none is asked.
     """
@@ -82,6 +88,7 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     kind: VerdictKind
     job: JobReading
     graph: WaitGraph
+    pending: Mapping[int, PendingCollective]
     divergence: Divergence | None = None
     finding: Finding | None = None
     skipped: tuple[Skipped, ...] = ()
@@ -90,14 +97,16 @@ class Conclusion(Struct, frozen=True, kw_only=True):
 def conclude(case: Case) -> Conclusion:
     """Read a case, draw its graph, and find out what is wrong, if anything is."""
     job = read_job(case)
-    awaited = awaited_ranks(job)
-    divergence = find_divergence(job, awaited)
+    pending = pending_collectives(job)
+    awaited = awaited_ranks(job, pending)
+    divergence = find_divergence(job, pending, awaited)
     if is_over(job):
         crash = find_crash(job)
         return Conclusion(
             kind="finished" if crash is None else "crashed",
             job=job,
             graph=WaitGraph(),
+            pending=pending,
             divergence=divergence,
             finding=crash,
         )
@@ -107,7 +116,7 @@ def conclude(case: Case) -> Conclusion:
     told = _ask(situation, [rule for rule, lacks in lacking if not lacks])
     judged = [(decide(found, case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
-    gravest = max(alarms, key=partial(_weight, graph), default=None)
+    gravest = _gravest(alarms, graph)
     if gravest is not None and gravest[1].ended_by == "pace":
         graph = slow.waits_in_each_step(job, gravest[1].culprits)
     elif gravest is not None and situation.standstill:
@@ -116,6 +125,7 @@ def conclude(case: Case) -> Conclusion:
         kind=gravest[0] if gravest is not None else "healthy",
         job=job,
         graph=graph,
+        pending=pending,
         divergence=divergence,
         finding=gravest[1] if gravest is not None else None,
         skipped=tuple(Skipped(rule.cause, lacks) for rule, lacks in lacking if lacks),
@@ -124,12 +134,12 @@ def conclude(case: Case) -> Conclusion:
 
 def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
     """Ask each rule about the suspects that no more specific one explains: each has one cause."""
-    explained: set[int] = set()
+    left = situation.suspects
     for rule in rules:
-        left = tuple(one for one in situation.suspects if one.rank not in explained)
         found = rule.find(replace(situation, suspects=left))
         if found is not None:
-            explained |= {*found.culprits, *found.left_standing}
+            explained = {*found.culprits, *found.left_standing}
+            left = tuple(one for one in left if one.rank not in explained)
             yield _of_standstill(found, situation.job) if situation.standstill else found
 
 
@@ -154,6 +164,15 @@ def _has_sleeper(reading: RankReading) -> bool:
     if own is None:
         return False
     return sleeps_on(own) or any(thread.sleeps for thread in free_threads(own))
+
+
+def _gravest(
+    alarms: Sequence[tuple[VerdictKind, Finding]], graph: WaitGraph
+) -> tuple[VerdictKind, Finding] | None:
+    """Return what weighs most; one alone is not weighed, for that is a walk through the graph."""
+    if len(alarms) == 1:
+        return alarms[0]
+    return max(alarms, key=partial(_weight, graph), default=None)
 
 
 def _weight(graph: WaitGraph, judged: tuple[VerdictKind, Finding]) -> tuple[int, int]:
@@ -215,8 +234,10 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     waiters = set(graph.waiters)
     ends = [one for one in circling or idle if one.rank not in waiters]
     lone = minority_of_one(ends) if not circling else None
-    places = {one.frames for one in ends if one.frames and not asks_again(one)}
-    firm = [one for one in ends if one.frames in places or not asks_again(one)]
+    firm = [one for one in ends if not asks_again(one)]
+    if len(firm) < len(ends):
+        places = {one.frames for one in firm if one.frames}
+        firm = [one for one in ends if one.frames in places or not asks_again(one)]
     return (lone,) if lone is not None else tuple(firm or ends)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
-    pending_collectives,
     record_of,
     records,
+    still_pending,
 )
 from lightning_hangcheck.model.verdict import (
     MOST_LISTED,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from lightning_hangcheck.diagnosis.divergence.divergence import Divergence
+    from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.beat import Beat, OpenSection
@@ -86,20 +87,23 @@ def paced_table(rows: Iterable[RankState], waiting: Collection[int]) -> tuple[Ra
     )
 
 
-def collectives(job: JobReading, divergence: Divergence | None) -> tuple[CollectiveState, ...]:
+def collectives(
+    job: JobReading, pending: Mapping[int, PendingCollective], divergence: Divergence | None
+) -> tuple[CollectiveState, ...]:
     """Return the group in which the ranks' ways part, then each in which a rank waits."""
     rows: dict[tuple[str, int], CollectiveState] = {}
     if divergence is not None and divergence.group is not None:
         seq = (divergence.last_agreed or 0) + 1
         told = {rank: str(one) for rank, one in divergence.operations.items()}
         rows[divergence.group, seq] = _collective_row(job, divergence.group, seq, told)
-    waiting: dict[tuple[str, int], dict[int, str]] = {}
-    for one in pending_collectives(job):
+    waiting: dict[tuple[str, int], list[PendingCollective]] = {}
+    for one in still_pending(pending):
         if one.numbered is not None:
-            waiting.setdefault(one.numbered, {})[one.rank] = str(one.operation)
-    for key, operations in islice(waiting.items(), MOST_GROUPS):
+            waiting.setdefault(one.numbered, []).append(one)
+    for key, together in islice(waiting.items(), MOST_GROUPS):
         if key not in rows:
-            rows[key] = _collective_row(job, *key, operations)
+            told = {one.rank: str(one.operation) for one in together}
+            rows[key] = _collective_row(job, *key, told)
     return tuple(rows.values())[:MOST_GROUPS]
 
 
@@ -142,8 +146,8 @@ def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) 
         for record in records(job.ranks[rank]):
             if record.group == group and not record.ranks:
                 known.add(rank)
-            elif record.group == group and id(record) not in told:
-                told.add(id(record))
+            elif record.group == group and id(record.ranks) not in told:
+                told.add(id(record.ranks))
                 known.update(record.ranks)
     return CollectiveState(
         group=group,

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.flight import MessageCounts
 
 
 def awaited_peers(ranks: Mapping[int, RankView], waiter: RankView, name: str) -> tuple[int, ...]:
@@ -22,17 +23,19 @@ def awaited_peers(ranks: Mapping[int, RankView], waiter: RankView, name: str) ->
     Returns:
         None of them where nobody counts messages, or none is open.
     """
-    own = waiter.flight.messages if waiter.flight is not None else None
-    if own is None:
-        return ()
-    found: set[int] = set()
-    for peer in own.peers:
-        flight = ranks[peer].flight if peer in ranks else None
-        theirs = flight.messages if flight is not None else None
-        if theirs is None:
-            continue
-        owes_send = own.asked_of(peer) > theirs.sent_to(waiter.rank)
-        owes_receive = own.sent_to(peer) > theirs.asked_of(waiter.rank)
-        if (owes_send and "send" not in name) or (owes_receive and "recv" not in name):
-            found.add(peer)
+    own, found = _messages(waiter), set[int]()
+    if own is not None and "send" not in name:
+        for peer, number in own.asked():
+            theirs = _messages(ranks.get(peer))
+            if theirs is not None and theirs.sent_to(waiter.rank) < number:
+                found.add(peer)
+    if own is not None and "recv" not in name:
+        for peer, number in own.sends():
+            theirs = _messages(ranks.get(peer))
+            if theirs is not None and theirs.asked_of(waiter.rank) < number:
+                found.add(peer)
     return tuple(sorted(found))
+
+
+def _messages(view: RankView | None) -> MessageCounts | None:
+    return view.flight.messages if view is not None and view.flight is not None else None

@@ -24,7 +24,9 @@ from flights import flying
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
 from lightning_hangcheck.diagnosis.divergence.divergence import find_divergence
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import pending_collectives
 from lightning_hangcheck.diagnosis.graph.wait_graph import WaitGraph, build_graph
 from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.model.flight import CallSite
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 def _graph(*ranks: RankView) -> WaitGraph:
     read = read_job(job(*ranks))
-    return build_graph(read, find_divergence(read))
+    pending = pending_collectives(read)
+    awaited = awaited_ranks(read, pending)
+    return build_graph(read, find_divergence(read, pending, awaited), awaited)
 
 
 def _arrows(graph: WaitGraph) -> set[tuple[str, str]]:
@@ -135,7 +139,7 @@ def test_a_rank_that_advanced_after_it_was_sampled_waits_there_no_more() -> None
     newest = just_now.processes[0].samples[-1]
     case = job(just_now, evaluates, taken_ns=newest.taken_ns + 500_000_000)
     read = read_job(case)
-    assert _arrows(build_graph(read, None)) == set()
+    assert _arrows(build_graph(read, None, {})) == set()
     assert read.ranks[0].activity == "moving"
     assert judge(case).verdict == "healthy"
 

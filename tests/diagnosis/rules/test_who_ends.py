@@ -23,6 +23,8 @@ from cases import (
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
+from lightning_hangcheck.diagnosis.divergence.pending_collectives import pending_collectives
 from lightning_hangcheck.diagnosis.graph.wait_graph import build_graph
 from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.diagnosis.rules.contract import Situation
@@ -43,7 +45,8 @@ FAST = Pace(longest_pause_s=0.5, pauses=9)
 def ended_by(culprit: RankView) -> str:
     """Who could end what rank 1 waits for, where rank 0 waits for it."""
     reading = read_job(job(WAITS, culprit))
-    graph = build_graph(reading, None)
+    awaited = awaited_ranks(reading, pending_collectives(reading))
+    graph = build_graph(reading, None, awaited)
     situation = Situation(job=reading, graph=graph, waited_for=True)
     return who_ends(situation, [reading.ranks[1]])
 
