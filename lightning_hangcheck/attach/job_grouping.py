@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.observe.discovery import FoundRank, SeenProcess, agents_in, find_ranks
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.observe.discovery import (
+    FoundRank,
+    SeenProcess,
+    agents_in,
+    find_ranks,
+    heirs_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,10 +29,12 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     Attributes:
         rendezvous: Of the ranks of its job, by its environment; empty if that names none.
+        unseen: Why the environment that it has now could not be read, where its start told nothing.
     """
 
     process: SeenProcess
     rendezvous: Rendezvous = ()
+    unseen: Gap | None = None
 
     @property
     def pid(self) -> int:
@@ -77,7 +86,9 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
         The jobs, that with the oldest process id first.
     """
     tree = {candidate.pid: candidate for candidate in candidates}
-    agents = agents_in({pid: candidate.process for pid, candidate in tree.items()})
+    processes = {pid: candidate.process for pid, candidate in tree.items()}
+    agents = agents_in(processes)
+    agents |= heirs_of(agents, processes)
     groups: dict[Rendezvous, list[Candidate]] = {}
     for candidate in tree.values():
         process = candidate.process

@@ -22,7 +22,10 @@ from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import FoundRank, SeenProcess, find_ranks
+from lightning_hangcheck.observe.process_tree import TORCH
+from lightning_hangcheck.probes.proc.loaded import has_loaded
 from lightning_hangcheck.probes.proc.permission import explain, read_access
+from lightning_hangcheck.probes.proc.present_environment import present_environment
 from lightning_hangcheck.probes.proc.process_tree import (
     born_ns,
     command_line,
@@ -55,7 +58,10 @@ class Machine(Struct, frozen=True):
 
 
 def look_around() -> Machine:
-    """Read every process of this machine: about 0.1 ms each, Python ones 0.3 ms."""
+    """Read every process of this machine: about 0.1 ms each, Python ones 0.3 ms.
+
+    One that has loaded torch and was not numbered at its start takes 5 ms.
+    """
     processes, closed = {}, set()
     for name in os.listdir("/proc"):  # noqa: PTH208 - names of processes, no paths
         if not name.isdecimal() or int(name) == os.getpid():
@@ -131,7 +137,11 @@ def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[Foun
 def command_of(job: FoundJob) -> str:
     """Return the command line of a job's first rank, redacted."""
     line = command_line(job.ranks[0].pid)
-    return "" if isinstance(line, Gap) else show_command(line)
+    if isinstance(line, Gap):
+        return ""
+    while line and not line[-1]:  # of a process that has given itself a title, as Ray's workers do
+        line.pop()
+    return show_command(line)
 
 
 def _read(pid: int) -> Candidate | None:
@@ -146,9 +156,7 @@ def _read(pid: int) -> Candidate | None:
         return None
     except OSError:
         python, namespace = False, ""  # a kernel thread, or one that is ending
-    environment = read_environment(pid) if python else {}
-    if isinstance(environment, Gap):
-        environment = {}
+    environment, unseen = _environment(pid) if python else ({}, None)
     return Candidate(
         process=SeenProcess(
             pid=pid,
@@ -158,7 +166,25 @@ def _read(pid: int) -> Candidate | None:
             identity=identify(environment),
         ),
         rendezvous=rendezvous_of(environment, namespace),
+        unseen=unseen,
     )
+
+
+def _environment(pid: int) -> tuple[dict[str, str], Gap | None]:
+    """Read the variables of a Python process: those of its start where they number a rank.
+
+    Else the present ones, of a process that may train: some launchers number it later.
+
+    Returns:
+        With them why the present ones cannot be read, where they were asked for.
+    """
+    told = read_environment(pid)
+    environment = {} if isinstance(told, Gap) else told
+    numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
+    if numbered or not has_loaded(pid, TORCH):
+        return environment, None
+    present = present_environment(pid)
+    return (environment, present) if isinstance(present, Gap) else (present, None)
 
 
 def _is_ours(candidate: Candidate) -> bool:
@@ -238,6 +264,15 @@ def _name(pid: int) -> str:
 
 def _nothing_found(machine: Machine) -> tuple[str, str]:
     found = "no process on this machine carries a launcher's variables (RANK, LOCAL_RANK, SLURM)"
+    hidden = {one.pid: one.unseen for one in machine.processes.values() if one.unseen is not None}
+    if hidden:
+        why = next(iter(hidden.values()))
+        pids = " ".join(f"--pid {pid}" for pid in sorted(hidden))
+        return (
+            f"{found}; {len(hidden)} that have loaded torch may have been given some after their "
+            f"start, as by Ray Train, and cannot be asked: {why.why}",
+            f"{why.remedy or 'name the ranks in their order'}: hangcheck attach {pids}",
+        )
     if machine.closed:
         return (
             f"{found}, and {len(machine.closed)} processes belong to other users",

@@ -96,6 +96,7 @@ class Observer:
         try:
             targets = self._begin()
             self._look(targets, last=False)
+            self._ask_training_threads()
             self._refuse_blindness()
             _prepare_to_judge()
             case = self._glance(targets, run_id, began_ns)
@@ -128,6 +129,16 @@ class Observer:
             process_tree.take(now_ns)
             targets += process_tree.targets(found.rank, found.pid, self._job.pids)
         return targets
+
+    def _ask_training_threads(self) -> None:
+        """Where the main thread only serves others, it counts how long the one that trains slept.
+
+        Which that is, the first look tells; it pauses nobody, so it woke nobody.
+        """
+        for target, (sample, *_) in self._samples.items():
+            first = sample.stack.threads[0] if sample.stack is not None else None
+            if target.role == "rank" and first is not None and first.tid not in (None, target.pid):
+                self._slept[target.pid] = slept_s(target.pid, first.tid)
 
     def _look(self, targets: list[Target], *, last: bool) -> None:
         present = [target for target in targets if target.rank not in self._exits]

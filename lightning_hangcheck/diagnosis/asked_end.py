@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.diagnosis.process_exit import (
     FROM_OUTSIDE,
     TOLD_TO_END,
+    ended_by_served,
     ending_signal,
 )
 from lightning_hangcheck.gather.stack_groups import latest_frames
@@ -19,6 +20,9 @@ from lightning_hangcheck.reading.wording import duration
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.case import Aftermath, RankView
+
+
+BY_SERVED = "whom its processes serve (as actors serve Ray)"
 
 
 def asked_by(view: RankView) -> str | None:
@@ -42,7 +46,10 @@ def asked_end(job: JobReading) -> AskedEnd | None:
     case = job.case
     if case.asked_end is not None or case.exit_code == 0:
         return case.asked_end
-    by = next(filter(None, (asked_by(one.view) for one in job.ranks.values())), None)
+    views = [one.view for one in job.ranks.values()]
+    by = next(filter(None, map(asked_by, views)), None)
+    if by is None and ended_by_served(views):
+        by = BY_SERVED
     return AskedEnd(by=by, failed_before=tuple(job.ranks)) if by is not None else None
 
 

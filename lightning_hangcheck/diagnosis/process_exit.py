@@ -10,9 +10,10 @@ from lightning_hangcheck.reading.exit_codes import SHELL_SIGNAL_BASE, signal_nam
 from lightning_hangcheck.reading.knowledge.loading import causes_file
 from lightning_hangcheck.reading.last_words import last_words, raised
 from lightning_hangcheck.reading.records.gpu_out_of_memory import gpu_out_of_memory
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import RankView
@@ -33,6 +34,8 @@ OUR_SERVER = (
 )
 ASKED_TO_END = "SystemExit"
 """The exception of sys.exit: its words are no fault where the exit code is none."""
+TOGETHER_NS = NANOSECONDS // 2
+"""Processes that somebody ends at once end within this time, a loaded machine's turns included."""
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 
 
@@ -67,6 +70,28 @@ def ended_from_outside(view: RankView) -> bool:
     return ending_signal(view) in FROM_OUTSIDE and not raised(view)
 
 
+def ended_by_served(ranks: Iterable[RankView]) -> frozenset[int]:
+    """Return the ranks that were ended, it seems, by whom their processes serve.
+
+    Such a process trains beside its main thread, and who it serves ends it when he likes: an actor
+    of Ray leaves with exit code 1 and without a word then (ray 2.60), when its job is cancelled or
+    another rank has failed. One that went clearly before all others did so by itself.
+    """
+    ended = sorted(
+        (view.process_exit.seen_ns, view.rank)
+        for view in ranks
+        if view.process_exit is not None and _left_training(view)
+    )
+    alone = len(ended) > 1 and ended[1][0] - ended[0][0] > TOGETHER_NS
+    return frozenset(rank for _, rank in ended[alone:])
+
+
+def _left_training(view: RankView) -> bool:
+    code = view.process_exit.exit_code if view.process_exit is not None else None
+    beside = view.beat is not None and view.beat.training == "beside"
+    return beside and code is not None and code > 0 and not last_words(view)
+
+
 def first_to_fail(
     readings: Sequence[RankReading], *, several_nodes: bool = False
 ) -> RankReading | None:
@@ -91,7 +116,12 @@ def firsts_to_fail(
         several_nodes: Moments of two nodes compare to a second or two only, while a rank that loses
             a peer fails at once: one that lost none counts before those that did.
     """
-    own = [one for one in readings if failed(one.view) and not ended_from_outside(one.view)]
+    served = ended_by_served(one.view for one in readings)
+    own = [
+        one
+        for one in readings
+        if failed(one.view) and not ended_from_outside(one.view) and one.rank not in served
+    ]
     if several_nodes:
         own = [one for one in own if not lost_a_peer(one.view)] or own
     first_of = _raised_ns if all(raised(one.view) for one in own) else _order
@@ -169,6 +199,8 @@ def how_it_ended(view: RankView) -> str:
         why = why or causes_file().signals.get(name, "")
         return f"was killed by {name}{f' ({why})' if why else ''}{said}"
     code = view.process_exit.exit_code if view.process_exit is not None else None
+    if view.beat is not None and view.beat.training == "over":
+        return f"raised {words}" if words else "had finished"
     if code is None:
         return f"is gone, its exit code was not seen{said}"
     if code == 0:

@@ -35,6 +35,7 @@ def be_watched(recorder: Recorder) -> None:
     Args:
         recorder: Of this process.
     """
+    recorder.begin_training()
     keep_sidecar(recorder)
     offer_flight_record(recorder)
     offer_stacks(recorder.session)
@@ -61,12 +62,12 @@ class SidecarKeeper:
         from lightning_hangcheck.watch.starting import start_sidecar
 
         try:
-            pid = start_sidecar(session, self._recorder.settings)
+            start_sidecar(session, self._recorder.settings)
         except OSError as error:
             log.once("sidecar", f"the sidecar cannot be started ({error}); training goes unwatched")
             return
         if self.starts > 1:
-            log.once("sidecar-again", f"a new sidecar (pid {pid}) was started")
+            log.once("sidecar-again", "a new sidecar was started")
 
 
 @cache

@@ -12,6 +12,9 @@ from lightning_hangcheck.model.step_times import StepTimes
 Ending = Literal["running", "finished", "raised"]
 Membership = Literal["none", "member", "left"]
 """Of process groups: ``left`` once a rank that was in some has destroyed the last of them."""
+Training = Literal["main", "beside", "over"]
+"""In which thread a process trains: in the main one, or ``beside`` it, which serves others then;
+``over`` once that thread has ended while the process goes on."""
 STARTING_SERVER = "start of torch's worker server"
 """The section of ours in which torch's code starts threads: one that is refused aborts the rank."""
 
@@ -80,6 +83,7 @@ class Beat(Struct, frozen=True, kw_only=True):
             once the interpreter began to exit without one.
         ended_ns: Monotonic time of that; 0 while it runs.
         last_words: Type, message and place of that exception, redacted, in one line.
+        training: In which thread it trains; where that is ``over``, ``ending`` says how it ended.
         parent_pid: Process that started it.
         announced: The number that it was given by who started it, if any: which of the ranks that
             this one starts it is to be, should it join.
@@ -107,6 +111,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     ending: Ending = "running"
     ended_ns: int = 0
     last_words: str = ""
+    training: Training = "main"
     parent_pid: int = 0
     announced: int | None = None
     membership: Membership = "none"

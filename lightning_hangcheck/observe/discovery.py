@@ -18,7 +18,7 @@ from lightning_hangcheck.identity import ROUND_COUNTS, Identity
 from lightning_hangcheck.model.run import RoundStart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from lightning_hangcheck.model.beat import Beat
 
@@ -106,13 +106,14 @@ def _first_rank_beside(beat: Beat, beats: Mapping[int, Beat]) -> int | None:
 
 
 def find_ranks(
-    processes: Iterable[SeenProcess], beats: Mapping[int, Beat]
+    processes: Iterable[SeenProcess], beats: Mapping[int, Beat], *, numbered: bool = False
 ) -> tuple[FoundRank, ...]:
     """Find the ranks among the processes of one node.
 
     Args:
         processes: The job's processes, without our own.
         beats: Page readings by process id; those of processes that are gone are ignored.
+        numbered: Each rank was told its number, so none is guessed.
 
     Returns:
         The ranks, ascending, each once.
@@ -130,7 +131,7 @@ def find_ranks(
         rivals = tuple(p for p, other in told.items() if other.rank == beat.rank and p != pid)
         found[by_page.rank] = replace(by_page, rivals=rivals)
     if not any(rank.rank == 0 for rank in found.values()):
-        main = _plain_main(tree, beats, bool(found))
+        main = _plain_main(tree, beats, bool(found) or numbered)
         if main is not None:
             world_size = next((rank.world_size for rank in found.values()), None)
             found[0] = FoundRank(
@@ -147,14 +148,12 @@ def find_ranks(
 def _told_by_environment(
     tree: Mapping[int, SeenProcess], agents: frozenset[int], told: Mapping[int, Beat]
 ) -> dict[int, FoundRank]:
-    """Find the ranks that no page tells; what those started with their environment is none."""
+    """Find the ranks that no page tells; what those and launchers started like them is none."""
     found: dict[int, FoundRank] = {}
-    inside = set(told)
+    others = {*told, *agents}
+    others |= heirs_of(others, tree)
     for process in _topmost_first(tree):
-        parent = tree.get(process.parent_pid)
-        if parent is not None and parent.pid in inside and process.identity == parent.identity:
-            inside.add(process.pid)
-        if process.pid in agents or process.pid in inside:
+        if process.pid in others:
             continue
         rank = _rank_by_environment(process, found, tree)
         if rank is not None:
@@ -180,6 +179,23 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
                 found.add(parent.pid)
             parent = tree.get(parent.parent_pid)
     return frozenset(found)
+
+
+def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozenset[int]:
+    """Find what has the variables of one of these by inheritance alone, so it is no rank by them.
+
+    A rank's workers are such, and the daemons of Ray that a SLURM task has started.
+
+    Args:
+        pids: Ranks or launchers.
+        tree: Processes by their id.
+    """
+    inside = set(pids)
+    for process in _topmost_first(tree):
+        parent = tree.get(process.parent_pid)
+        if parent is not None and parent.pid in inside and process.identity == parent.identity:
+            inside.add(process.pid)
+    return frozenset(inside.difference(pids))
 
 
 def _starters_in(tree: Mapping[int, SeenProcess], beats: Mapping[int, Beat]) -> frozenset[int]:

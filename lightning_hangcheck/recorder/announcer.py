@@ -26,7 +26,7 @@ from lightning_hangcheck.model.phase_words import phase_after_checkpoint, phase_
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.page.writer import PageWriter
 from lightning_hangcheck.recorder.process_facts import versions
-from lightning_hangcheck.recorder.sections import OpenedSection, TrainingThread
+from lightning_hangcheck.recorder.sections import OpenedSection
 from lightning_hangcheck.text import plain_text
 from lightning_hangcheck.text.redaction import redact_text
 
@@ -181,6 +181,9 @@ def harmless(
 class Announcer:
     """Speaks for one process, to nobody until `_speak_through` says where; any thread may call it.
 
+    Args:
+        in_training_thread: Says which thread trains.
+
     Attributes:
         page: What the sidecar reads.
         in_training_thread: Whether the thread that calls it is the one that trains.
@@ -188,8 +191,8 @@ class Announcer:
 
     page: PageWriter
 
-    def __init__(self) -> None:
-        self.in_training_thread = TrainingThread().is_here
+    def __init__(self, in_training_thread: Callable[[], bool]) -> None:
+        self.in_training_thread = in_training_thread
         self._speak_to_nobody()
 
     def give_up(self) -> None:
@@ -354,7 +357,9 @@ class Announcer:
     @harmless
     def mark_raised(self, error: BaseException) -> None:
         """Leave this exception as last words; they stay unless `mark_finished` is called."""
-        words = last_words(error)
+        self._mark_raised(last_words(error))
+
+    def _mark_raised(self, words: str) -> None:
         self._console.in_trouble = True
         self.page.end("raised", words)
         self.note("raised", last_words=words)

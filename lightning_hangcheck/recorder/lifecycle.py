@@ -12,7 +12,7 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.recorder.announcer import Announcer, harmless
+from lightning_hangcheck.recorder.announcer import Announcer, harmless, last_words
 from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
 from lightning_hangcheck.recorder.console import Console
 from lightning_hangcheck.recorder.lone_process import LoneProcess
@@ -25,6 +25,7 @@ from lightning_hangcheck.recorder.process_facts import (
     usable_settings,
 )
 from lightning_hangcheck.recorder.process_hooks import ProcessHooks
+from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.node_place import PlaceTeller
 from lightning_hangcheck.session.run_folders import settle_run_folder
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
     from lightning_hangcheck.recorder.background import Pulse
+    from lightning_hangcheck.recorder.training_thread import TrainingEnd
     from lightning_hangcheck.rundir.layout import RunFolder
 
 
@@ -63,12 +65,14 @@ class Recorder(Announcer):
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
-        super().__init__()
+        training = TrainingThread(self._end_training)
+        super().__init__(training.is_here)
+        self._training = training
         self.settings = Settings()
         self.identity = Identity()
         self.session: Session | None = None
         self._beat_writer = BeatWriter(self.start)
-        self.beat = self._beat_writer.beat
+        self.beat: Callable[[], None] = self._beat_writer.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
         self.on_pulse: Callable[[], None] | None = None
         self.meets_ranks = False
@@ -164,13 +168,32 @@ class Recorder(Announcer):
         """Close what is open, within a second; called at exit."""
         if not self._records:
             return
-        if self.page.ending == "running":
+        if self.page.ending == "running" and not self._training.goes_on_beside:
             self.mark_finished()
         if self._pulse:
             self._pulse.stop(EXIT_LIMIT_S)
         self._close_journal(EXIT_LIMIT_S)
         if self.session is not None:
             self.session.leave(os.getpid())
+
+    @harmless
+    def begin_training(self) -> None:
+        """Say that the thread that calls trains from now on, where no other one does."""
+        if self._training.begins_here() and self.page.ending != "running":
+            self.page.end("running")
+        if self._training.goes_on_beside:
+            self.page.show_training("beside")
+
+    @harmless
+    def _end_training(self, end: TrainingEnd) -> None:
+        """Say how the training ended in a thread whose process goes on without it."""
+        if end.well:
+            self.mark_finished()
+        elif self.page.ending == "running":
+            error = end.error()
+            gone = f"an exception that was caught and let go in {end.left_at}"
+            self._mark_raised(gone if error is None else last_words(error))
+        self.page.show_training("over")
 
     def give_up(self) -> None:
         """Leave a page that shows only that the process lives: it is judged from outside then."""

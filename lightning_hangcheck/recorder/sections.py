@@ -1,22 +1,18 @@
-"""Critical sections: which are open, in all threads, and which of these threads trains."""
+"""Critical sections: which are open, in all threads."""
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from lightning_hangcheck.model.beat import OpenSection
-from lightning_hangcheck.model.code_owner import only_serves
 from lightning_hangcheck.model.slugs import Phase
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
 
 class OpenedSection(Struct, eq=False):
@@ -93,29 +89,3 @@ class Section:
         opened = self._opened.pop()
         if opened is not None:
             self._keeper.close_section(opened, error)
-
-
-class TrainingThread:
-    """The main thread; where that only serves others, the first one beside it that asks.
-
-    So it is in an actor of Ray Train: see `only_serves`. What asks is user's code, or a hook that
-    the training calls.
-    """
-
-    def __init__(self) -> None:
-        self._found: threading.Thread | None = None
-
-    def is_here(self) -> bool:
-        """Whether the thread that calls trains; 0.1 microseconds in the main one."""
-        if threading.get_ident() == threading.main_thread().ident:
-            return True
-        if self._found is None or not self._found.is_alive():
-            calls = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
-            self._found = threading.current_thread() if only_serves(_calls(calls)) else None
-        return self._found is threading.current_thread()
-
-
-def _calls(frame: FrameType | None) -> Iterator[tuple[str, str]]:
-    while frame is not None:
-        yield frame.f_code.co_name, frame.f_code.co_filename
-        frame = frame.f_back

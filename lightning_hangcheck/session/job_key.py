@@ -65,7 +65,9 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
         return f"slurm-{environment.get('SLURM_JOB_ID')}-{environment.get('SLURM_STEP_ID')}"
     if identity.launcher == "environment":
         named = f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
-        return f"{named}-{which_machine()}"
+        # daemons of two nodes may be tried on one machine, started from one terminal
+        node = "" if identity.node_rank is None else f"-node-{identity.node_rank}"
+        return f"{named}{node}-{which_machine()}"
     return f"pid-{_named_for_ever(_starter_pid(identity))}"
 
 

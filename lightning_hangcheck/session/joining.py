@@ -59,6 +59,7 @@ def join_session(
         started_at=utc_now("microseconds"),
         job=job_key(environment, identity),
         root_pid=_root_pid(environment, identity),
+        numbered=not alone,
         restarts=identity.launcher == "torchrun",
     )
     session = open_session(session_folder(key), facts)

@@ -60,6 +60,8 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
         launched: Opened by `hangcheck run`, which starts the sidecar itself.
         job: Of which job the run is, as its ranks on all nodes say it; empty where `hangcheck run`
             started it, which has made the run folder its own already.
+        numbered: A launcher told each rank its number, so no process is guessed to be one: the root
+            may be a daemon, with processes of other jobs below it.
         restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
         node: Which of several nodes this one is, as the launcher's command says it; None where
             there is one, or its ranks must say it: `node_place.place_of` asks both.
@@ -74,6 +76,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
     root_pid: int
     launched: bool = False
     job: str = ""
+    numbered: bool = False
     restarts: bool = False
     node: NodePlace | None = None
     store: tuple[str, int] = ("", 0)

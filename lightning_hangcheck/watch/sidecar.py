@@ -30,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     try:
         session = read_session(folder)
+        if not session.facts.launched:
+            _leave_starter()
         if not _claim_watch(session):
             return 0
         _announce(session)
@@ -47,6 +49,16 @@ def main(arguments: Sequence[str]) -> int:
         log.once("sidecar", f"the sidecar failed, the run is no longer watched: {error!r}")
         return 1
     return 0
+
+
+def _leave_starter() -> None:
+    """Be no child of the rank that started us: its launcher may end that with all its children.
+
+    Ray's workers do so as they exit (ray 2.60, RAY_kill_child_processes_on_worker_exit), and how
+    the job ended would stay unsaid.
+    """
+    if os.fork():
+        os._exit(0)
 
 
 def _claim_watch(session: Session) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
-from lightning_hangcheck.machine.room import require_room
+from lightning_hangcheck.machine.own_thread import start_thread
+from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.settings import environment_with
 
 if TYPE_CHECKING:
@@ -16,26 +18,28 @@ if TYPE_CHECKING:
 MODULE = "lightning_hangcheck.watch.sidecar"
 TASKS = 24
 """Threads and processes of `hangcheck run` and its sidecar, while py-spy reads several ranks."""
-_started: list[subprocess.Popen[bytes]] = []
-"""Kept, so that Python does not warn about children that outlive the object that started them."""
 
 
-def start_sidecar(session: Session, settings: Settings) -> int:
-    """Start the sidecar of this node. It ends by itself with the job.
+def start_sidecar(session: Session, settings: Settings) -> None:
+    """Start the sidecar of this node. It outlives us, and ends by itself with the job.
 
     Args:
         session: Of the job.
         settings: Handed on through the sidecar's environment.
 
-    Returns:
-        Its process id.
-
     Raises:
         OSError: The process cannot be started, or a limit leaves it no room.
     """
     process = _spawn(session, settings, subprocess.DEVNULL)
-    _started.append(process)
-    return process.pid
+    try:
+        # it leaves us within half a second, see `sidecar`: no zombie stays
+        start_thread(partial(_reap, process), "hangcheck-start")
+    except NoRoom:
+        process.wait()
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
 
 
 def start_linked_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:

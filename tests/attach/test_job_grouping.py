@@ -93,3 +93,12 @@ def test_slurm_tasks_of_one_step_are_one_job() -> None:
 
 def test_nothing_is_a_job_without_a_launchers_variables() -> None:
     assert group_jobs([candidate(10, 1), candidate(11, 10)]) == ()
+
+
+def test_daemons_that_a_slurm_task_started_are_no_job_beside_that_of_their_actors() -> None:
+    """``srun ray start --block``: what an actor was given later is its present environment."""
+    task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+    daemons = [candidate(pid, parent, **task) for pid, parent in ((10, 1), (11, 10), (12, 11))]
+    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40001"}
+    actors = [candidate(13 + rank, 11, **task, **given, RANK=str(rank)) for rank in (0, 1)]
+    assert pids(group_jobs([*daemons, *actors])) == [{0: 13, 1: 14}]

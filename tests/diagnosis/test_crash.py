@@ -419,3 +419,37 @@ def test_where_a_rank_was_seen_before_it_went_on_is_not_where_it_ended(
     assert (verdict.verdict, verdict.culprits, verdict.phase) == ("crashed", (0,), phase)
     assert seen in verdict.summary
     assert ("8 s before its last progress" in verdict.summary) == (went_on_s > 0)
+
+
+def _beside(number: int, at_s: float, words: str = "", code: int = 1) -> RankView:
+    """A rank in an actor, which ends when who it serves ends it."""
+    view = gone(number, code, order=number, words=words)
+    ended = msgspec.structs.replace(view.process_exit, seen_ns=int(at_s * SECOND))
+    beat = Beat(pid=1, training="beside", ending="raised" if words else "running")
+    return msgspec.structs.replace(view, process_exit=ended, beat=beat)
+
+
+def test_actors_that_are_ended_together_did_not_fail() -> None:
+    verdict = judge(job(_beside(0, 10.0), _beside(1, 10.1)))
+    assert (verdict.verdict, verdict.culprits) == ("finished", ())
+    assert "the job was ended by whom its processes serve (as actors serve Ray)" in verdict.summary
+
+
+def test_an_actor_that_went_long_before_the_others_were_ended_failed_by_itself() -> None:
+    verdict = judge(job(_beside(0, 12.0), _beside(1, 10.0)))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+
+
+@pytest.mark.parametrize("failed", [_beside(1, 10.0, code=-11), _beside(1, 10.0, "ValueError: no")])
+def test_an_actor_that_crashed_or_raised_is_blamed_and_the_others_are_not(failed: RankView) -> None:
+    verdict = judge(job(_beside(0, 10.0), failed, _beside(2, 10.0)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0, 2))
+
+
+def test_how_the_training_ended_in_a_process_that_goes_on_is_told_as_it_was() -> None:
+    over = Beat(pid=1, training="over", ending="raised", ended_ns=5, last_beat_ns=5)
+    first = _beaten(gone(1, None, words="ValueError: bad sample"), over)
+    well = _beaten(gone(0, None, order=1), Beat(pid=2, training="over", ending="finished"))
+    verdict = judge(job(first, well))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "rank 1 failed first: it raised ValueError: bad sample" in verdict.summary

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from hooks.launching import run_job
-from processes import RunningProgram, marked_processes, until
+from processes import RunningProgram, marked_processes, runs, until
+from watch.launched import verdict_of
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode
@@ -45,14 +45,18 @@ def sidecar_pid(file: Path, other_than: set[int]) -> int | None:
     return None if pid in other_than else pid
 
 
-def sidecars_below(pid: int) -> list[int]:
+def sidecars_of(session: Path) -> list[psutil.Process]:
     mark = os.environ["HANGCHECK_TEST_SESSION"]
-    found = []
-    for process in marked_processes(mark):
-        with suppress(psutil.NoSuchProcess):
-            if process.ppid() == pid and SIDECAR in process.cmdline():
-                found.append(process.pid)
-    return found
+    return [
+        process
+        for process in marked_processes(mark)
+        if runs(process, SIDECAR) and runs(process, str(session))
+    ]
+
+
+def one_sidecar(session: Path, pid: int) -> bool:
+    """Whether only this one is left; the process that started it leaves as soon as it is there."""
+    return [process.pid for process in sidecars_of(session)] == [pid]
 
 
 @pytest.mark.real
@@ -77,13 +81,13 @@ def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
     seen: set[int] = set()
     for _ in range(1 + REPLACEMENTS):
         pid = until(lambda: sidecar_pid(file, seen), "a sidecar")
-        assert sidecars_below(job.pid) == [pid], "one a node"
+        until(lambda: one_sidecar(file.parent, pid), "one a node")  # noqa: B023 - called at once
         seen.add(pid)
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not sidecars_below(job.pid), "the last one to go")
+    until(lambda: not sidecars_of(file.parent), "the last one to go")
     assert sidecar_pid(file, seen) is None
     assert job.process.poll() is None, "training goes on"
-    assert capfd.readouterr().err.count("a new sidecar (pid ") == 1, "said once"
+    assert capfd.readouterr().err.count("a new sidecar was started") == 1, "said once"
 
 
 @pytest.mark.real
@@ -95,7 +99,28 @@ def test_second_sidecar_leaves_the_session_to_the_first(program: Start, tmp_path
     second = [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(file.parent)]
     subprocess.run(second, check=True, timeout=30)
     assert sidecar_pid(file, set()) == first
-    assert sidecars_below(job.pid) == [first]
+    until(lambda: one_sidecar(file.parent, first), "the second one to leave")
+
+
+@pytest.mark.real
+def test_the_sidecar_is_no_child_of_the_rank_and_outlives_its_launchers_sweep(
+    program: Start, tmp_path: Path
+) -> None:
+    """An actor of Ray kills its children as it exits; how its job ended must be told yet."""
+    folder = tmp_path / "run"
+    job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(folder))
+    file = tmp_path.joinpath(job.first_words, "sidecar.json")
+    sidecar = until(lambda: sidecar_pid(file, set()), "a sidecar")
+    rank = psutil.Process(job.pid)
+    until(lambda: sidecar_pid(file, set()) and not rank.children(), "no child, no zombie")
+    assert os.getsid(sidecar) != os.getsid(job.pid)
+    until(lambda: _recorded_ranks(tmp_path) == [job.pid], "the rank in run.json")
+    for process in (*rank.children(recursive=True), rank):
+        process.kill()
+    job.process.wait(30.0)
+    until((folder / "verdict.json").exists, "what became of the job")
+    verdict = verdict_of(folder)
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
 
 
 @pytest.mark.real
@@ -118,7 +143,7 @@ def test_only_the_first_of_a_node_starts_one(
         "hooks_sidecar.py", WORLD_SIZE="2", HANGCHECK_RUN_DIR=str(tmp_path / "run"), **variables
     )
 
-    assert sidecars_below(job.pid) == []
+    assert not sidecars_of(Path(job.first_words))
 
 
 @pytest.mark.real
@@ -129,7 +154,7 @@ def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path
     session = open_session(tmp_path / "session", facts)
     job = program("hooks_sidecar.py", **{SESSION_VARIABLE: str(session.path)})
 
-    assert sidecars_below(job.pid) == []
+    assert not sidecars_of(Path(job.first_words))
 
 
 @pytest.mark.real

@@ -182,3 +182,20 @@ def test_a_number_that_a_rank_has_taken_is_nobody_elses() -> None:
         12: 1,
         30: 0,
     }
+
+
+def test_where_a_launcher_numbers_the_ranks_none_is_guessed() -> None:
+    """Below a daemon of Ray are its agents, and workers of other jobs."""
+    tree = [process(10, 1), process(11, 10), process(12, 10)]
+    assert [rank.pid for rank in find_ranks(tree, {}, numbered=True)] == []
+    told = {12: Beat(pid=12, rank=1, world_size=2)}
+    assert [rank.pid for rank in find_ranks(tree, told, numbered=True)] == [12]
+
+
+def test_what_a_slurm_task_started_beside_the_ranks_is_none_by_its_variables() -> None:
+    """``srun ray start --block`` on each of two nodes: all of Ray carries the task's number."""
+    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+    daemons = [process(pid, parent, **task) for pid, parent in ((10, 1), (11, 10), (12, 11))]
+    told = {13: Beat(pid=13, rank=2, world_size=4), 14: Beat(pid=14, rank=3, world_size=4)}
+    ranks = [process(pid, 11, **task) for pid in told]
+    assert pids([*daemons, *ranks], told) == {2: 13, 3: 14}

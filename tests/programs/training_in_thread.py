@@ -3,6 +3,7 @@
 Run by itself it trains in a thread, too, and waits for it in the user's own code.
 """
 
+import sys
 import threading
 import time
 
@@ -32,6 +33,27 @@ def load():
 def train():
     threading.Thread(target=prefetch, daemon=True).start()
     stand_still()
+
+
+def begin():
+    current().begin_training()
+    announce(current().session.path)
+
+
+def return_well():
+    begin()
+    sys.stdin.readline()
+
+
+def raise_within():
+    begin()
+    sys.stdin.readline()
+    raise ValueError("no such split")
+
+
+def train_on():
+    begin()
+    time.sleep(LONG_S)
 
 
 def wait_for(thread):

@@ -96,6 +96,17 @@ def test_nodes_of_one_job_agree_and_another_run_id_is_another_job() -> None:
     assert keys(torchrun(0, **TWO_NODES))[0] == "torchrun-node0-29500"
 
 
+def test_daemons_of_two_nodes_that_one_terminal_started_are_two_nodes() -> None:
+    """Two of Ray, tried on one machine: their ranks share the terminal's session and the port."""
+    told = {"RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40001"}
+    spread = told | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    job, node, _ = keys(spread | {"NODE_RANK": "0"})
+    other = keys(spread | {"NODE_RANK": "1", "RANK": "1"})
+    assert other[0] == job
+    assert other[1] != node
+    assert keys(spread | {"NODE_RANK": "0", "RANK": "2"})[1] == node
+
+
 def test_the_launcher_names_the_job_of_one_node_for_ever() -> None:
     assert str(os.getppid()) in keys(torchrun(0))[0]
     assert keys({})[0].startswith(f"pid-{os.getpid()}-")

@@ -3,4 +3,13 @@
 Nothing here needs another program, and nothing pauses the process.
 """
 
-__all__ = ["exits", "files", "last_run", "loaded", "permission", "process_tree", "vitals"]
+__all__ = [
+    "exits",
+    "files",
+    "last_run",
+    "loaded",
+    "permission",
+    "present_environment",
+    "process_tree",
+    "vitals",
+]

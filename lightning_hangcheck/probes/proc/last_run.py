@@ -14,8 +14,8 @@ PROCESSOR_FIELD = 36  # field 39 of /proc/PID/stat, counted behind the command n
 SLEEPING = (b"S", b"D", b"T")
 
 
-def slept_s(pid: int) -> float | None:
-    """Return how long the main thread of a process has not been on any processor, seconds.
+def slept_s(pid: int, tid: int | None = None) -> float | None:
+    """Return how long a thread has not been on any processor, seconds.
 
     Takes 0.5 ms and does not disturb the process. A thread that polls sleeps only since its last
     poll, and one that was dumped since its dump, unless it was read without being paused.
@@ -23,13 +23,18 @@ def slept_s(pid: int) -> float | None:
     Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so this thread moves for a
     moment to the processor that the other one last ran on and reads its own time there.
 
+    Args:
+        pid: Its process.
+        tid: None for the main one.
+
     Returns:
         0 where it runs; None where the process is gone, or its kernel or a container does not
         show it (/proc/PID/sched, CONFIG_SCHED_DEBUG).
     """
+    thread = f"/proc/{pid}/task/{tid or pid}"
     try:
-        fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        last_ran = _last_ran_ms(f"/proc/{pid}/sched")
+        fields = read_proc(f"{thread}/stat").rpartition(b")")[2].split()
+        last_ran = _last_ran_ms(f"{thread}/sched")
         if fields[0] not in SLEEPING:
             return 0.0
         now = _now_ms(int(fields[PROCESSOR_FIELD]))

@@ -34,6 +34,8 @@ FUTEXES = frozenset({202, 98, 449, 455})
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
 """What names nobody: a word of the process's own memory, and a time limit."""
 WRITES = frozenset({"write", "writev", "pwrite64", "sendto", "sendmsg"})
+EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
+"""By which the loop of a library in C++ is woken, as that of an actor of Ray is by its calls."""
 JOINS = ("join", "_shutdown")
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
 """Functions of the interpreter's library in which a thread waits for a lock. All others that take
@@ -346,6 +348,7 @@ def _rests(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
         return False
     named = own_targets(thread, state)
     reads = bool(named) and all(
-        one.kind in ("socket", "pipe") and one.call not in WRITES for one in named
+        (one.kind in ("socket", "pipe") or one.name.startswith(EVENTS)) and one.call not in WRITES
+        for one in named
     )
     return reads or _waits_for_threads(thread, state)

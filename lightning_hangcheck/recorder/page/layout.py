@@ -13,11 +13,11 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, get_args
 
-from lightning_hangcheck.model.beat import Ending, Membership
+from lightning_hangcheck.model.beat import Ending, Membership, Training
 from lightning_hangcheck.model.slugs import PHASES, Phase
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 6
+LAYOUT_VERSION: Final = 7
 PAGE_SIZE: Final = 4096
 UNKNOWN: Final = -1
 SECTION_SLOTS: Final = 8
@@ -26,6 +26,7 @@ CHECKPOINT_NAME_BYTES: Final = 160
 LAST_WORDS_BYTES: Final = 1208  # 300 characters of up to 4 bytes each
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 MEMBERSHIPS: Final[tuple[Membership, ...]] = get_args(Membership)
+TRAININGS: Final[tuple[Training, ...]] = get_args(Training)
 
 PHASE_INDEX: Final[dict[Phase | None, int]] = {None: UNKNOWN} | {
     phase: index for index, phase in enumerate(PHASES)
@@ -74,6 +75,8 @@ MEMBERSHIP: Final = Record(2944, "@QqQ")
 ANNOUNCED: Final = Record(3008, "@QqQ")
 # sums over the steps that were timed: how many, nanoseconds of loader, forward, and the rest
 STEP_TIMES: Final = Record(3072, "@QqqqqQ")
+# in which thread the process trains, or whether that is over
+TRAINING: Final = Record(3136, "@QqQ")
 
 
 @lru_cache(maxsize=128)  # a step's name is written again and again

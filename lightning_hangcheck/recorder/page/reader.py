@@ -97,6 +97,7 @@ def read_page(memory: Memory) -> Beat:
     ending, ended_ns, last_words = _read_record(memory, layout.ENDING)[1:]
     saves, saved_ns, saved_step = _read_record(memory, layout.SAVE)[1:]
     (membership,) = _read_record(memory, layout.MEMBERSHIP)[1:]
+    (training,) = _read_record(memory, layout.TRAINING)[1:]
     (announced,) = _read_record(memory, layout.ANNOUNCED)[1:]
     timed, *parts_ns = _read_record(memory, layout.STEP_TIMES)[1:]
     (pulse_ns,) = layout.PULSE.form.unpack(memory[layout.PULSE.start : layout.PULSE.stop])
@@ -122,6 +123,7 @@ def read_page(memory: Memory) -> Beat:
         ending=_named(layout.ENDINGS, ending, "ending"),
         ended_ns=ended_ns,
         last_words=read_text(last_words),
+        training=_named(layout.TRAININGS, training, "training"),
         parent_pid=parent_pid,
         announced=_known(announced),
         membership=_named(layout.MEMBERSHIPS, membership, "membership"),

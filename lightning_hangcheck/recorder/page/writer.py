@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.identity import Identity
-    from lightning_hangcheck.model.beat import Ending, Membership, OpenSection
+    from lightning_hangcheck.model.beat import Ending, Membership, OpenSection, Training
     from lightning_hangcheck.model.slugs import Phase
 
 _pack_phase = layout.PHASE.form.pack_into
@@ -47,10 +47,9 @@ class PageWriter:
         self._entries = 0
         self._saves = 0
         self._phase_stamp = 0
-        said = ("identity", "announced", "checkpoint", "sections", "ending", "save", "membership")
         self._step_stamp = 0
         self._timed = [0, 0, 0, 0]
-        self._stamps = dict.fromkeys(said, 0)
+        self._stamps: dict[str, int] = {}
         self._write_first()
 
     @classmethod
@@ -191,6 +190,10 @@ class PageWriter:
         index = layout.MEMBERSHIPS.index(membership)
         self._write("membership", layout.MEMBERSHIP, index)
 
+    def show_training(self, training: Training) -> None:
+        """Show in which thread the process trains, or that this is over."""
+        self._write("training", layout.TRAINING, layout.TRAININGS.index(training))
+
     def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
         """Add one step to the sums of their parts, as in `StepTimes`."""
         timed = self._timed
@@ -217,6 +220,7 @@ class PageWriter:
         self.show_sections(())
         self._write("save", layout.SAVE, 0, 0, UNKNOWN)
         self.show_membership("none")
+        self.show_training("main")
         self._write_times()
         self.end("running")
 
@@ -241,5 +245,5 @@ class PageWriter:
         record.form.pack_into(self.buffer, record.start, stamp, *self._timed, stamp)
 
     def _write(self, name: str, record: layout.Record, *fields: int | bytes) -> None:
-        self._stamps[name] = stamp = self._stamps[name] + 1
+        self._stamps[name] = stamp = self._stamps.get(name, 0) + 1
         record.form.pack_into(self.buffer, record.start, stamp, *fields, stamp)

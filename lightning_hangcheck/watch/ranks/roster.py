@@ -55,6 +55,7 @@ class Roster:
         self.round = WatchedRound(rounds_before)
         self.round_began_ns = now_ns
         self._root_pid = facts.root_pid
+        self._numbered = facts.numbered
         self._left: list[tuple[WatchedRound, RoundStart]] = []
         self._pages = Pages(session.pages)
         self._process_tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
@@ -153,6 +154,7 @@ class Roster:
             beat = beats.get(rank.found.pid)
             if beat is not None:
                 rank.read(beat, now_ns)
+        self.round.note_words()
 
     def _look_at(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
         for rank in ranks:
@@ -173,7 +175,8 @@ class Roster:
         self._scanned_ns = now_ns
         processes = self._process_tree.take(now_ns)
         beats = believed(beats)
-        found, gone = find_ranks(processes, beats), _gone_ranks(beats)
+        found = find_ranks(processes, beats, numbered=self._numbered)
+        gone = _gone_ranks(beats)
         self._watch_unnumbered(processes)
         self._drop_strangers(processes, found, gone, beats)
         for one in sorted((*found, *gone), key=lambda rank: rank.start.number or 0):

@@ -134,6 +134,18 @@ class WatchedRound:
         """Take down that one of the ranks is seen alive at this moment."""
         self._seen_alive_ticks = ticks_since_boot()
 
+    def note_words(self) -> None:
+        """Take down whose training has ended in a process that goes on, by its own word.
+
+        It may begin anew there.
+        """
+        for rank in self.ranks.values():
+            if rank.has_trained and rank.process_exit is None:
+                self.note_exit(rank.found.pid, None)
+                rank.ended_by_word = True
+            elif rank.ended_by_word and not rank.has_trained:
+                rank.ended_by_word, rank.process_exit = False, None
+
     def note_exit(self, pid: int, exit_code: int | None) -> None:
         """Take down that the process of a rank has ended, or the exit code that was unknown."""
         for rank in self.ranks.values():

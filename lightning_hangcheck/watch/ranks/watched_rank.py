@@ -48,6 +48,7 @@ class WatchedRank:
         self._step_history = StepHistory()
         self.beat: Beat | None = None
         self.process_exit: ProcessExit | None = None
+        self.ended_by_word = False
         self.state = ""
         self._stopped_ns: int | None = None
         self.flight: FlightRecord | None = None
@@ -103,8 +104,13 @@ class WatchedRank:
         if any(known.get(group, told) != told for group, told in numbers.items()):
             self.progress.read_collectives(moment_ns)
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether its training has ended, by its own word, in a process that goes on for others."""
+        return self.beat is not None and self.beat.training == "over"
+
     def note_exit(self, order: int, at: str, exit_code: int | None) -> None:
-        """Take down the end of its process.
+        """Take down the end of its process, or of its training where the process goes on.
 
         Args:
             order: As in `ProcessExit`.
@@ -185,10 +191,14 @@ class WatchedRank:
         )
 
     def _exit_with_last_words(self) -> ProcessExit | None:
-        """A page outlives its process: what it said last is read after the end was seen."""
+        """A page outlives its process: what it said last is read after the end was seen.
+
+        How a process ends that served others after its training says nothing of the rank.
+        """
         if self.process_exit is None or self.beat is None:
             return self.process_exit
-        return replace(self.process_exit, last_words=self.beat.last_words)
+        code = None if self.has_trained else self.process_exit.exit_code
+        return replace(self.process_exit, last_words=self.beat.last_words, exit_code=code)
 
     def _in_paced_place(self, sample: Sample) -> bool:
         """Knowledge of frames is read with the first look: while all is well a sidecar is small."""

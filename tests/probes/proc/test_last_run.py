@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import until
+from processes import PROGRAMS, until
 
 from lightning_hangcheck.probes.proc.last_run import slept_s
 from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
@@ -42,6 +42,18 @@ def test_reading_stacks_without_a_pause_does_not_wake(sleeper: RunningProgram) -
     assert stack is not None
     assert stack.threads[0].frames[-1].function == "waits_in_sleep"
     assert (slept_s(sleeper.pid) or 0.0) >= 0.5
+
+
+def test_the_sleep_of_a_thread_is_not_that_of_the_main_one(program: StartProgram) -> None:
+    """Which serves others and wakes twenty times a second, as that of an actor of Ray does."""
+    actor = program(PROGRAMS / "site-packages" / "serving_actor.py", "training_in_thread", "train")
+    stack, _ = python_stacks(actor.pid, None, 10.0)
+    assert stack is not None
+    trains = next(one.tid for one in stack.threads if "stand_still" in str(one.frames))
+    if slept_s(actor.pid, trains) is None:
+        pytest.skip("this kernel does not show when a thread last ran")
+    until(lambda: (slept_s(actor.pid, trains) or 0.0) > 0.5, "the thread to have slept")
+    assert (slept_s(actor.pid) or 0.0) < 0.5
 
 
 def test_one_that_runs_has_not_slept(program: StartProgram) -> None:

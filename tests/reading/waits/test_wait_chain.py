@@ -487,3 +487,14 @@ def test_of_several_threads_the_one_that_is_joined_counts() -> None:
     assert waits_in_vain(joining(seen, 201))
     assert not waits_in_vain(joining(seen, 202))
     assert limited(joining(seen, 202))
+
+
+def test_a_main_thread_that_serves_others_ends_nobodys_wait_while_it_waits_for_calls() -> None:
+    """That of an actor of Ray: its loop in C++ is woken by an eventfd, and by timers of its own."""
+    serves = (Frame("Worker.main_loop", f"{SITE}/ray/_private/worker.py", 1069),)
+    events, files = (
+        tuple(WaitTarget(call="epoll_wait", kind="other", name=name) for name in names)
+        for names in (("eventfd:[49]", "anon_inode:[timerfd]"), ("anon_inode:inotify",))
+    )
+    assert ends(parked(IN_QUEUE), Thread(serves, events, syscall=232)) == []
+    assert ends(parked(IN_QUEUE), Thread(serves, files, syscall=232)) == ["Worker.main_loop"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from lightning_hangcheck.diagnosis.process_exit import left_well
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.looking import Target
+from lightning_hangcheck.watch.ranks.rounds import WatchedRound
 from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
 SECOND = 1_000_000_000
@@ -108,3 +110,39 @@ def test_each_stop_is_counted_from_its_own_beginning() -> None:
         rank.read_state(state, second * SECOND)
         told.append(rank.view("", second * SECOND).stopped_for_s)
     assert told == [None, 0.0, 1.0, 2.0, None, 0.0, 1.0]
+
+
+def test_a_rank_ends_with_its_training_however_its_process_ends_later() -> None:
+    """An actor of Ray Train lives on, and is killed when the last rank is done."""
+    round_ = WatchedRound(0)
+    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
+    assert rank is not None
+    rank.read(Beat(pid=1, training="beside"), SECOND)
+    round_.note_words()
+    assert round_.alive == [rank]
+
+    rank.read(Beat(pid=1, training="over", ending="finished", ended_ns=2), 2 * SECOND)
+    round_.note_words()
+    assert round_.alive == []
+    round_.note_exit(1, -9)
+    (view,) = round_.views("host", 3 * SECOND)
+    assert left_well(view)
+
+
+def test_the_word_of_a_rank_counts_also_where_its_process_was_seen_to_end_before() -> None:
+    round_ = WatchedRound(0)
+    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
+    assert rank is not None
+    round_.note_exit(1, 1)
+    rank.read(Beat(pid=1, training="over", ending="finished", ended_ns=2), 2 * SECOND)
+    assert left_well(rank.view("host", 3 * SECOND))
+
+
+def test_a_process_that_trains_anew_is_a_rank_again() -> None:
+    round_ = WatchedRound(0)
+    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
+    assert rank is not None
+    for training in ("over", "beside"):
+        rank.read(Beat(pid=1, training=training, ending="finished"), SECOND)
+        round_.note_words()
+    assert round_.alive == [rank]
