@@ -355,3 +355,10 @@ def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
     moves = (IN_LOAD, (*IN_LOAD, IN_LOAD[-1]), IN_LOAD)
     trains = rank(0, *moves, silent=0.5, cpu=1.0)
     assert told(job(trains, rank(1, IN_POLL, silent=301.0, **waits)))[0] == kind
+
+
+def test_all_that_wait_for_one_remote_end_are_named() -> None:
+    remote = waiting_for("socket", "recvfrom", "10.0.0.9:443")
+    verdict = judge(both(400.0, **remote))
+    assert (verdict.culprits, verdict.cause) == ((0, 1), "network_wait")
+    assert verdict.summary.startswith("ranks 0-1 have waited 7 min for 10.0.0.9:443")

@@ -8,7 +8,14 @@ from lightning_hangcheck.diagnosis.rules.blame import blame
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Rule, Situation
 from lightning_hangcheck.diagnosis.rules.who_ends import who_ends
 from lightning_hangcheck.model.verdict import EvidenceItem
-from lightning_hangcheck.reading.wording import duration, join, name_ranks, process_name, within
+from lightning_hangcheck.reading.wording import (
+    duration,
+    join,
+    name_ranks,
+    process_name,
+    verb,
+    within,
+)
 
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
@@ -32,9 +39,13 @@ def network_wait(situation: Situation) -> Finding | None:
         return None
     first, target = waiting[0]
     for_key = first.asks_store and target.call != "connect"
+    there = (first.place, target.call, target.name)
+    alike = [one for one, other in waiting if (one.place, other.call, other.name) == there]
+    who = list(dict.fromkeys(one.rank for one in alike))
     sentence = join(
-        name_ranks([first.rank]),
-        f"has waited {duration(first.silence_s)} for {_what(target, for_key=for_key)},",
+        name_ranks(who),
+        f"{verb(who, 'has', 'have')} waited {duration(first.silence_s)}",
+        f"for {_what(target, for_key=for_key)},",
         within(first.place),
     )
     culprits = list({reading.rank: reading for reading, _ in waiting}.values())
