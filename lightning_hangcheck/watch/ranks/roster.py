@@ -65,6 +65,7 @@ class Roster:
         self._exit_codes: dict[int, int | None] = {}
         self._changed_ns = now_ns
         self._scanned_ns = 0
+        self._waiting_agent = 0
 
     @property
     def ranks(self) -> dict[int, WatchedRank]:
@@ -107,6 +108,7 @@ class Roster:
             known = self.alive
             self._scan(beats, now_ns)
             self._look_at([rank for rank in self.alive if rank not in known], now_ns)
+        self._drop_ended_agent()
 
     def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
         """Return the rounds that others have followed since last asked, each with what followed."""
@@ -207,7 +209,11 @@ class Roster:
 
     def _take(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
-        if self.round.is_after(found) or (found.guessed and self._may_be_launcher(found)):
+        if self.round.is_after(found):
+            return
+        if found.guessed and self._may_be_launcher(found):
+            if self.round.is_waited_out_by(found, now_ns):
+                self._wait_with(found, beats)
             return
         if self.round.is_left_by(found):
             self._leave_round(found, beats, now_ns)
@@ -224,6 +230,21 @@ class Roster:
             self.round.note_exit(found.pid, self._exit_codes.get(found.pid))
         else:
             self._exit_watcher.watch(found.pid)
+
+    def _wait_with(self, agent: FoundRank, beats: dict[int, Beat]) -> None:
+        """Begin the next round with torchrun alone, as the first one began: no rank has come."""
+        began_ns = self.round.ended_ns
+        start = RoundStart(launcher="torchrun")
+        self._leave_round(replace(agent, guessed=False, start=start), beats, began_ns)
+        self.round.take_in(agent, began_ns)
+        self._exit_watcher.watch(agent.pid)
+        self._waiting_agent = agent.pid
+
+    def _drop_ended_agent(self) -> None:
+        """It was no rank: how it ended blames none."""
+        for rank in list(self.ranks.values()):
+            if rank.found.pid == self._waiting_agent and rank.process_exit is not None:
+                del self.ranks[rank.found.rank]
 
     def _leave_round(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
         number = self.round.number

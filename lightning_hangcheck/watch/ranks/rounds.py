@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.machine.process_stat import ticks_since_boot
+from lightning_hangcheck.machine.process_stat import read_process_stat, ticks_since_boot
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.case import RunFacts
 from lightning_hangcheck.model.run import RankPlace, Round
 from lightning_hangcheck.probes.proc.process_tree import command_line
 from lightning_hangcheck.session.node_place import place_of
-from lightning_hangcheck.text.moments import utc_now
+from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.discovery import FoundRank
     from lightning_hangcheck.session.session import Session
+
+WAITED_OUT_S = 8.0
+"""torchrun starts ranks again within a second or two of their end; a busy machine takes longer."""
 
 
 class WatchedRound:
@@ -44,6 +47,7 @@ class WatchedRound:
         self.ranks: dict[int, WatchedRank] = {}
         self.started_at = utc_now()
         self._guessed_command: list[str] | Gap = []
+        self._agents: set[int] = set()
         self._exit_count = 0
         self._seen_alive_ticks = 0
 
@@ -97,6 +101,25 @@ class WatchedRound:
             return False
         return found.started_ticks > self._seen_alive_ticks
 
+    def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
+        """Whether its ranks have been gone for long, and torchrun lives, which started them.
+
+        Then it waits for other nodes before it starts them again: it takes a second or two else.
+        """
+        if self.alive or not self.ranks or agent.pid not in self._agents:
+            return False
+        from lightning_hangcheck.diagnosis.process_exit import left_well  # 20 MB, only at the end
+
+        over_s = (now_ns - self.ended_ns) / NANOSECONDS
+        ranks = self.ranks.values()
+        return over_s >= WAITED_OUT_S and not all(left_well(one.view("", 0)) for one in ranks)
+
+    @property
+    def ended_ns(self) -> int:
+        """When the last of its ranks was seen to end."""
+        ends = (rank.process_exit for rank in self.ranks.values())
+        return max((one.seen_ns for one in ends if one is not None), default=0)
+
     def is_repeated_by(self, found: FoundRank) -> bool:
         """Whether what follows is the same job again, not the next command of a shell script.
 
@@ -127,6 +150,9 @@ class WatchedRound:
             del self.ranks[before]
         if found.guessed:
             self._guessed_command = command_line(found.pid)
+        if found.start.launcher == "torchrun":
+            stat = read_process_stat(found.pid)
+            self._agents |= {stat.parent_pid} if stat is not None else set()
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
 

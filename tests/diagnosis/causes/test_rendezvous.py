@@ -17,9 +17,12 @@ from cases import (
     torch,
     user,
 )
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.case import SilentNode
 from lightning_hangcheck.model.flight import FlightRecord
+from lightning_hangcheck.model.run import RankPlace, Round
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
@@ -132,6 +135,45 @@ def test_a_launcher_that_waits_for_a_node_is_told_with_address_and_who_is_missin
     assert "torchrun on every other node" in verdict.remedies[0].text
     late = job(rank(0, (AGENT,), silent=300.0), command=command, local_world_size=None)
     assert judge(late).verdict == "hang"
+
+
+BEFORE = Round(
+    number=0,
+    verdict="crashed",
+    culprits=(1,),
+    summary="rank 1 was lost with node 1",
+    ranks=(RankPlace(rank=0, host="hosta"), RankPlace(rank=1, host="hostb")),
+)
+
+
+def test_a_replacement_that_never_comes_is_told_with_who_was_there_before() -> None:
+    """A job of fixed size has lost a node: torchrun ended its ranks, and waits for another one."""
+    waits = replace(rank(0, (AGENT,), silent=310.0), host="hosta")
+    lost = SilentNode(number=1, ranks="1", silent_s=320.0)
+    facts: dict[str, Any] = {
+        "command": "torchrun --nnodes=2 --rdzv-endpoint=a:1 train.py",
+        "round": 1,
+    }
+    case = job(waits, local_world_size=None, earlier=(BEFORE,), silent_nodes=(lost,), **facts)
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (), "rendezvous")
+    assert "no rank has started again: torchrun (pid 100) has waited 5 min" in verdict.summary
+    assert (
+        "in round 0 there were rank 1 on hostb; node 1 (ranks 1) has not been heard for 5 min"
+    ) in verdict.summary
+    soon = replace(case, ranks=(replace(waits, silent_for_s=10.0, idle_for_s=10.0),))
+    assert judge(soon).verdict == "suspect"
+    no_time = replace(case, ranks=(replace(waits, silent_for_s=9.0, idle_for_s=9.0),))
+    assert judge(no_time).verdict == "healthy"
+
+
+def test_ranks_that_wait_for_one_that_was_there_before_say_where_it_was() -> None:
+    """torchrun's static rendezvous starts them again without asking who is left."""
+    waits = replace(rank(0, IN_INIT, silent=301.0), host="hosta")
+    facts: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2, "round": 1}
+    verdict = judge(job(waits, earlier=(BEFORE,), **facts))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "rendezvous")
+    assert "in round 0 there were rank 1 on hostb" in verdict.summary
 
 
 def test_a_launcher_that_has_waited_for_seconds_is_no_alarm() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, SECOND, gone, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
@@ -223,3 +224,19 @@ def test_torchruns_own_count_tells_how_many_restarts_are_left() -> None:
     plain = watched(found(0, 10, start=RoundStart(launcher="slurm", number=1)))
     assert plain.restarts_left is None
     assert watched().restarts_left is None
+
+
+@pytest.mark.parametrize(
+    ("later_s", "code", "agent", "waits"),
+    [(9, -9, True, True), (5, -9, True, False), (9, 0, True, False), (9, -9, False, False)],
+    ids=["it waits", "it may still start them", "all ended well", "another process"],
+)
+def test_torchrun_whose_ranks_have_gone_and_that_lives_waits_for_other_nodes(
+    later_s: int, code: int, agent: bool, waits: bool
+) -> None:
+    """The rank is this very process, so its parent is its launcher."""
+    start = RoundStart(launcher="torchrun", number=0, most=1)
+    made = watched(found(0, os.getpid(), start=start), left=code)
+    launcher = FoundRank(rank=0, pid=os.getppid() if agent else 1, started_ticks=1, guessed=True)
+    now_ns = made.ended_ns + later_s * SECOND
+    assert made.is_waited_out_by(launcher, now_ns) == waits

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
+    from lightning_hangcheck.model.case import RunFacts
 
 NOBODY_ELSEWHERE = (
     "all known ranks are there, so one that they expect was never started, or they cannot reach "
@@ -65,8 +66,9 @@ def _no_rank_yet(job: JobReading, launchers: Sequence[RankReading]) -> Finding:
     nodes, own = _option(command, "nnodes"), _option(command, "node[-_]rank")
     host, port = _option(command, "master[-_]addr"), _option(command, "master[-_]port")
     address = _option(command, "rdzv[-_]endpoint") or ":".join(filter(None, (host, port)))
+    again = " again" if job.case.run.round else ""
     sentence = join(
-        f"no rank has started: torchrun (pid {first.view.pid}) has",
+        f"no rank has started{again}: torchrun (pid {first.view.pid}) has",
         "joined and" if told_later else "",
         f"waited {_silence(launchers)} for",
         "the address that the first of" if told_later else "",
@@ -76,6 +78,7 @@ def _no_rank_yet(job: JobReading, launchers: Sequence[RankReading]) -> Finding:
         f"(this is node {own})" if own else "",
         _absent(job.case.run.absent_nodes),
     )
+    sentence = "; ".join(filter(None, (sentence, who_was_there(job.case.run, first.view.host))))
     called_s = 0.0 if told_later else _last_call_s(command, nodes)
     finding = blame(
         launchers,
@@ -221,7 +224,34 @@ def _at_other_stores(waiting: Sequence[RankReading]) -> str:
 
 
 def _unseen(job: JobReading) -> str:
-    return f"WORLD_SIZE is {job.world_size}, and {name_ranks(job.elsewhere)} {NEVER_SEEN}"
+    here = next((one.view.host for one in job.alive), "")
+    told = f"WORLD_SIZE is {job.world_size}, and {name_ranks(job.elsewhere)} {NEVER_SEEN}"
+    return "; ".join(filter(None, (told, who_was_there(job.case.run, here))))
+
+
+def who_was_there(run: RunFacts, here: str) -> str:
+    """Say who ran on other nodes in the round before, and which of these is not heard any more.
+
+    Args:
+        run: Facts of the run.
+        here: The host that waits.
+    """
+    told = [
+        join(
+            f"node {node.number}",
+            f"(ranks {node.ranks})" if node.ranks else "",
+            f"has not been heard for {duration(node.silent_s)}",
+        )
+        for node in run.silent_nodes[:MOST_TOLD]
+    ]
+    hosts: dict[str, list[int]] = {}
+    for place in run.earlier[-1].ranks if run.earlier else ():
+        if place.host not in ("", here):
+            hosts.setdefault(place.host, []).append(place.rank)
+    there = [f"{name_ranks(ranks)} on {host}" for host, ranks in list(hosts.items())[:MOST_TOLD]]
+    if there:
+        told.insert(0, f"in round {run.earlier[-1].number} there were {', '.join(there)}")
+    return "; ".join(told)
 
 
 def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading], aspect: str) -> Finding:

@@ -1,0 +1,15 @@
+"""Says which rank it is, waits until ``DIR/fail`` is there, and fails.
+
+``waits_for_a_file.py DIR``
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(sys.argv[1])
+(FOLDER / f"rank-{os.environ['RANK']}").touch()
+while not (FOLDER / "fail").exists():
+    time.sleep(0.1)
+sys.exit("this rank fails")
