@@ -27,6 +27,8 @@ CONNECTED_WITHIN_S = 20.0
 """The first node may start later; until then there is nobody to connect to."""
 STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
 """Importing torch takes 2 s, and many times that where a whole job does so at once."""
+LONGEST_START_S = 640.0
+"""Where it is ended ever again just before it is there, a starved node would never meet any."""
 ANSWERED_WITHIN_S = 10.0
 """For what takes milliseconds."""
 AGAIN_AFTER_S = 10.0
@@ -69,6 +71,7 @@ class CourierPlace:
         self._how = SERVE if serves else CONNECT
         self._process: subprocess.Popen[bytes] | None = None
         self._again_at = 0.0
+        self._start_limit_s = STARTED_WITHIN_S
 
     @property
     def where(self) -> str:
@@ -114,7 +117,10 @@ class CourierPlace:
                 stderr=subprocess.DEVNULL,
                 env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             )
-            connected = _answer(process, STARTED_WITHIN_S)
+            connected = _answer(process, self._start_limit_s)
+        except TimeoutError as error:
+            self._start_limit_s = min(2 * self._start_limit_s, LONGEST_START_S)
+            raise self._given_up(str(error)) from error
         except (OSError, msgspec.MsgspecError) as error:
             raise self._given_up(str(error)) from error
         if connected.trouble:

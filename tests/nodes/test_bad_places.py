@@ -17,7 +17,7 @@ from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes import exchange
+from lightning_hangcheck.nodes import exchange, store_place
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
@@ -124,6 +124,27 @@ def test_a_folder_that_is_replaced_while_nodes_meet_is_looked_at_again(tmp_path:
     (tmp_path / "meet").symlink_to(tmp_path / "ours")
     with pytest.raises(MeetingFailed, match="it is a link"):
         place.look("first")
+
+
+@pytest.mark.real
+def test_who_talks_with_a_store_is_given_twice_the_time_where_it_was_not_there_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a starved machine; ended and started again alike, it would never be there."""
+    monkeypatch.setattr(store_place, "STARTED_WITHIN_S", 0.01)
+    monkeypatch.setattr(store_place, "AGAIN_AFTER_S", 0.0)
+    place, said = CourierPlace("no-such-host.invalid", 29500), list[str]()
+
+    def is_there() -> bool:
+        with pytest.raises(MeetingFailed) as failed:
+            place.look("first")
+        said.append(str(failed.value))
+        return "does not resolve" in said[-1]
+
+    with closing(place):
+        until(is_there, "an answer")
+    assert "no answer in time" in said[0]
+    assert len(said) < 15
 
 
 @pytest.mark.real
