@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
 
-Telling = Literal["line", "report", "silent", "aftermath"]
+Telling = Literal["line", "report", "named", "silent", "aftermath"]
+"""``named``: a line that names who holds a hang up of which nobody could be named before."""
 PROVEN = ("hang", "dead")
 CALLED: dict[VerdictKind, str] = {
     "slow": "slow",
@@ -30,6 +31,7 @@ class Alarm:
     def __init__(self) -> None:
         self._standing: Verdict | None = None
         self._silent_before_s = 0.0
+        self._named = False
 
     @property
     def standing(self) -> Verdict | None:
@@ -72,7 +74,11 @@ class Alarm:
         self._standing = verdict
         if severity < SEVERITY["hang"]:
             return "line"
-        return "silent" if standing is not None and standing.verdict in PROVEN else "report"
+        named_before, self._named = self._named, self._named or bool(verdict.culprits)
+        if standing is None or standing.verdict not in PROVEN:
+            self._named = bool(verdict.culprits)
+            return "report"
+        return "named" if self._named and not named_before else "silent"
 
     def recovered(self, detected_at: str, silent_for_s: float) -> Verdict | None:
         """The culprits advance again: return the verdict that ends the alarm, None if none stood.

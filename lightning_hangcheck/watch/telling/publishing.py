@@ -111,7 +111,7 @@ class Publisher:
     def _tell(self, case: Case, verdict: Verdict, telling: Telling) -> None:
         """A report is an alarm, and whoever was shown one is told of its end."""
         folder = str(self._folder.path)
-        if telling == "line":
+        if telling in ("line", "named"):
             if not self._quiet or self._reported:
                 below = stragglers_lines(find_stragglers(case)) if verdict.verdict == ENDED else []
                 _print("\n".join([render_short(verdict, folder), *below]))

@@ -82,6 +82,13 @@ def test_a_hang_that_is_understood_better_is_saved_without_shouting_again() -> N
     assert alarm.take(verdict("hang", 1, cause="logger_init")) == "silent"
 
 
+def test_who_holds_a_hang_up_is_told_once_where_nobody_could_be_named_before() -> None:
+    """As where the other nodes are heard only after this one has judged its own ranks."""
+    alarm = Alarm()
+    told = [alarm.take(verdict("hang", *culprits)) for culprits in ((), (1,), (1,), (), (1,))]
+    assert told == ["report", "named", None, "silent", "silent"]
+
+
 def test_the_end_of_an_alarm_is_told_once() -> None:
     alarm = Alarm()
     alarm.take(verdict("hang", 1))
