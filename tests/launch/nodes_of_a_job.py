@@ -7,22 +7,23 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import psutil
 import pytest
 from processes import PROGRAMS, end, end_by_pid
-from watch.launched import run_words, verdict_of
+from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lightning_hangcheck.model.verdict import Verdict
 
 TRAINING = "nodes_training.py"
 PORT = 29_477
+ADDRESSES = "10.231.77.1", "10.231.77.2"
 LONGEST_S = 240.0
 """Many processes import torch at once, each 2 s alone."""
 
@@ -60,29 +61,75 @@ def namespaces(count: int) -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Two network namespaces, joined by a cable of the kernel's (veth)."""
+    with namespaces(2) as nodes:
+        interfaces = [f"hc{os.getpid()}{side}" for side in "ab"]
+        ip("link", "add", interfaces[0], "netns", nodes[0], "type", "veth", "peer", "name",
+           interfaces[1], "netns", nodes[1])  # fmt: skip
+        for node, interface, address in zip(nodes, interfaces, ADDRESSES, strict=True):
+            ip("-n", node, "addr", "add", f"{address}/24", "dev", interface)
+            ip("-n", node, "link", "set", interface, "up")
+        yield Network(nodes, interfaces, ADDRESSES[0])
+
+
 def is_rank(words: list[str]) -> bool:
     """Whether a command is the training itself, not its launcher."""
     return str(PROGRAMS / TRAINING) in words and "torch.distributed.run" not in words
 
 
+class Host(NamedTuple):
+    """In what a node differs from this machine.
+
+    Attributes:
+        prefix: A command that starts another one there.
+        python: Runs all that is Python's there.
+        environment: Added to ours.
+    """
+
+    prefix: Sequence[str] = ()
+    python: str = sys.executable
+    environment: Mapping[str, str] = {}
+
+
+LIKE_THIS = Host()
+
+
 class Node:
-    """`hangcheck run` on one node, in a folder of its own; FOLDER/said is what it printed."""
+    """A command on one node, in a folder of its own; FOLDER/said is what it printed.
+
+    Args:
+        network: It is on.
+        number: Its place there.
+        folder: To be made.
+        words: The command.
+        shared: Run folder that all nodes were given; None where each has one of its own.
+        host: What is special there.
+    """
 
     def __init__(
-        self, network: Network, number: int, folder: Path, words: list[str], shared: Path | None
+        self,
+        network: Network,
+        number: int,
+        folder: Path,
+        words: Sequence[str],
+        shared: Path | None = None,
+        host: Host = LIKE_THIS,
     ) -> None:
         folder.mkdir()
         self.folder = folder
         self.run_folder = (shared or folder / "run") / (f"node-{number}" if number else "")
         with (folder / "said").open("wb") as said:
             self.process = subprocess.Popen(
-                ["ip", "netns", "exec", network.nodes[number], *words],
+                ["ip", "netns", "exec", network.nodes[number], *host.prefix, *words],
                 cwd=folder,
                 env={
                     **os.environ,
                     "CUDA_VISIBLE_DEVICES": "",
                     "GLOO_SOCKET_IFNAME": network.interfaces[number],
                     "OMP_NUM_THREADS": "1",
+                    **host.environment,
                 },
                 stdout=said,
                 stderr=said,
@@ -132,8 +179,10 @@ def start(
     training: list[str],
     *options: str,
     shared: Path | None = None,
+    ranks: int = 1,
+    hosts: Mapping[int, Host] | None = None,
 ) -> tuple[Node, ...]:
-    """Start the job on all nodes, one rank on each.
+    """Start the job on all nodes.
 
     Args:
         network: They are on.
@@ -141,20 +190,39 @@ def start(
         training: Arguments of the program.
         options: Of `hangcheck run`.
         shared: Run folder for all of them; without it each has one of its own.
+        ranks: On each node.
+        hosts: What is special on some of them.
     """
     if shared is not None:
         options = (*options, "--run-dir", str(shared))
     nodes = []
     for number, _ in enumerate(network.nodes):
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(network.nodes)}"),
-            *(f"--node-rank={number}", f"--master-addr={network.first_address}"),
-            *(f"--master-port={PORT}", "--nproc-per-node=1"),
-            *(str(PROGRAMS / TRAINING), *training),
-        ]
-        words = run_words(command, *options)
-        nodes.append(Node(network, number, folder / f"node{number}", words, shared))
+        host = (hosts or {}).get(number, LIKE_THIS)
+        command = torchrun(network, number, ranks, host)
+        words = run_words(
+            [*command, str(PROGRAMS / TRAINING), *training], *options, hangcheck=Path(host.python)
+        )
+        nodes.append(Node(network, number, folder / f"node{number}", words, shared, host))
     return tuple(nodes)
+
+
+def torchrun(
+    network: Network, number: int, ranks: int = 1, host: Host = LIKE_THIS
+) -> tuple[str, ...]:
+    """The words in front of a script that torchrun starts on one node."""
+    return (
+        *(host.python, "-m", "torch.distributed.run", f"--nnodes={len(network.nodes)}"),
+        *(f"--node-rank={number}", f"--master-addr={network.first_address}"),
+        *(f"--master-port={PORT}", f"--nproc-per-node={ranks}"),
+    )
+
+
+def hears_all(first: Node, nodes: int) -> bool:
+    """Whether words came to the first of so many nodes from all others, and to them from it."""
+    try:
+        return len(record_of(first.run_folder).clocks) == nodes - 1
+    except (OSError, msgspec.MsgspecError):
+        return False
 
 
 def end_all(*nodes: Node, others: Sequence[psutil.Process] = ()) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from launch.cable import Cable, cable
-from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, merge, start
+from launch.nodes_of_a_job import LONGEST_S, Network, Node, end_all, hears_all, merge, start
 from processes import until
 from watch.launched import record_of, verdict_of
 
@@ -34,7 +33,7 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
     )
     try:
         until(
-            lambda: hears_all(first) and "made 10 steps" in first.said,
+            lambda: hears_all(first, NODES) and "made 10 steps" in first.said,
             "the first steps, and the nodes to hear each other",
             seconds=LONGEST_S,
         )
@@ -78,14 +77,6 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
         assert "later the job ended: rank 1" in second.said
     finally:
         end_all(*nodes)
-
-
-def hears_all(first: Node) -> bool:
-    """Whether words came to the first node from all others, and to them from it."""
-    try:
-        return len(record_of(first.run_folder).clocks) == NODES - 1
-    except (OSError, msgspec.MsgspecError):
-        return False
 
 
 def lines(node: Node) -> int:

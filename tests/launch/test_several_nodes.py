@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
-from launch.nodes_of_a_job import LONGEST_S, Network, end_all, ip, merge, namespaces, start
+from launch.nodes_of_a_job import LONGEST_S, Network, end_all, merge, network, start
 from processes import is_alive, until
 from watch.launched import record_of, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import psutil
 
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-ADDRESSES = "10.231.77.1", "10.231.77.2"
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    """Two network namespaces, joined by a cable of the kernel's (veth)."""
-    with namespaces(2) as nodes:
-        interfaces = [f"hc{os.getpid()}{side}" for side in "ab"]
-        ip("link", "add", interfaces[0], "netns", nodes[0], "type", "veth", "peer", "name",
-           interfaces[1], "netns", nodes[1])  # fmt: skip
-        for node, interface, address in zip(nodes, interfaces, ADDRESSES, strict=True):
-            ip("-n", node, "addr", "add", f"{address}/24", "dev", interface)
-            ip("-n", node, "link", "set", interface, "up")
-        yield Network(nodes, interfaces, ADDRESSES[0])
+__all__ = ["network"]
 
 
 def test_nodes_that_meet_in_a_folder_and_get_on_are_no_news(

@@ -9,6 +9,8 @@ import time
 import torch
 import torch.distributed as dist
 
+import lightning_hangcheck as hc
+
 
 def stand_still():
     time.sleep(100_000)
@@ -26,6 +28,7 @@ def train(steps):
 
 
 dist.init_process_group("gloo")
+hc.checkpoint("Ranks have met")
 train(int(sys.argv[1]))
 if len(sys.argv) > 2:
     if dist.get_rank() == int(sys.argv[2]):
