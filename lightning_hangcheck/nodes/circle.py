@@ -78,6 +78,17 @@ class Circle:
         return newest(way.heard for way in self._ways)
 
     @property
+    def unused(self) -> dict[int, str]:
+        """The nodes of which nothing else is heard than what cannot be read, and why that is so."""
+        told = {node: why for way in self._ways for node, why in way.unused.items()}
+        return {node: why for node, why in told.items() if node not in self.heard}
+
+    @property
+    def same_number(self) -> tuple[str, ...] | None:
+        """Addresses of another node that has this one's number; None while there is none."""
+        return next((way.same_number for way in self._ways if way.same_number is not None), None)
+
+    @property
     def known(self) -> dict[int, Heard]:
         """Whom this node followed last, and the nodes that this one no longer heard."""
         return dict(self._known)

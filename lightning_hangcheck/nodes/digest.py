@@ -34,6 +34,7 @@ from lightning_hangcheck.nodes.folding import (
 )
 from lightning_hangcheck.nodes.round_end import LeftRound
 from lightning_hangcheck.nodes.stack_tree import Frames, StackTree, StackTreeBuilder, pruned
+from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -107,6 +108,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         furthest: Checkpoint and step of that of these which was furthest.
         code: What the source says around the lines on which ranks stand.
         left: The round before, times as those of the ranks; None once that is long ago.
+        software: Version of this package there; empty where it does not tell.
     """
 
     node: int
@@ -129,6 +131,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_word_up_s: float | None = None
     code: tuple[CodeNote, ...] = ()
     left: LeftRound | None = None
+    software: str = ""
 
 
 class NodeDigest(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -199,6 +202,7 @@ def digest_of(
         reach=network.reach,
         code=case.code if told else (),
         left=rebased(left, shift_ns) if left is not None else None,
+        software=__version__,
     )
     digest = NodeDigest(nodes=(state,), tree=builder.tree())
     if standings is None or case.run.world_size <= folded_above:

@@ -29,6 +29,7 @@ from lightning_hangcheck.nodes.encoding import (
     unpack_word,
 )
 from lightning_hangcheck.nodes.heard import Heard, passed_on
+from lightning_hangcheck.nodes.judging.same_number import SameNumber
 from lightning_hangcheck.nodes.judging.tree import FIRST, is_below, taken_by
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -91,6 +92,9 @@ class Exchange:
         self._read: dict[str, bytes] = {}
         self._words: dict[int, HeardWord] = {}
         self._word_stamps: dict[int, int] = {}
+        self._unreadable: dict[int, str] = {}
+        self._unused: dict[int, str] = {}
+        self._same_number = SameNumber()
         self._quickest = Quickest()
         self._answers: dict[int, Quickest] = {}
         self._telling: Telling | None = None
@@ -125,6 +129,17 @@ class Exchange:
     def words(self) -> dict[int, HeardWord]:
         """What nodes that judge told last, by their number."""
         return dict(self._words)
+
+    @property
+    def unused(self) -> dict[int, str]:
+        """The nodes that tell what cannot be read, and why, by their number."""
+        return dict(self._unused)
+
+    @property
+    def same_number(self) -> tuple[str, ...] | None:
+        """Addresses of another node that has this one's number; None while there is none."""
+        found = self._same_number.found
+        return None if found is None else _addresses_in(found, self._own)
 
     @property
     def clocks(self) -> dict[int, NodeClock]:
@@ -274,7 +289,9 @@ class Exchange:
             digest, nodes, folds = unpack(data)
         except BadDigest as error:
             log.once(f"digest {sender}", f"what node {sender} tells is not used: {error}")
+            self._leave_out(sender, str(error))
             return
+        self._unused.pop(sender, None)
         now_ns = time.monotonic_ns()
         for told in nodes:
             state = told.state
@@ -295,19 +312,31 @@ class Exchange:
             word = unpack_word(data)
         except BadDigest as error:
             log.once(f"{key} node", f"what the {key} node tells is not used: {error}")
+            if key == FIRST_KEY:
+                self._leave_out(FIRST, str(error))
             return
         judge = word.state.node if word.state is not None else FIRST
         if (judge == FIRST) != (key == FIRST_KEY) or judge == self._own:
             return
         before, self._word_stamps[judge] = self._word_stamps.get(judge), word.stamp
         if before not in (None, word.stamp):
+            self._unused.pop(judge, None)
             self._words[judge] = HeardWord(word, time.monotonic_ns())
             if judge == FIRST:
                 self._quickest.take(own_clocks().up_s - word.up_s, time.monotonic())
 
+    def _leave_out(self, node: int, why: str) -> None:
+        """Note a node that tells more than once what cannot be read: no earlier job left that."""
+        if node in self._unreadable:
+            self._unused[node] = why
+        self._unreadable[node] = why
+
     def _post(self, telling: Telling) -> None:
-        now_ns = time.monotonic_ns()
-        self._meeting.post(_key(self._own), self._packed(telling.digest, now_ns))
+        now_ns, key = time.monotonic_ns(), _key(self._own)
+        data = self._packed(telling.digest, now_ns)
+        self._same_number.look(self._meeting.look(key), time.monotonic())
+        self._meeting.post(key, data)
+        self._same_number.told(data)
         if telling.word is not None:
             ours = own_clocks()
             word = replace(telling.word, stamp=now_ns, wall_clock_s=ours.wall_s, up_s=ours.up_s)
@@ -336,6 +365,15 @@ class Exchange:
         least, ours = self._quickest.least, own_clocks()
         state = replace(state, wall_clock_s=ours.wall_s, up_s=ours.up_s, first_word_up_s=least)
         return replace(digest, nodes=(state,))
+
+
+def _addresses_in(data: bytes, node: int) -> tuple[str, ...]:
+    """Return by which addresses the node may be known that left this, as far as it can be read."""
+    try:
+        _, nodes, _ = unpack(data)
+    except BadDigest:
+        return ()
+    return next((told.state.addresses for told in nodes if told.state.node == node), ())
 
 
 def _clocks_of(state: NodeState) -> Clocks:

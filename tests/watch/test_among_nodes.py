@@ -17,6 +17,8 @@ from lightning_hangcheck.gather.node_view import rebased
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.digest import digest_of
+from lightning_hangcheck.nodes.encoding import VERSION, pack
 from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
@@ -123,6 +125,30 @@ def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]
     assert (early.run.absent_nodes, early.gaps) == ((), (GAP,))
     assert late.run.absent_nodes == (1,)
     assert [gap.what for gap in late.gaps] == ["node 1"]
+
+
+def test_a_node_whose_words_cannot_be_read_is_not_called_absent(tmp_path: Path) -> None:
+    """Another version of this package is there: it was heard, and the gap says what is wrong."""
+    meet = FolderPlace(tmp_path / "meet")
+    place = NodePlace(number=0, nnodes=2)
+    with closing(AmongNodes(place, [meet], time.monotonic_ns())) as first:
+        stamps = iter(range(1_000_000))
+
+        def told() -> bool:
+            other = replace(digest_of(THERE, 1, next(stamps)), version=VERSION + 1)
+            meet.post("node-1", pack(other))
+            first.tell(now(HERE), None)
+            return first.join(now(HERE)).gaps != (GAP,)
+
+        until(told, "two words that cannot be read")
+        case = first.join(now(HERE, SILENT_AFTER_S))
+    assert case.run.absent_nodes == ()
+    (gap,) = case.gaps
+    assert gap.what == "node 1"
+    assert gap.why == (
+        f"what is told there is not used: it has version {VERSION + 1}, this one reads {VERSION}: "
+        "install the same lightning-hangcheck on all nodes"
+    )
 
 
 def test_ranks_of_another_round_are_left_out(nodes: list[AmongNodes]) -> None:

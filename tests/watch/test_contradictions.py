@@ -8,10 +8,16 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.nodes.digest import UNMARKED, NodeState, RoundMark
 from lightning_hangcheck.nodes.heard import Heard
-from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
+from lightning_hangcheck.version import __version__
+from lightning_hangcheck.watch.other_nodes.contradictions import (
+    contradictions,
+    other_versions,
+    same_number,
+)
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
+VERSIONS = __version__, "", "9.0", "9.0", "9.1"
 STATE = NodeState(node=1, stamp=1, world_size=4, local_world_size=2)
 
 
@@ -39,6 +45,27 @@ def test_ranks_of_two_nodes_are_said() -> None:
     (sentence,) = said(1, 2)
     assert sentence == (
         "rank 1 is on node 1 and on node 0: give each node another --node-rank (or NODE_RANK)"
+    )
+
+
+def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_it() -> None:
+    states = [replace(STATE, node=node, software=one) for node, one in enumerate(VERSIONS)]
+    sentences = other_versions([Heard(one, (), 0, None) for one in states], 0)  # type: ignore[arg-type]
+    assert sentences == {
+        "9.0": f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
+        "each other; install the same on all nodes before the next run",
+        "9.1": f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
+        "each other; install the same on all nodes before the next run",
+    }
+
+
+@pytest.mark.parametrize(
+    ("addresses", "where"), [((), ""), (("10.0.0.5", "10.0.0.6"), " at 10.0.0.5")]
+)
+def test_another_node_of_the_same_number_is_said(addresses: tuple[str, ...], where: str) -> None:
+    assert same_number(1, addresses) == (
+        f"another node{where} says that it is node 1, too, and neither is heard as it should be: "
+        "give each node another --node-rank (or NODE_RANK)"
     )
 
 

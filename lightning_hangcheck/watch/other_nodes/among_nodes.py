@@ -23,10 +23,15 @@ from lightning_hangcheck.nodes.judging.tree import FIRST
 from lightning_hangcheck.probes.waits.connections.reach import own_addresses, reach_of
 from lightning_hangcheck.reading.standing import standings_of
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.other_nodes.contradictions import contradictions
+from lightning_hangcheck.watch.other_nodes.contradictions import (
+    contradictions,
+    other_versions,
+    same_number,
+)
 from lightning_hangcheck.watch.other_nodes.joining import (
     join_heard,
     last_progress,
+    newest_sample_ns,
     with_unheard,
 )
 from lightning_hangcheck.watch.other_nodes.last_words import (
@@ -43,6 +48,7 @@ from lightning_hangcheck.watch.other_nodes.silent_nodes import (
     silence_gap,
     silent_node,
     silent_s,
+    unused_nodes,
 )
 
 if TYPE_CHECKING:
@@ -239,8 +245,9 @@ class AmongNodes:
         joined = join_heard(own, there, silent.values(), number)
         fell_silent = tuple(self._silent_nodes(own))
         others = set(range(self.place.nnodes)) - {number} if judges else set()
-        absent = tuple(sorted(others - heard.keys()))
-        gaps = [silence_gap(one) for one in fell_silent]
+        unused = {node: why for node, why in self._circle.unused.items() if node in others}
+        absent = tuple(sorted(others - heard.keys() - unused.keys()))
+        gaps = [*map(silence_gap, fell_silent), *unused_nodes(unused)]
         waited_s = (now_ns - self._judges_since_ns) / NANOSECONDS
         if absent and waited_s >= SILENT_AFTER_S:
             gaps.append(absent_nodes(absent, waited_s, self._circle.where))
@@ -326,10 +333,9 @@ class AmongNodes:
         """
         role = self._circle.role
         self._say_where()
+        self._say_same_number()
         if role.judges:
-            others, number = self._circle.heard.values(), self.place.number
-            for sentence in contradictions(own, self._mark, others, number):
-                log.once(sentence, sentence)
+            self._say_contradictions(own)
         if role.waits:
             return  # who judges is known in a moment
         heard, silent = self.judged_with(), {one.number: one for one in self._silent_nodes(own)}
@@ -342,6 +348,19 @@ class AmongNodes:
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = stamp, gap
                 log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}{self._instead(node)}")
+
+    def _say_contradictions(self, own: Case) -> None:
+        others, number = list(self._circle.heard.values()), self.place.number
+        for sentence in contradictions(own, self._mark, others, number):
+            log.once(sentence, sentence)
+        for version, sentence in other_versions(others, number).items():
+            log.once(f"version {version}", sentence)
+
+    def _say_same_number(self) -> None:
+        addresses = self._circle.same_number
+        if addresses is not None:
+            theirs = [one for one in addresses if one not in self._addresses]
+            log.once("same number", same_number(self.place.number, theirs))
 
     def _instead(self, silent: int) -> str:
         """Say who judges while a node is silent that did."""

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.nodes.heard import ranks_of
 from lightning_hangcheck.reading.wording import name_ranks
+from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.round_number import STOOD_S
+from lightning_hangcheck.watch.other_nodes.silent_nodes import which_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.nodes.digest import RoundMark
@@ -63,6 +65,42 @@ def contradictions(
                 f"{name_ranks(doubled)} {'is' if len(doubled) == 1 else 'are'} on node {node} and "
                 f"on node {holders[doubled[0]]}: give each node another --node-rank (or NODE_RANK)"
             )
+
+
+def other_versions(heard: Iterable[Heard], number: int) -> dict[str, str]:
+    """Say which versions of this package nodes run that tell what can be read here all the same.
+
+    Args:
+        heard: Of the others.
+        number: Of this node.
+
+    Returns:
+        A sentence for each, by the version.
+    """
+    nodes: dict[str, list[int]] = {}
+    for one in heard:
+        if one.state.software not in ("", __version__):
+            nodes.setdefault(one.state.software, []).append(one.state.node)
+    return {
+        version: f"{which_nodes(there)} {'have' if len(there) > 1 else 'has'} lightning-hangcheck "
+        f"{version}, node {number} has {__version__}: they understand each other; install the same "
+        "on all nodes before the next run"
+        for version, there in nodes.items()
+    }
+
+
+def same_number(number: int, addresses: Sequence[str]) -> str:
+    """Say that another node has this one's number.
+
+    Args:
+        number: Of this node.
+        addresses: Of the other, as far as it tells.
+    """
+    where = f" at {addresses[0]}" if addresses else ""
+    return (
+        f"another node{where} says that it is node {number}, too, and neither is heard as it "
+        "should be: give each node another --node-rank (or NODE_RANK)"
+    )
 
 
 def _looks_elsewhere(there: RoundMark, here: RoundMark) -> bool:

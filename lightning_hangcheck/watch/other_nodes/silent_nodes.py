@@ -108,14 +108,34 @@ def absent_nodes(absent: Iterable[int], waited_s: float, where: str) -> Gap:
         waited_s: Seconds for which somebody has listened.
         where: The place where nodes meet, in words.
     """
-    numbers = format_ranks(absent)
     return Gap(
-        f"node{'s' if ',' in numbers or '-' in numbers else ''} {numbers}",
+        which_nodes(absent),
         None,
         f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck run "
         f"watches there, or it does not reach {where}",
         "other_nodes",
     )
+
+
+def unused_nodes(unused: Mapping[int, str]) -> list[Gap]:
+    """Say of nodes that what they tell cannot be read, those of one reason together.
+
+    Args:
+        unused: Why, by their number.
+    """
+    alike: dict[str, list[int]] = {}
+    for node, why in unused.items():
+        alike.setdefault(why, []).append(node)
+    return [
+        Gap(which_nodes(nodes), None, f"what is told there is not used: {why}", "other_nodes")
+        for why, nodes in alike.items()
+    ]
+
+
+def which_nodes(nodes: Iterable[int]) -> str:
+    """Write ``node 3`` or ``nodes 3-5``."""
+    numbers = format_ranks(nodes)
+    return f"node{'s' if ',' in numbers or '-' in numbers else ''} {numbers}"
 
 
 def _last_known(heard: Heard) -> str:
