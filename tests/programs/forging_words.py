@@ -1,0 +1,41 @@
+"""Somebody on the network who reaches the store that a sidecar offers, and has not its secret.
+
+``forging_words.py HOST PORT``: announces once node 1 left a word there, then has the first node say
+that rank 0 hangs, again and again, until it is ended. Prints each word of node 1 that has no seal.
+"""
+
+import sys
+import time
+from datetime import timedelta
+
+from announcing import announce
+from torch.distributed import PrefixStore, TCPStore
+
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.nodes.encoding import MARK, JudgesWord, pack
+from lightning_hangcheck.nodes.sealed_place import SEAL_BYTES
+from lightning_hangcheck.nodes.store_place import PREFIX
+
+LIE = Verdict(
+    verdict="hang",
+    run_id="forged",
+    command="forged",
+    started_at="2026-01-01T00:00:00Z",
+    detected_at="2026-01-01T00:10:00Z",
+    stalled_since="2026-01-01T00:00:00Z",
+    world_size=2,
+    culprits=(0,),
+    cause="spinning",
+    summary="rank 0 was forged",
+)
+host, port = sys.argv[1], int(sys.argv[2])
+store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=100))
+words = PrefixStore(PREFIX, store)
+left = words.get("node-1")
+assert left[SEAL_BYTES:].startswith(MARK)
+assert MARK not in left[:SEAL_BYTES]
+announce()
+while True:
+    forged = pack(JudgesWord(stamp=time.monotonic_ns(), verdict=LIE))
+    words.set("first", bytes(SEAL_BYTES) + forged)
+    time.sleep(0.05)
