@@ -57,6 +57,8 @@ MOST_OF_A_NODE = 1_024
 """Ranks of one node."""
 LONGEST_RANKS = 1_024
 """Characters of the ranks of one node."""
+LONGEST_VERSION = 64
+"""Characters of the version of this package that a node has."""
 LONGEST_S = 1e9
 """30 years: no duration is longer, and in nanoseconds it still has 64 bits."""
 MOST_OF_WORD = 8 * 1024 * 1024
@@ -245,6 +247,8 @@ def _refuse_odd_states(states: Sequence[NodeState]) -> None:
         raise BadDigest("it has a node whose number cannot be")
     if any(not 0 <= size <= MOST_RANKS for size in sizes):
         raise BadDigest("it has a world size that cannot be")
+    if any(len(state.software) > LONGEST_VERSION for state in states):
+        raise BadDigest("it has a version that cannot be")
     if not all(is_rank_set(state.folded, MOST_RANKS) for state in states):
         raise BadDigest("it has a set of ranks that cannot be")
     ages = [age for one in states for age in (one.age_s, one.mark.began_s)]

@@ -153,6 +153,7 @@ def test_registers_have_no_sign() -> None:
         with_registers(-1),
         with_state(node=-1),
         with_state(world_size=1 << 40),
+        with_state(software="9" * 100),
         with_state(age_s=-1.0),
         with_state(age_s=math.nan),
         with_first_rank(rank=1 << 40),

@@ -52,9 +52,9 @@ def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_i
     states = [replace(STATE, node=node, software=one) for node, one in enumerate(VERSIONS)]
     sentences = other_versions([Heard(one, (), 0, None) for one in states], 0)  # type: ignore[arg-type]
     assert sentences == {
-        "9.0": f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
+        2: f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
-        "9.1": f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
+        4: f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
     }
 

@@ -353,8 +353,8 @@ class AmongNodes:
         others, number = list(self._circle.heard.values()), self.place.number
         for sentence in contradictions(own, self._mark, others, number):
             log.once(sentence, sentence)
-        for version, sentence in other_versions(others, number).items():
-            log.once(f"version {version}", sentence)
+        for node, sentence in other_versions(others, number).items():
+            log.once(f"version of node {node}", sentence)
 
     def _say_same_number(self) -> None:
         addresses = self._circle.same_number

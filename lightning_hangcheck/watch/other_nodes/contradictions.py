@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_COMPARED = 4_096
 """Ranks; comparing more would cost more than it is worth each second."""
+LONGEST_ADDRESS = 64
+"""Characters of one, with the name of its interface."""
 
 
 def contradictions(
@@ -67,7 +69,7 @@ def contradictions(
             )
 
 
-def other_versions(heard: Iterable[Heard], number: int) -> dict[str, str]:
+def other_versions(heard: Iterable[Heard], number: int) -> dict[int, str]:
     """Say which versions of this package nodes run that tell what can be read here all the same.
 
     Args:
@@ -75,16 +77,16 @@ def other_versions(heard: Iterable[Heard], number: int) -> dict[str, str]:
         number: Of this node.
 
     Returns:
-        A sentence for each, by the version.
+        A sentence for each, by the lowest node that has it.
     """
     nodes: dict[str, list[int]] = {}
     for one in heard:
         if one.state.software not in ("", __version__):
             nodes.setdefault(one.state.software, []).append(one.state.node)
     return {
-        version: f"{which_nodes(there)} {'have' if len(there) > 1 else 'has'} lightning-hangcheck "
-        f"{version}, node {number} has {__version__}: they understand each other; install the same "
-        "on all nodes before the next run"
+        min(there): f"{which_nodes(there)} {'have' if len(there) > 1 else 'has'} "
+        f"lightning-hangcheck {version}, node {number} has {__version__}: they understand each "
+        "other; install the same on all nodes before the next run"
         for version, there in nodes.items()
     }
 
@@ -96,7 +98,7 @@ def same_number(number: int, addresses: Sequence[str]) -> str:
         number: Of this node.
         addresses: Of the other, as far as it tells.
     """
-    where = f" at {addresses[0]}" if addresses else ""
+    where = f" at {addresses[0][:LONGEST_ADDRESS]}" if addresses else ""
     return (
         f"another node{where} says that it is node {number}, too, and neither is heard as it "
         "should be: give each node another --node-rank (or NODE_RANK)"

@@ -20,7 +20,7 @@ ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 INSTALLED = importlib.util.find_spec("accelerate") is not None
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
     pytest.mark.skipif(not INSTALLED, reason="needs accelerate: pip install accelerate"),
 ]

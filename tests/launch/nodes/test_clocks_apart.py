@@ -21,7 +21,7 @@ __all__ = ["network"]
 ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
 ]
 FIRST_AHEAD_S, SECOND_AHEAD_S = -5 * 3600, 3 * 3600
@@ -55,11 +55,11 @@ def test_clocks_that_are_hours_apart_change_no_verdict_and_are_shown(
         end_all(*nodes)
     assert (verdict.victims, verdict.cause) == ((0,), "rank_stalled")
     assert "stand_still" in verdict.summary
-    assert STALL_TIMEOUT_S <= verdict.stalled_for_s < LONGEST_S / 2
+    assert STALL_TIMEOUT_S <= verdict.stalled_for_s < 120.0
     assert abs(read_utc(verdict.detected_at).timestamp() - now_s - FIRST_AHEAD_S) < LONGEST_S
     (clock,) = record.clocks
     assert clock.within_s < 2.0
     assert abs(clock.ahead_s - (SECOND_AHEAD_S - FIRST_AHEAD_S)) <= clock.within_s + 0.1
     assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (1,), (0,))
-    assert abs(merged.stalled_for_s - verdict.stalled_for_s) < LONGEST_S / 2
+    assert abs(merged.stalled_for_s - verdict.stalled_for_s) < 120.0
     assert "later the job ended: rank 1" in first.said

@@ -10,13 +10,13 @@ import pytest
 from launch.nodes_of_a_job import (
     ADDRESSES,
     LONGEST_S,
-    PORT,
     Host,
     Network,
     Node,
     end_all,
     network,
     torchrun,
+    variables,
 )
 from processes import PROGRAMS, until
 from watch.launched import run_words
@@ -28,28 +28,18 @@ __all__ = ["network"]
 ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
 ]
 TRAINING = [str(PROGRAMS / "nodes_training.py"), "100000"]
-PLAIN = [sys.executable, *TRAINING]
+BEATING = [sys.executable, str(PROGRAMS / "beating.py"), "100000"]
 SAME_NUMBER = "give each node another --node-rank (or NODE_RANK)"
 
 
-def by_hand(
-    network: Network, host: int, folder: Path, number: int, rank: int, world_size: int
-) -> Node:
-    """A node with one rank, all variables of which are set by hand."""
-    environment = {
-        "MASTER_ADDR": network.first_address,
-        "MASTER_PORT": str(PORT),
-        "NODE_RANK": str(number),
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-    }
-    words = run_words(PLAIN, "--nodes-dir", str(folder / "meet"))
+def by_hand(network: Network, host: int, folder: Path, **set_there: str) -> Node:
+    """A node with one rank, all variables of which are set by hand; the nodes meet in a folder."""
+    words = run_words(BEATING, "--nodes-dir", str(folder / "meet"))
+    environment = variables(network, host) | set_there
     return Node(network, host, folder / f"host{host}", words, host=Host(environment=environment))
 
 
@@ -59,7 +49,7 @@ def no_alarm(*nodes: Node) -> bool:
 
 def test_another_world_size(network: Network, tmp_path: Path) -> None:
     nodes = first, _ = [
-        by_hand(network, number, tmp_path, number, number, 2 + number) for number in (0, 1)
+        by_hand(network, number, tmp_path, WORLD_SIZE=str(2 + number)) for number in (0, 1)
     ]
     sentence = "node 1 says that the job has 3 ranks, node 0 that it has 2: start all nodes with"
     try:
@@ -72,7 +62,7 @@ def test_another_world_size(network: Network, tmp_path: Path) -> None:
 
 def test_one_rank_on_two_nodes(network: Network, tmp_path: Path) -> None:
     """RANK was copied with the rest of the command, NODE_RANK was not."""
-    nodes = first, _ = [by_hand(network, number, tmp_path, number, 0, 2) for number in (0, 1)]
+    nodes = first, _ = [by_hand(network, number, tmp_path, RANK="0") for number in (0, 1)]
     sentence = f"rank 0 is on node 1 and on node 0: {SAME_NUMBER}"
     try:
         until(lambda: sentence in first.said, "the contradiction", seconds=LONGEST_S)
@@ -83,7 +73,7 @@ def test_one_rank_on_two_nodes(network: Network, tmp_path: Path) -> None:
 
 
 def test_two_nodes_of_one_number_in_a_folder(network: Network, tmp_path: Path) -> None:
-    nodes = [by_hand(network, number, tmp_path, 0, number, 2) for number in (0, 1)]
+    nodes = [by_hand(network, number, tmp_path, NODE_RANK="0") for number in (0, 1)]
     told = [f"another node at {other} says that it is node 0, too" for other in reversed(ADDRESSES)]
     try:
         for node, sentence in zip(nodes, told, strict=True):

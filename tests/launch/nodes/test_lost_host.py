@@ -21,7 +21,7 @@ __all__ = ["cable"]
 ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
 ]
 NODES, RANKS = 3, 2

@@ -8,7 +8,16 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from launch.nodes_of_a_job import LONGEST_S, PORT, Host, Network, Node, end_all, network
+from launch.nodes_of_a_job import (
+    LONGEST_S,
+    PORT,
+    Host,
+    Network,
+    Node,
+    end_all,
+    network,
+    variables,
+)
 from processes import ANNOUNCE, PROGRAMS, end, until
 from watch.launched import record_of, run_words, verdict_of
 
@@ -19,27 +28,22 @@ __all__ = ["network"]
 ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
 ]
 SECRET = "0b5f7d2e9c1a4368"  # noqa: S105 - of this test alone
 OFFERED = PORT + 1
 SENTENCE = "is not used, it has no seal of this job"
 BY_HAND = [sys.executable, str(PROGRAMS / "nodes_training.py"), "40", "1"]
+OF_LIGHTNING = "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "HANGCHECK_NODES_TOKEN"
 LIGHTNING = [sys.executable, str(PROGRAMS / "slurm_training.py"), "1"]
 
 
 def start(network: Network, number: int, folder: Path, words: list[str]) -> Node:
     """One node with one rank: Lightning's own environment, or all variables by hand."""
-    environment = {
-        "NODE_RANK": str(number),
-        "MASTER_ADDR": network.first_address,
-        "MASTER_PORT": str(PORT),
-        "HANGCHECK_NODES_TOKEN": SECRET,
-    }
-    if words is BY_HAND:
-        one = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2", "RANK": str(number)}
-        environment |= one
+    environment = {**variables(network, number), "HANGCHECK_NODES_TOKEN": SECRET}
+    if words is LIGHTNING:
+        environment = {name: environment[name] for name in OF_LIGHTNING}
     options = ("--nodes-port", str(OFFERED), "--stall-timeout", "12")
     host = Host(environment=environment)
     return Node(network, number, folder, run_words(words, *options), host=host)

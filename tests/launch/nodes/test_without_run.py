@@ -17,7 +17,7 @@ __all__ = ["network"]
 ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
 ]
 HOST = Host(environment={"HANGCHECK_RUN_DIR": "run", "HANGCHECK_STALL_TIMEOUT": "12"})
