@@ -134,11 +134,12 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     software: str = ""
 
 
-class NodeDigest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeDigest(Struct, frozen=True, kw_only=True):
     """One or several nodes, with one tree of stacks.
 
     Attributes:
-        version: Of this form; another one is not read.
+        version: Of this form; another one is not read. So it travels though it is a default, which
+            a reader of another version would fill in by its own.
         folds: Ranks of any of these nodes that stand alike.
         gaps: Of the nodes whose ranks are folded, as is what follows.
     """

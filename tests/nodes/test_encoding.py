@@ -20,6 +20,7 @@ from lightning_hangcheck.nodes import encoding
 from lightning_hangcheck.nodes.digest import NodeDigest, RoundMark, digest_of, merge_digests
 from lightning_hangcheck.nodes.encoding import (
     MARK,
+    VERSION,
     BadDigest,
     JudgesWord,
     pack,
@@ -183,6 +184,12 @@ def test_what_cannot_be_is_refused(data: bytes) -> None:
 
 def test_another_version_says_what_to_do() -> None:
     assert "install the same lightning-hangcheck" in refusal(pack(replace(DIGEST, version=3)))
+
+
+@pytest.mark.parametrize("told", [DIGEST, JudgesWord(stamp=3)], ids=["a node", "who judges"])
+def test_the_version_travels_though_a_reader_knows_one_of_its_own(told: Any) -> None:  # noqa: ANN401
+    told_on = msgspec.msgpack.decode(zlib.decompress(pack(told)[len(MARK) :]))
+    assert told_on["version"] == VERSION
 
 
 def test_what_the_first_node_says_is_read_as_strictly() -> None:

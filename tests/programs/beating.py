@@ -16,7 +16,7 @@ def stand_still():
 until = time.monotonic() + float(sys.argv[1])
 hc.checkpoint("Steps begin")
 while time.monotonic() < until:
-    hc.step()
+    hc.beat()
     time.sleep(0.05)
 if "still" in sys.argv:
     stand_still()
