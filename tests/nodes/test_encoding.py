@@ -187,7 +187,7 @@ def test_another_version_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("told", [DIGEST, JudgesWord(stamp=3)], ids=["a node", "who judges"])
-def test_the_version_travels_though_a_reader_knows_one_of_its_own(told: Any) -> None:  # noqa: ANN401
+def test_the_version_travels_though_a_reader_knows_one_of_its_own(told: Any) -> None:
     told_on = msgspec.msgpack.decode(zlib.decompress(pack(told)[len(MARK) :]))
     assert told_on["version"] == VERSION
 
