@@ -18,7 +18,7 @@ from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.encoding import VERSION, pack
+from lightning_hangcheck.nodes.encoding import VERSION, JudgesWord, pack
 from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
@@ -127,24 +127,29 @@ def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]
     assert [gap.what for gap in late.gaps] == ["node 1"]
 
 
-def test_a_node_whose_words_cannot_be_read_is_not_called_absent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("own", "other"), [(0, 1), (1, 0)], ids=["the first", "another"])
+def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
+    own: int, other: int, tmp_path: Path
+) -> None:
     """Another version of this package is there: it was heard, and the gap says what is wrong."""
     meet = FolderPlace(tmp_path / "meet")
-    place = NodePlace(number=0, nnodes=2)
-    with closing(AmongNodes(place, [meet], time.monotonic_ns())) as first:
+    place = NodePlace(number=own, nnodes=2)
+    with closing(AmongNodes(place, [meet], time.monotonic_ns())) as node:
         stamps = iter(range(1_000_000))
 
         def told() -> bool:
-            other = replace(digest_of(THERE, 1, next(stamps)), version=VERSION + 1)
-            meet.post("node-1", pack(other))
-            first.tell(now(HERE), None)
-            return first.join(now(HERE)).gaps != (GAP,)
+            stamp, version = next(stamps), VERSION + 1
+            meet.post(f"node-{other}", pack(replace(digest_of(THERE, 1, stamp), version=version)))
+            if other == 0:
+                meet.post("first", pack(JudgesWord(stamp=stamp, version=version)))
+            node.tell(now(HERE), None)
+            return node.join(now(HERE)).gaps != (GAP,)
 
         until(told, "two words that cannot be read")
-        case = first.join(now(HERE, SILENT_AFTER_S))
+        case = node.join(now(HERE, SILENT_AFTER_S))
     assert case.run.absent_nodes == ()
     (gap,) = case.gaps
-    assert gap.what == "node 1"
+    assert gap.what == f"node {other}"
     assert gap.why == (
         f"what is told there is not used: it has version {VERSION + 1}, this one reads {VERSION}: "
         "install the same lightning-hangcheck on all nodes"

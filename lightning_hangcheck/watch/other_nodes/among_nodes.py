@@ -245,7 +245,7 @@ class AmongNodes:
         joined = join_heard(own, there, silent.values(), number)
         fell_silent = tuple(self._silent_nodes(own))
         others = set(range(self.place.nnodes)) - {number} if judges else set()
-        unused = {node: why for node, why in self._circle.unused.items() if node in others}
+        unused = {node: why for node, why in self._circle.unused.items() if node != number}
         absent = tuple(sorted(others - heard.keys() - unused.keys()))
         gaps = [*map(silence_gap, fell_silent), *unused_nodes(unused)]
         waited_s = (now_ns - self._judges_since_ns) / NANOSECONDS
