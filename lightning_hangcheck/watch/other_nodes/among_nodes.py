@@ -31,7 +31,6 @@ from lightning_hangcheck.watch.other_nodes.contradictions import (
 from lightning_hangcheck.watch.other_nodes.joining import (
     join_heard,
     last_progress,
-    newest_sample_ns,
     with_unheard,
 )
 from lightning_hangcheck.watch.other_nodes.last_words import (
@@ -335,7 +334,11 @@ class AmongNodes:
         self._say_where()
         self._say_same_number()
         if role.judges:
-            self._say_contradictions(own)
+            others, number = list(self._circle.heard.values()), self.place.number
+            for sentence in contradictions(own, self._mark, others, number):
+                log.once(sentence, sentence)
+            for node, sentence in other_versions(others, number).items():
+                log.once(f"version of node {node}", sentence)
         if role.waits:
             return  # who judges is known in a moment
         heard, silent = self.judged_with(), {one.number: one for one in self._silent_nodes(own)}
@@ -348,13 +351,6 @@ class AmongNodes:
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = stamp, gap
                 log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}{self._instead(node)}")
-
-    def _say_contradictions(self, own: Case) -> None:
-        others, number = list(self._circle.heard.values()), self.place.number
-        for sentence in contradictions(own, self._mark, others, number):
-            log.once(sentence, sentence)
-        for node, sentence in other_versions(others, number).items():
-            log.once(f"version of node {node}", sentence)
 
     def _say_same_number(self) -> None:
         addresses = self._circle.same_number

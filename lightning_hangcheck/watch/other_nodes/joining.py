@@ -158,17 +158,6 @@ def last_progress(heard: Iterable[Heard]) -> dict[int, int]:
     return {**alike, **alone}
 
 
-def newest_sample_ns(heard: Heard) -> int:
-    """When a node last looked at any of its ranks, by our monotonic clock; 0 if it did not."""
-    moments = [
-        sample.taken_ns
-        for view in (*heard.views, *(fold.told.view for fold in heard.folds))
-        for look in view.processes
-        for sample in look.samples
-    ]
-    return heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
-
-
 def _run_facts(own: RunFacts, joined: RunFacts) -> RunFacts:
     return replace(
         own,
