@@ -26,4 +26,4 @@ def train(accelerator):
         time.sleep(0.05)
 
 
-train(Accelerator())
+train(Accelerator(cpu=True))  # else it would train on each rank alone, where there is no GPU
