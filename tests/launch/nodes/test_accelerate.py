@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def launch(network: Network, number: int) -> list[str]:
-    """`accelerate launch` as its launcher page has it: the ranks say themselves that they have no GPU."""
+    """`accelerate launch` as its launcher page has it; the script itself asks for CPUs."""
     return [
         *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"),
         *("--num_machines", "2", "--num_processes", "2", "--machine_rank", str(number)),
