@@ -109,6 +109,8 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
         takes_lock: The line of its innermost frame takes a lock: ``with lock:`` or ``.acquire(``.
         holds_lock: A call further out on the same stack is inside the ``with`` block of the very
             lock that the innermost one takes.
+        held_by: Kernel id of the one other thread that is inside the ``with`` block of that very
+            lock, None where it is not known.
         joined: Kernel id of the thread whose end it waits for, None where it is not known.
         bystander: By its source, nothing that it runs from here on gives back a lock or brings
             news: but for its own end, it ends no other thread's wait.
@@ -121,6 +123,7 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     owns_gil: bool = False
     takes_lock: bool = False
     holds_lock: bool = False
+    held_by: int | None = None
     joined: int | None = None
     bystander: bool = False
     frames: tuple[Frame, ...] = ()

@@ -84,7 +84,7 @@ def sample(pid: int, rank: int | None, time_limit_s: float, *, trains: bool = Fa
         kernel = _with_polled_locks(kernel, stack, left_s)
         if stack.source == PY_SPY:
             left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
-            stack = with_variables(stack, _in_own_memory(kernel), left_s)
+            stack = with_variables(stack, kernel, left_s)
         left_s = time_limit_s - (time.monotonic_ns() - taken_ns) / NANOSECONDS
         stack = with_bystanders(stack, left_s)
     return Sample(taken_ns=taken_ns, kernel=kernel, stack=stack), kernel_gaps + stack_gaps
@@ -103,17 +103,6 @@ def _with_polled_locks(
         for one in kernel.threads
     )
     return replace(kernel, threads=threads)
-
-
-def _in_own_memory(kernel: ProcessState) -> frozenset[int]:
-    """Threads that wait, without a time limit, for a word of memory.
-
-    That of who joins a thread looks like a shared one until all processes were looked at.
-    """
-    words = ("futex", "shared")
-    return frozenset(
-        thread.tid for thread in kernel.threads if any(t.kind in words for t in thread.waits_for)
-    )
 
 
 def _only_times(targets: Sequence[WaitTarget]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,7 @@ from lightning_hangcheck.reading.waits.wait_chain import FUTEXES
 if TYPE_CHECKING:
     from processes import StartProgram
 
-    from lightning_hangcheck.model.evidence import ThreadStack
+    from lightning_hangcheck.model.evidence import ProcessStack, ThreadStack
 
 pytestmark = pytest.mark.real
 
@@ -59,3 +61,43 @@ def test_a_thread_that_gives_nothing_back_is_known_by_its_source(program: StartP
     assert sample.stack is not None
     found = {one.name: one.bystander for one in sample.stack.threads[1:]}
     assert found == {"heartbeat": True, "gives back": False}
+
+
+def known_holders(pid: int, *functions: str) -> dict[str, str]:
+    """Which thread has the lock that another takes, by name, once threads wait in functions."""
+
+    def look() -> ProcessStack | None:
+        (sample, _), *_ = sample_all([Subject(pid=pid)], 10.0)
+        assert sample.stack is not None
+        assert sample.kernel is not None
+        waiting = {one.tid for one in sample.kernel.threads if one.syscall in FUTEXES}
+        waits = [one.frames for one in sample.stack.threads if one.tid in waiting and one.frames]
+        places = Counter(one[-1].function.rpartition(".")[2] for one in waits)
+        return sample.stack if Counter(functions) <= places else None
+
+    stack = until(look, f"threads to wait in {functions}")
+    names = {one.tid: one.name for one in stack.threads}
+    known = {one.name: names[one.held_by] for one in stack.threads if one.held_by is not None}
+    return {name: holder for name, holder in known.items() if not name.startswith("turn")}
+
+
+CIRCLE = {"MainThread": "the other", "the other": "MainThread"}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="py-spy has no kernel ids of its threads")
+@pytest.mark.parametrize(
+    ("kind", "functions", "known"),
+    [
+        ("file", ("index_after_cache", "rebuild_index"), CIRCLE),
+        ("objects", ("clear", "clear"), CIRCLE),
+        ("closures", ("want",), {}),
+        ("condition", ("__enter__",), {"MainThread": "the other"}),
+        ("other", ("clear",), {}),
+    ],
+)
+def test_it_is_known_which_thread_has_the_lock_that_another_takes(
+    program: StartProgram, kind: str, functions: tuple[str, ...], known: dict[str, str]
+) -> None:
+    """Beside threads that tick, and that take turns with a lock."""
+    running = program("held_by_another.py", kind)
+    assert known_holders(running.pid, *functions) == known

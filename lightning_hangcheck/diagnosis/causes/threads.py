@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
+    from lightning_hangcheck.model.evidence import ThreadStack
     from lightning_hangcheck.reading.waits.thread_locks import LockedThreads
 
 MOST_SHOWN = 8
@@ -124,8 +125,20 @@ def _in_words(locked: LockedThreads, reading: RankReading) -> str:
         return f"{places} for a lock that it holds itself, by a call further out"
     if len(locked.threads) == 1:
         return f"{places} for a lock that no other running thread of it could release"
+    if len(locked.places) == 2 and _of_each_other(locked.threads):
+        first, second = locked.places
+        name = locked.threads[1].name or locked.threads[1].tid
+        waits = f"which waits {within(second)} for a lock that {first.function} holds"
+        return f"{within(first)} for a lock that its thread {name} holds, {waits}"
     count = len(locked.threads)
     return f"with {count} threads for each other's locks: {places}"
+
+
+def _of_each_other(threads: Sequence[ThreadStack]) -> bool:
+    """Whether it is known that each of two threads takes a lock which the other one has."""
+    return len(threads) == 2 and [one.held_by for one in threads] == [
+        one.tid for one in reversed(threads)
+    ]
 
 
 def _keeps_lock(reading: RankReading) -> bool:

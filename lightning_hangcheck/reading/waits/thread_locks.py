@@ -77,11 +77,29 @@ def waits_in_vain(look: ProcessLook) -> bool:
 
 
 def _locked(sample: Sample) -> tuple[ThreadStack, ...]:
-    """Threads in locks; none where the main thread is in none, and waits for no thread."""
+    """Threads in locks; none where the main thread is in none, and waits for no thread.
+
+    Nor where it is known who has the lock, and that this thread does something else. Where nobody
+    is left to end the main one's wait, only those through which it leads.
+    """
     threads = sample.stack.threads if sample.stack is not None else ()
     endless = _words(sample.kernel.threads if sample.kernel is not None else ())
     locked = tuple(one for one in threads if one.tid in endless and in_lock(one))
-    return locked if locked and (locked[0] is threads[0] or _given_away(threads[0])) else ()
+    if not locked or not (locked[0] is threads[0] or _given_away(threads[0])):
+        return ()
+    chain = wait_chain(sample)
+    if chain is not None and not chain.ends:
+        return tuple(one for one in locked if one in chain.threads)
+    return locked if _last_holder(locked[0], threads) in locked else ()
+
+
+def _last_holder(thread: ThreadStack, threads: Sequence[ThreadStack]) -> ThreadStack:
+    """Return who has a thread's lock, or who has the lock that this one takes, and so on."""
+    by_tid = {one.tid: one for one in threads}
+    met = [thread]
+    while (holder := by_tid.get(met[-1].held_by or 0)) is not None and holder not in met:
+        met.append(holder)
+    return met[-1]
 
 
 def _circle(sample: Sample) -> set[Standing] | None:

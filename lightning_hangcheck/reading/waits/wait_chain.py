@@ -105,15 +105,15 @@ def _followed(key: _ById) -> WaitChain | None:
 
 
 def chain_from(sample: Sample, first: ThreadStack) -> WaitChain:
-    """Follow the wait of any thread, through those beside the main one.
+    """Follow the wait of any thread, through those beside the main one, or the one that is known.
 
     Args:
         sample: With stacks and the kernel's view.
         first: A thread of it; it takes the main thread's place in what is returned.
     """
     states = {one.tid: one for one in sample.kernel.threads} if sample.kernel is not None else {}
-    helpers = sample.stack.threads[1:] if sample.stack is not None else ()
-    others = [_Helper.of(one, states) for one in helpers if may_help(one)]
+    threads = sample.stack.threads if sample.stack is not None else ()
+    others = [_Helper.of(one, states) for one in threads[1:] if may_help(one)]
     followed, ends, met = [first], [], {id(first)}
     for thread in followed:
         state = states.get(thread.tid) if thread.tid is not None else None
@@ -122,7 +122,7 @@ def chain_from(sample: Sample, first: ThreadStack) -> WaitChain:
             continue
         if own_targets(thread, state) or (in_event_loop(thread.frames) and _limited(state)):
             ends.append(thread)
-        able = _joined(thread, helpers) or _could_end(thread, others)
+        able = _the_one(thread, threads) or _could_end(thread, others)
         new = [one for one in able if id(one) not in met]
         met |= {id(one) for one in new}
         followed += new
@@ -145,7 +145,8 @@ def in_lock(thread: ThreadStack) -> bool:
         return False
     inner = thread.frames[-1]
     name = inner.function.rpartition(".")[2]
-    return name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock
+    known = thread.holds_lock or thread.held_by is not None
+    return known or (name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock)
 
 
 def awaits_executor(thread: ThreadStack) -> bool:
@@ -283,11 +284,10 @@ def _could_end(thread: ThreadStack, others: Sequence[_Helper]) -> Sequence[Threa
     ]
 
 
-def _joined(thread: ThreadStack, helpers: Sequence[ThreadStack]) -> list[ThreadStack]:
-    """Return the thread that it joins, where that is known: no other can end its wait."""
-    if thread.joined is None or not joins(thread):
-        return []
-    return [one for one in helpers if one.tid == thread.joined]
+def _the_one(thread: ThreadStack, threads: Sequence[ThreadStack]) -> list[ThreadStack]:
+    """Return the thread that it joins or that has its lock, if known: no other can end its wait."""
+    awaited = thread.joined if joins(thread) else thread.held_by
+    return [one for one in threads if awaited is not None and one.tid == awaited]
 
 
 def _families(files: Collection[str], *, part: Literal[0, 1]) -> frozenset[int]:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import ast
-from textwrap import dedent
 
 import pytest
 
-from lightning_hangcheck.probes.source_code.held_locks import lock_taken, locks_held
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.probes.source_code.held_locks import lets_go, lock_taken, locks_held
 
 GLOBAL = """
-lock = Lock()
 def handler(number, frame):
     with lock:  # takes
         report()
 def record():
+    with lock:
+        busy()  # holds
+"""
+DECLARED = """
+def handler(lock):
+    def report():
+        global lock
+        with lock:  # takes
+            show()
+def record():
+    from locks import other
     with lock:
         busy()  # holds
 """
@@ -28,15 +38,16 @@ class Stats:
             self.report()  # holds
 """
 CLOSURE = """
-def main():
+def synchronized(function):
     lock = Lock()
-    def handler(number, frame):
-        lock.acquire()  # takes
-    with lock:
-        busy()  # holds
+    def outer():
+        with lock:  # takes
+            show()
+    def inner():
+        with lock:
+            function()  # holds
 """
-OTHERS = """
-lock = Lock()
+ARGUMENT = """
 def handler(number, frame, lock):
     with lock:  # takes
         report()
@@ -44,9 +55,39 @@ def record():
     with lock:
         busy()  # holds
 """
+IMPORTED = """
+def handler():
+    from first import lock
+    with lock:  # takes
+        report()
+def record():
+    with lock:
+        busy()  # holds
+"""
+PRIVATE = """
+class Stats:
+    def report(self):
+        with self.__lock:  # takes
+            show()
+class Times(Stats):
+    def record(self):
+        with self.__lock:
+            self.report()  # holds
+"""
+FINALLY = """
+def handler():
+    lock.acquire()  # takes
+def record():
+    lock.acquire()
+    try:
+        busy()  # holds
+    except OSError:
+        pass
+    finally:
+        lock.release()
+"""
 AFTER = """
-lock = Lock()
-def handler(number, frame):
+def handler():
     with lock:  # takes
         report()
 def record():
@@ -54,41 +95,94 @@ def record():
         report()
     busy()  # holds
 """
+AT_ITS_LINE = """
+def handler():
+    with lock:  # takes
+        report()
+def record():
+    with lock: busy()  # holds
+"""
+LATER = """
+def handler():
+    with lock:  # takes
+        report()
+def record():
+    with lock:
+        def other():
+            busy()  # holds
+        call(other)
+"""
+LIMITED = FINALLY.replace("lock.acquire()\n    try", "lock.acquire(timeout=5)\n    try")
+NOT_NEXT = FINALLY.replace("    try", "    prepare()\n    try")
+OTHER_RELEASED = FINALLY.replace("lock.release", "other.release")
 
 
-def both(source: str) -> tuple[str, bool, bool]:
-    """The lock taken, whether it is the call's own, and whether the other line is inside of it."""
-    text = dedent(source)
-    takes, holds = (
-        next(n for n, one in enumerate(text.splitlines(), 1) if one.endswith(f"# {word}"))
-        for word in ("takes", "holds")
-    )
-    tree = ast.parse(text)
-    taken = lock_taken(tree, takes)
-    assert taken is not None
-    same = (
-        one.text == taken.text and one.own == taken.own and (one.own or one.scope is taken.scope)
-        for one in locks_held(tree, holds)
-    )
-    return taken.text, taken.own, any(same)
+def at(source: str, word: str) -> tuple[ast.Module, Frame]:
+    """The source, and the call that is at its line with this remark, in its innermost function."""
+    lines = source.splitlines()
+    line = next(number for number, one in enumerate(lines, 1) if one.endswith(f"# {word}"))
+    tree = ast.parse(source)
+    functions = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.FunctionDef) and one.lineno < line <= (one.end_lineno or 0)
+    ]
+    return tree, Frame(f"Some.{functions[-1].name}", "/demo/train.py", line)
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "text", "of_file", "same"),
     [
-        (GLOBAL, ("lock", False, True)),
-        (METHODS, ("self.lock", True, True)),
-        (CLOSURE, ("lock", False, False)),
-        (OTHERS, ("lock", True, False)),
-        (AFTER, ("lock", False, False)),
+        (GLOBAL, "lock", True, True),
+        (DECLARED, "lock", True, True),
+        (METHODS, "self.lock", False, True),
+        (CLOSURE, "lock", False, True),
+        (ARGUMENT, "lock", False, False),
+        (IMPORTED, "lock", False, False),
+        (PRIVATE, "self.__lock of ['Stats']", False, False),
+        (FINALLY, "lock", True, True),
+        (LIMITED, "lock", True, False),
+        (NOT_NEXT, "lock", True, False),
+        (OTHER_RELEASED, "lock", True, False),
+        (AFTER, "lock", True, False),
+        (AT_ITS_LINE, "lock", True, False),
+        (LATER, "lock", True, False),
     ],
 )
 def test_a_lock_is_known_by_its_name_and_where_that_lives(
-    source: str, told: tuple[str, bool, bool]
+    source: str, text: str, of_file: bool, same: bool
 ) -> None:
-    assert both(source) == told
+    """Each call of ``synchronized`` has a lock of its own: one name is not one object."""
+    taken = lock_taken(*at(source, "takes"))
+    assert taken is not None
+    assert (taken.text, taken.of_file) == (text, of_file)
+    assert (taken in locks_held(*at(source, "holds"))) == same
 
 
 @pytest.mark.parametrize("line", ["with a, b: pass", "with open(path): pass", "work()"])
 def test_a_line_that_takes_several_locks_or_one_without_a_name_tells_none(line: str) -> None:
-    assert lock_taken(ast.parse(line), 1) is None
+    assert lock_taken(ast.parse(line), Frame("<module>", "/demo/train.py", 1)) is None
+
+
+@pytest.mark.parametrize("function", ["<genexpr>", "other", "<lambda>"])
+def test_a_line_within_a_block_may_run_later_in_other_code(function: str) -> None:
+    """A generator that was written in a block runs where somebody asks for its values."""
+    tree, frame = at(GLOBAL, "holds")
+    other = Frame(function, frame.file, frame.line)
+    assert list(locks_held(tree, frame))
+    assert not list(locks_held(tree, other))
+
+
+def test_a_property_may_give_another_lock_each_time() -> None:
+    source = METHODS + "    @property\n    def lock(self):\n        return self.locks[thread()]\n"
+    assert lock_taken(*at(source, "takes")) is None
+
+
+@pytest.mark.parametrize(("body", "known"), [("lock.release()", True), ("other.release()", False)])
+def test_a_function_that_releases_a_lock_in_between_lets_go_of_it(body: str, known: bool) -> None:
+    source = GLOBAL.replace("        busy()", f"        {body}\n        busy()")
+    tree, frame = at(source, "holds")
+    (lock,) = locks_held(tree, frame)
+    assert lets_go(tree, frame, lock) == known
+    tree, frame = at(FINALLY, "holds")
+    assert not lets_go(tree, frame, lock)
