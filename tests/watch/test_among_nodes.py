@@ -11,6 +11,7 @@ from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, job, rank
 from msgspec.structs import replace
 from processes import until
 
+from lightning_hangcheck import log
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.gather.case_building import ELSEWHERE
 from lightning_hangcheck.gather.node_view import rebased
@@ -129,9 +130,10 @@ def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]
 
 @pytest.mark.parametrize(("own", "other"), [(0, 1), (1, 0)], ids=["the first", "another"])
 def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
-    own: int, other: int, tmp_path: Path
+    own: int, other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another version of this package is there: it was heard, and the gap says what is wrong."""
+    monkeypatch.setattr(log, "_said", set())
     meet = FolderPlace(tmp_path / "meet")
     place = NodePlace(number=own, nnodes=2)
     with closing(AmongNodes(place, [meet], time.monotonic_ns())) as node:
