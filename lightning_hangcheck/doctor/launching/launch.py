@@ -28,7 +28,11 @@ _WITHOUT_VALUE: dict[LauncherKind, frozenset[str]] = {
     "python": frozenset({"-u", "-B", "-b", "-d", "-E", "-i", "-I", "-O", "-OO", "-P", "-q", "-s"})
     | {"-S", "-v", "-x"},
 }
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_MODULES: dict[str, LauncherKind] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
 _PYTHON = re.compile(r"python[\d.]*")
 _RANKS: dict[LauncherKind, tuple[str, ...]] = {
     "torchrun": ("--nproc-per-node",),
@@ -122,8 +126,8 @@ def _kind(command: Sequence[str]) -> tuple[LauncherKind, int]:
     if not _PYTHON.fullmatch(name):
         return "none", 0
     for at, (word, following) in enumerate(pairwise(command)):
-        if word == "-m" and following in _TORCHRUN_MODULES:
-            return "torchrun", at + 2
+        if word == "-m" and following in _MODULES:
+            return _MODULES[following], at + 2
     return "python", 1
 
 

@@ -15,6 +15,12 @@ COMMANDS = {
     "torchrun --nproc_per_node=2": ("torchrun", 2, 1, None),
     "python -m torch.distributed.run --nproc_per_node 2 a.py": ("torchrun", 2, 1, "a.py"),
     "python3.11 -u -m torch.distributed.launch --nproc_per_node=2 a.py": ("torchrun", 2, 1, "a.py"),
+    "python -m accelerate.commands.launch --num_processes 8 --num_machines 2 a.py": (
+        "accelerate",
+        4,
+        2,
+        "a.py",
+    ),
     "accelerate launch --multi_gpu --num_processes 8 --num_machines 2 a.py": (
         "accelerate",
         4,
