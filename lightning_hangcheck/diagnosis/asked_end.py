@@ -48,7 +48,7 @@ def asked_end(job: JobReading) -> AskedEnd | None:
         return case.asked_end
     views = [one.view for one in job.ranks.values()]
     by = next(filter(None, map(asked_by, views)), None)
-    if by is None and ended_by_served(views):
+    if by is None and ended_by_served(views, several_nodes=case.run.nnodes > 1):
         by = BY_SERVED
     return AskedEnd(by=by, failed_before=tuple(job.ranks)) if by is not None else None
 

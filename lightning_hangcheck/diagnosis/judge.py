@@ -8,6 +8,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck.diagnosis.asked_end import aftermath_sentence, asked_end
 from lightning_hangcheck.diagnosis.process_exit import failed, left_well
 from lightning_hangcheck.diagnosis.rounds import earlier_rounds
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
-    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.case import Aftermath, Case
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.model.verdict import CollectiveState
 
@@ -229,3 +231,19 @@ def aftermath_of(case: Case) -> str:
     if asked is not None:
         return f"the job was ended by {asked.by}"
     return "the job ended, and nobody saw how"
+
+
+def with_aftermath(hang: Verdict, aftermath: Aftermath) -> Verdict:
+    """Return a hang that another node has judged, and what became of the job then.
+
+    Args:
+        hang: That stood.
+        aftermath: As it was seen here.
+    """
+    sentence = aftermath_sentence(aftermath)
+    return replace(
+        hang,
+        summary=f"{hang.summary}; {sentence}",
+        stalled_for_s=round(hang.stalled_for_s + aftermath.after_s, 3),
+        evidence=(EvidenceItem("ending", None, sentence), *hang.evidence),
+    )

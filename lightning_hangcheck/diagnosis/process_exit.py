@@ -34,7 +34,7 @@ OUR_SERVER = (
 )
 ASKED_TO_END = "SystemExit"
 """The exception of sys.exit: its words are no fault where the exit code is none."""
-TOGETHER_NS = NANOSECONDS // 2
+TOGETHER_NS = NANOSECONDS
 """Processes that somebody ends at once end within this time, a loaded machine's turns included."""
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 
@@ -70,19 +70,24 @@ def ended_from_outside(view: RankView) -> bool:
     return ending_signal(view) in FROM_OUTSIDE and not raised(view)
 
 
-def ended_by_served(ranks: Iterable[RankView]) -> frozenset[int]:
+def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
     """Return the ranks that were ended, it seems, by whom their processes serve.
 
     Such a process trains beside its main thread, and who it serves ends it when he likes: an actor
     of Ray leaves with exit code 1 and without a word then (ray 2.60), when its job is cancelled or
     another rank has failed. One that went clearly before all others did so by itself.
+
+    Args:
+        ranks: Of the job.
+        several_nodes: Moments of two nodes cannot be compared so closely.
     """
     ended = sorted(
         (view.process_exit.seen_ns, view.rank)
         for view in ranks
         if view.process_exit is not None and _left_training(view)
     )
-    alone = len(ended) > 1 and ended[1][0] - ended[0][0] > TOGETHER_NS
+    apart = len(ended) > 1 and ended[1][0] - ended[0][0] > TOGETHER_NS
+    alone = apart and not several_nodes
     return frozenset(rank for _, rank in ended[alone:])
 
 
@@ -116,7 +121,7 @@ def firsts_to_fail(
         several_nodes: Moments of two nodes compare to a second or two only, while a rank that loses
             a peer fails at once: one that lost none counts before those that did.
     """
-    served = ended_by_served(one.view for one in readings)
+    served = ended_by_served((one.view for one in readings), several_nodes=several_nodes)
     own = [
         one
         for one in readings

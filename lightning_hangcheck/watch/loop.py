@@ -254,13 +254,16 @@ class Watcher:
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
         """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        from lightning_hangcheck.diagnosis import judge
+        from lightning_hangcheck.diagnosis.judge import judge, with_aftermath
 
         if self._raised_case is None:
             return
         after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
-        case = replace(self._raised_case, aftermath=Aftermath(after_s=after_s, text=text))
-        self._publisher.publish(case, judge(case), "aftermath")
+        aftermath = Aftermath(after_s=after_s, text=text)
+        case, hang = replace(self._raised_case, aftermath=aftermath), self.alarm.standing
+        by_other = hang is not None and not self._alone  # by more than this node's case shows
+        verdict = with_aftermath(hang, aftermath) if by_other and hang else judge(case)
+        self._publisher.publish(case, verdict, "aftermath")
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
         still = [rank.note_activity(now_ns) for rank in self.roster.alive]

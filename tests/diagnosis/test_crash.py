@@ -12,7 +12,7 @@ from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, SITE, gon
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.diagnosis.asked_end import asked_by
 from lightning_hangcheck.diagnosis.job import read_job
-from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well
+from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well, with_aftermath
 from lightning_hangcheck.model.beat import STARTING_SERVER, Beat, OpenSection
 from lightning_hangcheck.model.case import Aftermath, AskedEnd
 from lightning_hangcheck.model.evidence import Frame
@@ -453,3 +453,16 @@ def test_how_the_training_ended_in_a_process_that_goes_on_is_told_as_it_was() ->
     verdict = judge(job(first, well))
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
     assert "rank 1 failed first: it raised ValueError: bad sample" in verdict.summary
+
+
+def test_moments_of_two_nodes_single_out_no_actor() -> None:
+    two = job(_beside(0, 12.0), _beside(1, 10.0), nnodes=2)
+    assert judge(two).culprits == ()
+
+
+def test_what_became_of_a_hang_that_another_node_judged_is_added_to_it() -> None:
+    hang = judge(job(rank(0, IN_ALL_REDUCE), gone(1, -9)))
+    told = with_aftermath(hang, Aftermath(after_s=12.0, text="the job was ended by SIGINT"))
+    assert (told.verdict, told.culprits) == (hang.verdict, hang.culprits)
+    assert told.summary == f"{hang.summary}; 12 s later the job was ended by SIGINT"
+    assert told.evidence[0].kind == "ending"
