@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import until
 from watch.launched import verdict_of
 
 from lightning_hangcheck.session.session import SessionFacts, open_session
@@ -45,10 +46,11 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
         check=True,
         timeout=30,
     )
+    until((tmp_path / "run" / "verdict.json").exists, "the verdict")
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
     assert "bad sample" in verdict.summary
-    assert not session.path.exists()
+    until(lambda: not session.path.exists(), "the session to be freed")
 
 
 def test_a_sidecar_whose_job_has_ended_already_has_nothing_to_say(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 from launch.terminal import CTRL_C, Terminal
-from processes import end, is_alive, until
+from processes import end, is_alive, marked_processes, runs, until
 from watch.launched import run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -261,11 +261,10 @@ def test_the_callback_alone_without_hangcheck_run(tmp_path: Path) -> None:
     )
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
-        ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
         sidecars = [
-            child
-            for child in psutil.Process(ranks[0]).children()
-            if "lightning_hangcheck.watch.sidecar" in child.cmdline()
+            one
+            for one in marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
+            if runs(one, "lightning_hangcheck.watch.sidecar")
         ]
         assert len(sidecars) == 1
         process.send_signal(signal.SIGINT)
