@@ -62,13 +62,6 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     shutil.rmtree(short, ignore_errors=True)
 
 
-def told(folder: Path) -> list[tuple[str, tuple[int, ...]]]:
-    verdicts = folder / "run" / "verdicts"
-    count = len(list(verdicts.glob("*.json"))) if verdicts.exists() else 0
-    found = [verdict_of(verdicts / str(number)) for number in range(count)]
-    return [(one.verdict, one.culprits) for one in found]
-
-
 def newest(folder: Path) -> str:
     file = folder / "run" / "verdict.json"
     return verdict_of(folder / "run").verdict if file.exists() else ""

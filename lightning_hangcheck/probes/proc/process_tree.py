@@ -55,6 +55,11 @@ def born_ns(pid: int) -> int:
     return now_ns - max(0, since_boot_ns - started_ns)
 
 
+def began_s(pid: int) -> float:
+    """Return when a process started, by the wall clock as it is now; seconds since 1970."""
+    return time.time() - (time.monotonic_ns() - born_ns(pid)) / NANOSECONDS
+
+
 def descendants(root_pid: int) -> tuple[ProcessRef, ...]:
     """Find all processes below one, without itself, parents before their children.
 

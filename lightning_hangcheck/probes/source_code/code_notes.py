@@ -90,9 +90,20 @@ def source_tree(file: str, unchanged_since_s: float) -> ast.Module | None:
         file: Of a frame.
         unchanged_since_s: As of `code_notes`.
     """
+    source = _source(file, unchanged_since_s)
+    return source.tree if source is not None else None
+
+
+def calls_in(file: str, unchanged_since_s: float) -> CallsAhead | None:
+    """Read a file for what its threads call; as `source_tree`."""
+    source = _source(file, unchanged_since_s)
+    return source.calls if source is not None else None
+
+
+def _source(file: str, unchanged_since_s: float) -> _File | None:
     try:
         changed_ns = _unchanged(file, unchanged_since_s)
-        return _parsed(file, changed_ns).tree if changed_ns is not None else None
+        return _parsed(file, changed_ns) if changed_ns is not None else None
     except UNREADABLE:
         return None
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
-from lightning_hangcheck.probes.proc.process_tree import born_ns
-from lightning_hangcheck.probes.source_code.calls_ahead import CallsAhead
-from lightning_hangcheck.probes.source_code.code_notes import source_tree
-from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.probes.proc.process_tree import began_s
+from lightning_hangcheck.probes.source_code.code_notes import calls_in
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -35,7 +32,7 @@ def with_bystanders(stack: ProcessStack, time_limit_s: float) -> ProcessStack:
     asked = [one for one in stack.threads[1:] if any(is_users(each.file) for each in one.frames)]
     if not asked:
         return stack
-    since_s = time.time() - (time.monotonic_ns() - born_ns(stack.pid)) / NANOSECONDS
+    since_s = began_s(stack.pid)
     found: set[int | None] = set()
     with suppress(NoAnswer):
         limit_s = min(time_limit_s, SOURCE_LIMIT_S)
@@ -56,7 +53,7 @@ def _ends_nothing(thread: ThreadStack, unchanged_since_s: float) -> bool:
     for frame in thread.frames:
         if is_standard(frame.file) or is_ours(frame.file):
             continue
-        tree = source_tree(frame.file, unchanged_since_s) if is_users(frame.file) else None
-        if tree is None or CallsAhead(tree).waking(frame.line) is not False:
+        calls = calls_in(frame.file, unchanged_since_s) if is_users(frame.file) else None
+        if calls is None or calls.waking(frame.line) is not False:
             return False
     return True

@@ -7,17 +7,15 @@ of other processes, semaphores and conditions that a thread waits for leave it o
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.code_owner import is_standard
-from lightning_hangcheck.probes.proc.process_tree import born_ns
+from lightning_hangcheck.probes.proc.process_tree import began_s
 from lightning_hangcheck.probes.source_code.code_notes import source_tree
 from lightning_hangcheck.probes.source_code.held_locks import lets_go, lock_taken, locks_held
-from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ def awaited_locks(
     taking = [one for one in stack.threads if one.tid in waiting and _takes(one)]
     found: list[dict[int, AwaitedLock]] = []
     if taking:
-        since_s = time.time() - (time.monotonic_ns() - born_ns(stack.pid)) / NANOSECONDS
+        since_s = began_s(stack.pid)
         with suppress(NoAnswer):
             limit_s = min(time_limit_s, SOURCE_LIMIT_S)
             found.append(within(limit_s, lambda: _all_awaited(taking, stack.threads, since_s)))

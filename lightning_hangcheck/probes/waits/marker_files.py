@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from lightning_hangcheck.model.evidence import Holder
 from lightning_hangcheck.probes.proc.files import GONE, read_proc, read_table
-from lightning_hangcheck.probes.proc.process_tree import born_ns
+from lightning_hangcheck.probes.proc.process_tree import began_s
 from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
-from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 READ_LIMIT_S = 0.5
@@ -133,8 +131,7 @@ def _names_this_host(text: str) -> bool:
 
 def _written(pid: int, changed_s: float) -> Maker:
     seen = vitals(pid)
-    began_s = time.time() - (time.monotonic_ns() - born_ns(pid)) / NANOSECONDS
-    if seen is None or has_ended(pid) or began_s > changed_s + LATER_S:
+    if seen is None or has_ended(pid) or began_s(pid) > changed_s + LATER_S:
         return Maker(gone=True)
     return Maker(holders=(Holder(pid=pid, cpu_s=seen.cpu_s),))
 

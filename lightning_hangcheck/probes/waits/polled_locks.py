@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +15,7 @@ import msgspec
 
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import WaitTarget
-from lightning_hangcheck.probes.proc.process_tree import born_ns
+from lightning_hangcheck.probes.proc.process_tree import began_s
 from lightning_hangcheck.probes.source_code.code_notes import source_tree
 from lightning_hangcheck.probes.source_code.marker_loops import (
     function_around,
@@ -32,7 +31,6 @@ from lightning_hangcheck.probes.stacks.py_spy import (
 )
 from lightning_hangcheck.probes.stacks.unpaused import read_threads
 from lightning_hangcheck.probes.waits.marker_files import UNKNOWN, is_there, maker_of
-from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -141,7 +139,7 @@ def _all_polling(
     found = [_in_library(one) for one in stack.threads]
     known = {one.tid for one in found if one is not None}
     others = [one for one in stack.threads if one.tid in asleep and one.tid not in known]
-    since_s = time.time() - (time.monotonic_ns() - born_ns(stack.pid)) / NANOSECONDS
+    since_s = began_s(stack.pid)
     if others:
         with suppress(NoAnswer):
             limit_s = min(time_limit_s, SOURCE_LIMIT_S)

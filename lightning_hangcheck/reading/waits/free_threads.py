@@ -13,10 +13,11 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import ThreadState
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
+from lightning_hangcheck.reading.waits.torch_waits import waits_for_ranks
 from lightning_hangcheck.reading.waits.wait_chain import (
     is_pending_timer,
     may_help,
+    slept_anew,
     wait_chain,
 )
 
@@ -73,7 +74,7 @@ def free_threads(look: ProcessLook) -> tuple[FreeThread, ...]:
             slept.state,
             timer=is_pending_timer(stack, {tid: slept.state}),
             ticks=_ticks(before.get(tid), slept),
-            for_ranks=(wait := find_wait(stack.frames)) is not None and wait.kind in FOR_RANKS,
+            for_ranks=waits_for_ranks(stack.frames),
         )
         for tid, stack, slept in _beside_main(samples[-1])
         if not _waits_for_own_news(slept.state)
@@ -101,10 +102,8 @@ def _beside_main(sample: Sample) -> Iterator[tuple[int, ThreadStack, _Standing]]
 
 
 def _ticks(before: _Standing | None, now: _Standing) -> bool:
-    if before is None or before.place != now.place:
-        return False
-    wakes = (before.state.wakes_ns, now.state.wakes_ns)
-    return None not in wakes and wakes[0] != wakes[1]
+    same = before is not None and before.place == now.place
+    return same and before is not None and slept_anew(before.state, now.state)
 
 
 def _waits_for_own_news(state: ThreadState) -> bool:

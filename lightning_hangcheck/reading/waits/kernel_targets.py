@@ -8,6 +8,7 @@ from lightning_hangcheck.reading.waits.remembered import remembered
 from lightning_hangcheck.reading.waits.wait_chain import (
     IN_MEMORY,
     own_targets,
+    slept_anew,
     wait_chain,
     wakes_itself,
 )
@@ -69,8 +70,8 @@ def limited(look: ProcessLook) -> bool:
 def asks_anew(look: ProcessLook) -> bool:
     """Whether it slept between the newest samples until other moments: it asks again and again."""
     kernels = [sample.kernel for sample in _telling(look)[-2:] if sample.kernel is not None]
-    wakes = [kernel.threads[0].wakes_ns for kernel in kernels if kernel.threads]
-    return len(wakes) == 2 and None not in wakes and wakes[0] != wakes[1]
+    states = [kernel.threads[0] for kernel in kernels if kernel.threads]
+    return len(states) == 2 and slept_anew(*states)
 
 
 def sleeps_on(look: ProcessLook) -> bool:

@@ -12,8 +12,14 @@ from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import Frame, ThreadState, WaitTarget
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
-from lightning_hangcheck.reading.waits.wait_chain import chain_from, may_help, own_targets
+from lightning_hangcheck.reading.waits.torch_waits import waits_for_ranks
+from lightning_hangcheck.reading.waits.wait_chain import (
+    chain_from,
+    limited_in_time,
+    may_help,
+    own_targets,
+    slept_anew,
+)
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessLook, Sample, ThreadStack
@@ -42,7 +48,7 @@ class WaitEnd(Struct, frozen=True):
     @property
     def limited(self) -> bool:
         """Whether its wait ends by itself at a time."""
-        return any(one.kind == "time" for one in self.state.waits_for)
+        return limited_in_time(self.state)
 
 
 class LateCaller(Struct, frozen=True):
@@ -71,7 +77,9 @@ def late_callers(look: ProcessLook) -> tuple[LateCaller, ...]:
     return tuple(
         LateCaller(thread.frames, _ends(thread, newest, before))
         for thread in beside
-        if may_help(thread) and users_place(thread.frames) is not None and not _for_ranks(thread)
+        if may_help(thread)
+        and users_place(thread.frames) is not None
+        and not waits_for_ranks(thread.frames)
     )
 
 
@@ -82,16 +90,11 @@ def _ends(thread: ThreadStack, newest: Sample, before: Sample | None) -> tuple[W
             states[end.tid],
             own_targets(end, states[end.tid]),
             ticks=before is not None and _ticks(end, newest, before),
-            for_ranks=_for_ranks(end),
+            for_ranks=waits_for_ranks(end.frames),
         )
         for end in chain_from(newest, thread).ends
         if end.tid in states
     )
-
-
-def _for_ranks(thread: ThreadStack) -> bool:
-    wait = find_wait(thread.frames)
-    return wait is not None and wait.kind in FOR_RANKS
 
 
 def _ticks(end: ThreadStack, newest: Sample, before: Sample) -> bool:
@@ -99,12 +102,8 @@ def _ticks(end: ThreadStack, newest: Sample, before: Sample) -> bool:
     same = any(
         one.tid == end.tid and users_place(one.frames) == users_place(end.frames) for one in threads
     )
-    wakes = [
-        state.wakes_ns
-        for states in (_states(before), _states(newest))
-        if (state := states.get(end.tid)) is not None
-    ]
-    return same and len(wakes) == 2 and None not in wakes and wakes[0] != wakes[1]
+    then, now = _states(before).get(end.tid), _states(newest)[end.tid]
+    return same and then is not None and slept_anew(then, now)
 
 
 def _states(sample: Sample) -> dict[int | None, ThreadState]:

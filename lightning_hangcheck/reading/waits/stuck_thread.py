@@ -11,7 +11,7 @@ from lightning_hangcheck.reading.activity.process_activity import (
 )
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.kernel_targets import targets_of
-from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait
+from lightning_hangcheck.reading.waits.torch_waits import waits_for_ranks
 from lightning_hangcheck.reading.waits.wait_chain import awaits_executor, joins, wait_chain
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -102,8 +102,7 @@ def _waits_for_named(earlier: Sample, newest: Sample, thread: ThreadStack) -> bo
 
 
 def _waits_for_ranks(earlier: Sample, newest: Sample, thread: ThreadStack) -> bool:
-    wait = find_wait(thread.frames)
-    return wait is not None and wait.kind in FOR_RANKS
+    return waits_for_ranks(thread.frames)
 
 
 def _computes(earlier: Sample, newest: Sample, thread: ThreadStack) -> bool:

@@ -40,6 +40,12 @@ class Wait(Struct, frozen=True):
     frame: Frame
 
 
+def waits_for_ranks(frames: Sequence[Frame]) -> bool:
+    """Whether a thread stands in a wait that only other ranks could end."""
+    wait = find_wait(frames)
+    return wait is not None and wait.kind in FOR_RANKS
+
+
 def find_wait(frames: Sequence[Frame]) -> Wait | None:
     """Find what a thread waits for.
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, owner_of
 from lightning_hangcheck.model.evidence import TargetKind, ThreadStack
 from lightning_hangcheck.reading.knowledge.frames import meanings
-from lightning_hangcheck.reading.waits.torch_waits import FOR_RANKS, find_wait, holds
+from lightning_hangcheck.reading.waits.torch_waits import holds, waits_for_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -120,14 +120,14 @@ def chain_from(sample: Sample, first: ThreadStack) -> WaitChain:
         if state is None or not _waits_for_threads(thread, state):
             ends.append(thread)
             continue
-        if own_targets(thread, state) or (in_event_loop(thread.frames) and _limited(state)):
+        if own_targets(thread, state) or (in_event_loop(thread.frames) and limited_in_time(state)):
             ends.append(thread)
         able = _the_one(thread, threads) or _could_end(thread, others)
         new = [one for one in able if id(one) not in met]
         met |= {id(one) for one in new}
         followed += new
     if not ends:
-        ends = [one for one in followed if one.tid is not None and _limited(states[one.tid])]
+        ends = [one for one in followed if one.tid is not None and limited_in_time(states[one.tid])]
     return WaitChain(threads=tuple(followed), ends=tuple(ends))
 
 
@@ -192,7 +192,7 @@ def may_help(thread: ThreadStack) -> bool:
 
 def _waits_for_threads(thread: ThreadStack, state: ThreadState) -> bool:
     """Whether only other threads of its process, as far as the kernel shows, could end its wait."""
-    if not thread.frames or _waits_for_ranks(thread):
+    if not thread.frames or waits_for_ranks(thread.frames):
         return False
     if in_event_loop(thread.frames):
         return True
@@ -200,13 +200,14 @@ def _waits_for_threads(thread: ThreadStack, state: ThreadState) -> bool:
     return in_library and state.state == "S" and state.syscall in FUTEXES
 
 
-def _limited(state: ThreadState) -> bool:
+def limited_in_time(state: ThreadState) -> bool:
+    """Whether a thread's wait ends by itself at a time."""
     return any(target.kind == "time" for target in state.waits_for)
 
 
-def _waits_for_ranks(thread: ThreadStack) -> bool:
-    wait = find_wait(thread.frames)
-    return wait is not None and wait.kind in FOR_RANKS
+def slept_anew(before: ThreadState, now: ThreadState) -> bool:
+    """Whether a thread sleeps until another moment than before: it woke, and went back to sleep."""
+    return None not in (before.wakes_ns, now.wakes_ns) and before.wakes_ns != now.wakes_ns
 
 
 def in_event_loop(frames: Sequence[Frame]) -> bool:
@@ -333,7 +334,7 @@ def is_pending_timer(thread: ThreadStack, states: dict[int, ThreadState]) -> boo
         frame.function == "Timer.run" and frame.file.endswith("/threading.py")
         for frame in thread.frames
     )
-    return runs and state is not None and _limited(state)
+    return runs and state is not None and limited_in_time(state)
 
 
 def _rests(thread: ThreadStack, states: dict[int, ThreadState]) -> bool:
