@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, end, end_by_pid
+from processes import PROGRAMS, end, end_by_pid, until
 from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.verdict import Verdict
 
+ASKED_FOR = "RUN_LONG_TESTS" in os.environ
+LONG_TEST = (
+    pytest.mark.real,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
+)
+"""Marks of the tests that only run when asked for."""
 TRAINING = "nodes_training.py"
 PORT = 29_477
 ADDRESSES = "10.231.77.1", "10.231.77.2"
@@ -245,6 +252,16 @@ def hears_all(first: Node, nodes: int) -> bool:
         return len(record_of(first.run_folder).clocks) == nodes - 1
     except (OSError, msgspec.MsgspecError):
         return False
+
+
+def until_all_say(kind: str, *culprits: int, nodes: Sequence[Node]) -> None:
+    """Wait until the newest verdict of each of these nodes is this one."""
+    for node in nodes:
+        until(
+            lambda node=node: node.verdict() == (kind, culprits),
+            f"each node to say {kind} of {culprits}",
+            seconds=LONGEST_S,
+        )
 
 
 def end_all(*nodes: Node, others: Sequence[psutil.Process] = ()) -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from launch.nodes_of_a_job import LONGEST_S, PORT, Network, Node, end_all, network
-from processes import PROGRAMS, until
+from launch.nodes_of_a_job import (
+    LONG_TEST,
+    PORT,
+    Network,
+    Node,
+    end_all,
+    network,
+    until_all_say,
+)
+from processes import PROGRAMS
 from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["network"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 INSTALLED = importlib.util.find_spec("accelerate") is not None
 pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
+    *LONG_TEST,
     pytest.mark.skipif(not INSTALLED, reason="needs accelerate: pip install accelerate"),
 ]
 
@@ -48,12 +52,7 @@ def test_both_nodes_name_the_stalled_rank(network: Network, tmp_path: Path) -> N
         for number in (0, 1)
     )
     try:
-        for node in nodes:
-            until(
-                lambda node=node: node.verdict() == ("hang", (1,)),
-                "both nodes to say which rank",
-                seconds=LONGEST_S,
-            )
+        until_all_say("hang", 1, nodes=nodes)
         verdict = verdict_of(first.run_folder)
     finally:
         end_all(*nodes)

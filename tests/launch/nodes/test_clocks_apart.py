@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from launch.nodes.other_clock import host_with_clocks
-from launch.nodes_of_a_job import LONGEST_S, Network, end_all, merge, network, start
-from processes import until
+from launch.nodes_of_a_job import (
+    LONG_TEST,
+    LONGEST_S,
+    Network,
+    end_all,
+    merge,
+    network,
+    start,
+    until_all_say,
+)
 from watch.launched import record_of, verdict_of
 
 from lightning_hangcheck.text.moments import read_utc
@@ -18,12 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["network"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 FIRST_AHEAD_S, SECOND_AHEAD_S = -5 * 3600, 3 * 3600
 UP_S = 40 * 86_400
 STALL_TIMEOUT_S = 12.0
@@ -40,12 +41,7 @@ def test_clocks_that_are_hours_apart_change_no_verdict_and_are_shown(
     limit = ("--stall-timeout", f"{STALL_TIMEOUT_S:g}")
     nodes = first, second = start(network, tmp_path, ["40", "1"], *limit, hosts=hosts)
     try:
-        for node in nodes:
-            until(
-                lambda node=node: node.verdict() == ("hang", (1,)),
-                "both nodes to say which rank",
-                seconds=LONGEST_S,
-            )
+        until_all_say("hang", 1, nodes=nodes)
         verdict, record = verdict_of(first.run_folder), record_of(first.run_folder)
         now_s = time.time()
         merged = merge(*(node.run_folder for node in nodes), into=tmp_path / "merged")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
 from launch.nodes_of_a_job import (
     ADDRESSES,
+    LONG_TEST,
     LONGEST_S,
     Host,
     Network,
@@ -25,12 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["network"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 TRAINING = [str(PROGRAMS / "nodes_training.py"), "100000"]
 BEATING = [sys.executable, str(PROGRAMS / "beating.py"), "100000"]
 SAME_NUMBER = "give each node another --node-rank (or NODE_RANK)"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from launch.cable import Cable, cable
-from launch.nodes_of_a_job import LONGEST_S, Network, end_all, hears_all, start
+from launch.nodes_of_a_job import (
+    LONG_TEST,
+    LONGEST_S,
+    Network,
+    end_all,
+    hears_all,
+    start,
+    until_all_say,
+)
 from processes import until
 from watch.launched import verdict_of
 
@@ -18,12 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["cable"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 NODES, RANKS = 3, 2
 STALL_TIMEOUT_S = 30.0
 LATE_S = 45.0
@@ -53,12 +55,7 @@ def test_the_first_node_names_the_host_its_ranks_how_far_they_were_and_why(
             seconds=LONGEST_S,
         )
         suspected = verdict_of(first.run_folder)
-        for node in (first, second):
-            until(
-                lambda node=node: node.verdict() == ("hang", (4, 5)),
-                "both nodes to say which ranks hold the job up",
-                seconds=LONGEST_S,
-            )
+        until_all_say("hang", 4, 5, nodes=(first, second))
         proven = verdict_of(first.run_folder)
     finally:
         end_all(*nodes)

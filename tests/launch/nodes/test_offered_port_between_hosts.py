@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from launch.nodes_of_a_job import (
+    LONG_TEST,
     LONGEST_S,
     PORT,
     Host,
@@ -16,6 +17,7 @@ from launch.nodes_of_a_job import (
     Node,
     end_all,
     network,
+    until_all_say,
     variables,
 )
 from processes import ANNOUNCE, PROGRAMS, end, until
@@ -25,12 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["network"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 SECRET = "0b5f7d2e9c1a4368"  # noqa: S105 - of this test alone
 OFFERED = PORT + 1
 SENTENCE = "is not used, it has no seal of this job"
@@ -83,12 +80,7 @@ def test_nodes_meet_there_and_believe_no_word_without_their_secret(
         assert os.read(heard, 1), "it reached the store, and saw a sealed word of node 1"
         until(lambda: SENTENCE in second.said, "the forged word", seconds=LONGEST_S)
         end(forging)
-        for node in nodes:
-            until(
-                lambda node=node: node.verdict() == ("hang", (1,)),
-                "both nodes to say which rank",
-                seconds=LONGEST_S,
-            )
+        until_all_say("hang", 1, nodes=nodes)
         verdict = verdict_of(first.run_folder)
     finally:
         if forging is not None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
 from launch.nodes.other_version import host_with_version
 from launch.nodes_of_a_job import (
     LIKE_THIS,
+    LONG_TEST,
     LONGEST_S,
     Host,
     Network,
     Node,
     end_all,
     network,
+    until_all_say,
     variables,
 )
 from processes import PROGRAMS, until
@@ -24,12 +24,7 @@ from lightning_hangcheck.nodes.encoding import VERSION
 from lightning_hangcheck.version import __version__
 
 __all__ = ["network"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 OTHER = "9.9.9"
 STALL_TIMEOUT = ("--stall-timeout", "12")
 
@@ -53,12 +48,7 @@ def test_versions_that_understand_each_other_give_one_verdict_and_say_so(
     other = host_with_version(tmp_path / "other", OTHER)
     nodes = first, second = start(network, tmp_path, other, "5", "still")
     try:
-        for node in nodes:
-            until(
-                lambda node=node: node.verdict() == ("hang", (0, 1)),
-                "both nodes to say that both ranks stand still",
-                seconds=LONGEST_S,
-            )
+        until_all_say("hang", 0, 1, nodes=nodes)
         verdict = verdict_of(first.run_folder)
     finally:
         end_all(*nodes)

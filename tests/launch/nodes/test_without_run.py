@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-import pytest
-from launch.nodes_of_a_job import LONGEST_S, Host, Network, Node, end_all, network, torchrun
-from processes import PROGRAMS, until
+from launch.nodes_of_a_job import (
+    LONG_TEST,
+    Host,
+    Network,
+    Node,
+    end_all,
+    network,
+    torchrun,
+    until_all_say,
+)
+from processes import PROGRAMS
 from watch.launched import record_of, verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["network"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes a minute; RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 HOST = Host(environment={"HANGCHECK_RUN_DIR": "run", "HANGCHECK_STALL_TIMEOUT": "12"})
 
 
@@ -38,12 +40,7 @@ def test_the_stalled_rank_of_the_other_node_is_named_on_the_first(
         for number in (0, 1)
     )
     try:
-        for node in nodes:
-            until(
-                lambda node=node: node.verdict() == ("hang", (1,)),
-                "both nodes to say which rank",
-                seconds=LONGEST_S,
-            )
+        until_all_say("hang", 1, nodes=nodes)
         verdict = verdict_of(first.run_folder)
         meetings = [record_of(node.run_folder).meeting for node in nodes]
     finally:
