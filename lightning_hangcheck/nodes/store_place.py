@@ -71,6 +71,7 @@ class CourierPlace:
         self._how = SERVE if serves else CONNECT
         self._process: subprocess.Popen[bytes] | None = None
         self._again_at = 0.0
+        self._why = ""
         self._start_limit_s = STARTED_WITHIN_S
 
     @property
@@ -107,7 +108,7 @@ class CourierPlace:
 
     def _start(self) -> subprocess.Popen[bytes]:
         if time.monotonic() < self._again_at:
-            raise MeetingFailed(f"{self.where} did not answer", "it is asked again in a moment")
+            raise self._unusable()
         try:
             require_room(TASKS)
             self._process = process = subprocess.Popen(
@@ -133,10 +134,14 @@ class CourierPlace:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     pipe.close()
-        self._process = None
+        self._process, self._why = None, why
         self._again_at = time.monotonic() + AGAIN_AFTER_S
+        return self._unusable()
+
+    def _unusable(self) -> MeetingFailed:
+        """Say why, also until it is tried again: whoever asks then may be the one who tells it."""
         return MeetingFailed(
-            f"{self.where} cannot be used ({why})",
+            f"{self.where} cannot be used ({self._why})",
             "or name a folder that all nodes see: --nodes-dir",
         )
 
