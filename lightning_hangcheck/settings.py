@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PREFIX = "HANGCHECK_"
 SHARED_BY_NODES = "HANGCHECK_NODES_TOKEN"
-"""Variable with a secret, so it is no option; see `nodes.sealed_place`."""
+"""Variable with a secret, so it is no option; see `nodes.places.sealed_place`."""
 LEAST_SECRET = 16
 """Characters of it: `openssl rand -hex 16` has twice as many."""
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.slugs import VerdictKind
+from lightning_hangcheck.model.naming.slugs import VerdictKind
 from lightning_hangcheck.session.experiments import Experiment
 
 AT_THE_END_S = 15.0

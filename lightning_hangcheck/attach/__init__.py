@@ -2,8 +2,8 @@
 
 `job_search` finds the job, `attach` looks at it, judges and saves; `recorded_session` finds what it
 records itself, `watched_history` what a sidecar that watches it knows, `kept_output` whether what a
-job prints is seen. `merge` joins run folders, `running_job` tells `hangcheck report` of a run that
-goes on. `hosts` looks at a job on all its hosts.
+job prints is seen. `merging` joins run folders, `running_job` tells `hangcheck report` of a run
+that goes on. `hosts` looks at a job on all its hosts.
 """
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "job_grouping",
     "job_search",
     "kept_output",
-    "merge",
+    "merging",
     "recorded_session",
     "running_job",
     "watched_history",

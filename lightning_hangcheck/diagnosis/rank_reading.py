@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.diagnosis.job_processes import works_outside
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
+from lightning_hangcheck.model.naming.code_owner import owner_of
 from lightning_hangcheck.reading.activity.rank_activity import (
     ProcessActivity,
     RankActivity,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lightning_hangcheck.diagnosis.job_processes import Process
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.reading.activity.rank_activity import Activity
     from lightning_hangcheck.reading.knowledge.loading import WaitKind
 

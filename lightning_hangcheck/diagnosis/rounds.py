@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.model.case import RunFacts
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
     from lightning_hangcheck.model.run import Round, RoundStart
-    from lightning_hangcheck.model.slugs import VerdictKind
 
 MOST_TOLD = 2
 """Ways in which earlier rounds ended that the summary tells; the evidence has more."""

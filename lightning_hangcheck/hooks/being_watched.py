@@ -14,7 +14,7 @@ from lightning_hangcheck.hooks.worker_server import offer_flight_record
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.recorder.process_facts import is_multiprocessing_child
+from lightning_hangcheck.recorder.process.process_facts import is_multiprocessing_child
 from lightning_hangcheck.recorder.stack_offer import offer_stacks
 from lightning_hangcheck.session.job_key import job_key
 from lightning_hangcheck.session.node_place import place_of, tell_place

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.probes.gpu.use import gpus_here
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.process_facts import versions
+from lightning_hangcheck.recorder.process.process_facts import versions
 from lightning_hangcheck.settings import PREFIX, VARIABLES
 from lightning_hangcheck.text.amounts import bytes_in_words, several
 from lightning_hangcheck.text.published import published_environment

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lightning_hangcheck.model.beat import Beat, SaveMark
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 from lightning_hangcheck.text.moments import NANOSECONDS
 

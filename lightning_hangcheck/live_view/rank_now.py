@@ -13,10 +13,10 @@ from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.page.equal_ranks import EqualRanks, equal_ranks
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.rank_rows import awaited
 from lightning_hangcheck.report.running_ranks import RunningRank, last_checkpoint
 from lightning_hangcheck.report.saved_run import JournalEnd
 from lightning_hangcheck.report.stragglers import compared, slower_part
+from lightning_hangcheck.report.verdict_text.rank_rows import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

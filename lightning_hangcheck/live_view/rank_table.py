@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.report.paragraphs import GAP, column_widths, fit, line_width, narrowed
-from lightning_hangcheck.report.rank_rows import number_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import number_ranks
 from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_short
 from lightning_hangcheck.text.moments import read_utc
 

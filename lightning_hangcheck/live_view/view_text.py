@@ -15,8 +15,8 @@ from lightning_hangcheck.live_view.rank_now import IN_FORCE, RankNow
 from lightning_hangcheck.live_view.rank_table import fitted, rows
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, fit, plain, wrapped
-from lightning_hangcheck.report.rank_rows import name_ranks
-from lightning_hangcheck.report.terminal import render_line
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.terminal import render_line
 from lightning_hangcheck.text.amounts import seconds_in_words, several
 from lightning_hangcheck.text.kind_styles import KIND_STYLES
 from lightning_hangcheck.text.moments import read_utc

@@ -8,15 +8,13 @@ processes of one host; times called ``*_at`` are ISO 8601 UTC strings.
 __all__ = [
     "beat",
     "case",
-    "code_owner",
     "codec",
     "decoders",
     "evidence",
     "flight",
-    "phase_words",
+    "naming",
     "run",
     "slowness",
-    "slugs",
     "step_times",
     "verdict",
 ]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.model.naming.slugs import Phase
 from lightning_hangcheck.model.step_times import StepTimes
 
 Ending = Literal["running", "finished", "raised"]

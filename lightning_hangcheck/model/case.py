@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
+from lightning_hangcheck.model.naming.slugs import Phase
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slowness import Slowness
-from lightning_hangcheck.model.slugs import Phase
 from lightning_hangcheck.model.step_times import StepTimes
 
 

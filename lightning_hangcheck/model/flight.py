@@ -3,7 +3,7 @@
 Only what is the same on gloo and NCCL is kept. On gloo (torch 2.13) ``state`` stays ``scheduled``
 and times of start and end are null, so `retired` tells what ended; ``pg_status`` counts sends too,
 so the last operations are taken from the entries; sends and receives are not recorded, and the
-members of a group are not named: `session.collective_notes` has what ranks noted of both.
+members of a group are not named: `session.collectives` has what ranks noted of both.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.digest import NodeDigest
     from lightning_hangcheck.nodes.heard import Heard
-    from lightning_hangcheck.nodes.meeting_place import ClosablePlace
+    from lightning_hangcheck.nodes.places.meeting_place import ClosablePlace
     from lightning_hangcheck.nodes.round_end import RoundEnd
 
 

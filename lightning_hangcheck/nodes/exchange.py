@@ -35,7 +35,7 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodeClock, NodePlace
-    from lightning_hangcheck.nodes.meeting_place import MeetingPlace
+    from lightning_hangcheck.nodes.places.meeting_place import MeetingPlace
 
 EVERY_S = 1.0
 HURRIED_S = 0.2

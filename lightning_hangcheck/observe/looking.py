@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from lightning_hangcheck.model.case import CodeNote
-from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame, Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
+from lightning_hangcheck.model.naming.code_owner import is_users
 from lightning_hangcheck.probes.flight_record import flight_record, has_nccl2
 from lightning_hangcheck.probes.proc.vitals import vitals
 from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all

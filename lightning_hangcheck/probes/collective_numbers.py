@@ -14,7 +14,7 @@ import msgspec
 
 from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.probes.flight_record import HANDLERS, ask_server
-from lightning_hangcheck.session.collective_notes import noted_messages
+from lightning_hangcheck.session.collectives.collective_notes import noted_messages
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,8 +26,8 @@ from lightning_hangcheck.model.flight import (
 )
 from lightning_hangcheck.probes.operation_sites import with_sites
 from lightning_hangcheck.probes.proc.files import read_proc
-from lightning_hangcheck.session.call_sites import noted_calls, noted_sites
-from lightning_hangcheck.session.collective_notes import noted_groups, noted_messages
+from lightning_hangcheck.session.collectives.call_sites import noted_calls, noted_sites
+from lightning_hangcheck.session.collectives.collective_notes import noted_groups, noted_messages
 from lightning_hangcheck.session.stack_offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
 

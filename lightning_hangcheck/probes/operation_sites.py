@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.flight import CallSite, CollectiveRecord, FlightRecord
-    from lightning_hangcheck.session.call_sites import NotedCall
+    from lightning_hangcheck.session.collectives.call_sites import NotedCall
 
 
 def with_sites(

@@ -19,7 +19,7 @@ from lightning_hangcheck.probes.stacks.signalled_stacks import or_by_signal
 from lightning_hangcheck.probes.stacks.training_thread import training_first
 from lightning_hangcheck.probes.waits.bystanders import with_bystanders
 from lightning_hangcheck.probes.waits.holders import with_holders
-from lightning_hangcheck.probes.waits.polled_locks import polled_locks
+from lightning_hangcheck.probes.waits.locks.polled_locks import polled_locks
 from lightning_hangcheck.probes.waits.thread_variables import with_variables
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.time_limit import guarded

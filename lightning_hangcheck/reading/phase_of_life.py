@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from lightning_hangcheck.gather.stack_groups import latest_frames
-from lightning_hangcheck.model.code_owner import is_users
-from lightning_hangcheck.model.phase_words import creates_logger, phase_of_name
-from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.model.naming.code_owner import is_users
+from lightning_hangcheck.model.naming.phase_words import creates_logger, phase_of_name
+from lightning_hangcheck.model.naming.slugs import Phase
 from lightning_hangcheck.reading.knowledge.frames import meanings
 from lightning_hangcheck.reading.last_words import raised_at
 from lightning_hangcheck.reading.place import is_exiting, outlived_stack_s

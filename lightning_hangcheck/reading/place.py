@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import COMPREHENSIONS, NAMELESS
+from lightning_hangcheck.model.naming.code_owner import is_users
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
+from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard, is_users
 from lightning_hangcheck.reading.knowledge.frames import meanings
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ __all__ = [
     "background",
     "lifecycle",
     "page",
-    "process_facts",
+    "process",
     "sections",
     "stack_offer",
 ]

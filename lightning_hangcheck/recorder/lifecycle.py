@@ -15,16 +15,16 @@ from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.announcer import Announcer, harmless, last_words
 from lightning_hangcheck.recorder.background import SidecarWatch, start_journal, start_pulse
 from lightning_hangcheck.recorder.console import Console
-from lightning_hangcheck.recorder.lone_process import LoneProcess
 from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
 from lightning_hangcheck.recorder.page.writer import PageWriter
-from lightning_hangcheck.recorder.process_facts import (
+from lightning_hangcheck.recorder.process.lone_process import LoneProcess
+from lightning_hangcheck.recorder.process.process_facts import (
     is_helper,
     is_multiprocessing_child,
     start_facts,
     usable_settings,
 )
-from lightning_hangcheck.recorder.process_hooks import ProcessHooks
+from lightning_hangcheck.recorder.process.process_hooks import ProcessHooks
 from lightning_hangcheck.recorder.training_thread import TrainingThread
 from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.node_place import PlaceTeller

@@ -15,7 +15,7 @@ from lightning_hangcheck.report.paragraphs import labelled, wrapped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
     from lightning_hangcheck.reading.knowledge.loading import CauseKnowledge, RemedyKnowledge
 
 MOST = 40

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:

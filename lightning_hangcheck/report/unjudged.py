@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.report import running_ranks
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, listed, plain
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.model.verdict import RankState, Verdict
 
 AT_TRAINER: frozenset[Phase] = frozenset({"trainer_init", "rendezvous"})

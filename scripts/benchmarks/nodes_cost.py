@@ -45,7 +45,7 @@ from lightning_hangcheck.nodes.encoding import pack, unpack
 from lightning_hangcheck.nodes.heard import Heard
 from lightning_hangcheck.nodes.judging.tree import FIRST, below
 from lightning_hangcheck.reading.standing import standings_of
-from lightning_hangcheck.report.terminal import render
+from lightning_hangcheck.report.verdict_text.terminal import render
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.naming.slugs import PHASES
 from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
 
 SCHEMA = jsonschema.Draft202012Validator(verdict_schema())

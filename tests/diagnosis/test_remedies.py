@@ -11,7 +11,7 @@ from lightning_hangcheck.diagnosis.job import read_job
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import Cause, Phase
+    from lightning_hangcheck.model.naming.slugs import Cause, Phase
 
 JOB = read_job(job(rank(0, IN_LOAD)))
 

@@ -11,7 +11,7 @@ from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.case import Alike, Case, RankView
 from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.report.terminal import render
+from lightning_hangcheck.report.verdict_text.terminal import render
 from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 DEEP = tuple(Frame(f"call_{n}", f"{SITE}/lightning/pytorch/x.py", n) for n in range(40))

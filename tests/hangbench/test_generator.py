@@ -15,9 +15,9 @@ from hangbench.generator.running import SCORE_FILE, run_programs
 from hangbench.scoring import Score
 from msgspec import toml
 
-from lightning_hangcheck.model.phase_words import phase_of_name
-from lightning_hangcheck.model.slugs import CAUSES
-from lightning_hangcheck.model.slugs import PHASES as SLUGS
+from lightning_hangcheck.model.naming.phase_words import phase_of_name
+from lightning_hangcheck.model.naming.slugs import CAUSES
+from lightning_hangcheck.model.naming.slugs import PHASES as SLUGS
 
 if TYPE_CHECKING:
     from pathlib import Path

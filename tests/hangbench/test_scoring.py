@@ -15,7 +15,7 @@ from hangbench.table import render
 from lightning_hangcheck.model.verdict import Verdict
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
 
 ONSET = datetime(2026, 1, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 TRUTH = Truth(

@@ -7,7 +7,7 @@ import ast
 import pytest
 from hangbench.bench import CASES, Truth, any_of, cases, truth_of
 
-from lightning_hangcheck.model.slugs import CAUSES, PHASES
+from lightning_hangcheck.model.naming.slugs import CAUSES, PHASES
 
 NAMES = cases()
 HEALTHY = [name for name in NAMES if truth_of(name).healthy]

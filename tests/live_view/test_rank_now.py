@@ -14,7 +14,7 @@ from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.report.saved_run import JournalEnd
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
 
 AT = "2026-11-20T10:20:00.000Z"
 

@@ -17,11 +17,12 @@ from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes import exchange, store_place
+from lightning_hangcheck.nodes import exchange
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.nodes.places import store_place
+from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.places.store_place import CourierPlace
 
 if TYPE_CHECKING:
     from pathlib import Path

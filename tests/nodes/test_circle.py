@@ -17,7 +17,7 @@ from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
 from lightning_hangcheck.nodes.judging import moving
 from lightning_hangcheck.nodes.judging.succession import Role
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.sealed_place import SEAL_BYTES, SealedPlace
+from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.places.sealed_place import SEAL_BYTES, SealedPlace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.probes.collective_numbers import collective_numbers
-from lightning_hangcheck.session.collective_notes import MessageCounter
+from lightning_hangcheck.session.collectives.collective_notes import MessageCounter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ import pytest
 
 from lightning_hangcheck.model.flight import FlightRecord, MessageCounts
 from lightning_hangcheck.probes.flight_record import ENTRIES_KEPT, flight_record, has_nccl2
-from lightning_hangcheck.session.collective_notes import note_group
+from lightning_hangcheck.session.collectives.collective_notes import note_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
 )
 from lightning_hangcheck.probes.operation_sites import with_sites
-from lightning_hangcheck.session.call_sites import NotedCall
+from lightning_hangcheck.session.collectives.call_sites import NotedCall
 
 STEP = CallSite((Frame("step", "/home/ada/train.py", 9),), reduction="SUM")
 SAVE = CallSite((Frame("save", "/home/ada/train.py", 30),))

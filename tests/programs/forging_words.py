@@ -13,8 +13,8 @@ from torch.distributed import PrefixStore, TCPStore
 
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.encoding import MARK, JudgesWord, pack
-from lightning_hangcheck.nodes.sealed_place import SEAL_BYTES
-from lightning_hangcheck.nodes.store_place import PREFIX
+from lightning_hangcheck.nodes.places.sealed_place import SEAL_BYTES
+from lightning_hangcheck.nodes.places.store_place import PREFIX
 
 LIE = Verdict(
     verdict="hang",

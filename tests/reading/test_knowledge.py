@@ -17,7 +17,7 @@ from lightning_hangcheck.reading.knowledge.frames import meanings
 from lightning_hangcheck.reading.knowledge.loading import JobKind, causes_file, frames_file
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
     from lightning_hangcheck.reading.knowledge.loading import FrameRule, RemedyKnowledge
 
 CAUSES = sorted(causes_file().cause)

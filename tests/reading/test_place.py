@@ -37,7 +37,7 @@ from lightning_hangcheck.reading.wording import within
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 PL = f"{SITE}/lightning/pytorch"
 OLD_PL = f"{SITE}/pytorch_lightning"

@@ -19,7 +19,7 @@ from msgspec import json
 from lightning_hangcheck.cli.commands import report_command
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.model.codec import encode, verdict_schema
-from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
+from lightning_hangcheck.model.naming.slugs import CAUSES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import (
     Edge,
     EvidenceItem,
@@ -29,13 +29,13 @@ from lightning_hangcheck.model.verdict import (
     StackGroup,
     Verdict,
 )
-from lightning_hangcheck.report import terminal
-from lightning_hangcheck.report.headline import KIND_WORDS
 from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
-from lightning_hangcheck.report.rank_rows import STATE_WORDS
+from lightning_hangcheck.report.verdict_text import terminal
+from lightning_hangcheck.report.verdict_text.headline import KIND_WORDS
+from lightning_hangcheck.report.verdict_text.rank_rows import STATE_WORDS
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
 
 GOLDEN = Path(__file__).parent / "golden"
 MOST_LINES = 40
@@ -225,7 +225,7 @@ def test_every_cause_is_explained_or_honestly_not(cause: Cause) -> None:
 def test_the_report_stays_light_in_the_sidecar() -> None:
     """Importing the renderers must not bring in the judgement, which is large."""
     program = (
-        "import sys, lightning_hangcheck.report.terminal, lightning_hangcheck.report.stacks_text;"
+        "import sys; from lightning_hangcheck.report.verdict_text import stacks_text, terminal;"
         "sys.exit(bool({'networkx', 'lightning_hangcheck.diagnosis', 'rich'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -7,7 +7,7 @@ import subprocess
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.run_record import rank_record
-from lightning_hangcheck.recorder.process_facts import start_facts
+from lightning_hangcheck.recorder.process.process_facts import start_facts
 from lightning_hangcheck.text.published import published_environment
 
 ENVIRONMENT = {"WORLD_SIZE": "2", "UCX_TLS": "tcp", "FSDP_VERSION": "2", "HOME": "/root"}

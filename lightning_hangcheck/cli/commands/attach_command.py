@@ -10,7 +10,7 @@ import click
 from lightning_hangcheck.cli.host_options import host_options, hosts_from
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.report import terminal
+from lightning_hangcheck.report.verdict_text import terminal
 from lightning_hangcheck.rundir.layout import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.node_place import place_of_task
 from lightning_hangcheck.settings import from_environment

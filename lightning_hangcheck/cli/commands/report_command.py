@@ -16,7 +16,7 @@ from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
-from lightning_hangcheck.report import terminal, unjudged
+from lightning_hangcheck.report import unjudged
 from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
 from lightning_hangcheck.report.rounds import joined_rounds, moved_ranks
@@ -24,6 +24,7 @@ from lightning_hangcheck.report.running_ranks import render_below
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.traces.stack_dumps import render_dumps
+from lightning_hangcheck.report.verdict_text import terminal
 from lightning_hangcheck.rundir.layout import folders_of_nodes
 from lightning_hangcheck.text.amounts import several
 

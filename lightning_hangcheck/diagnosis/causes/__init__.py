@@ -1,18 +1,16 @@
 """The rules, a file for each family of causes. Each ends with the `Rule` that `engine` asks.
 
-A rule looks at the suspects of a `Situation` and returns a `Finding` or nothing. `crash` is asked
-apart: only when the job is over.
+A rule looks at the suspects of a `Situation` and returns a `Finding` or nothing. `gone.crash` is
+asked apart: only when the job is over.
 """
 
 __all__ = [
     "collectives",
-    "crash",
     "dataloader_worker",
     "fallback",
     "files",
-    "lost_child",
+    "gone",
     "own_code",
-    "processes",
     "remote",
     "shared_objects",
     "slow",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
 
 NO_RECORD = Gap(
     kind="flight_record",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.evidence import WaitTarget
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
 
 NOBODY = (
     "which no process on this machine is seen to hold: a stale lock file, or a lock of another host"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
 
 
 def rank_stalled(situation: Situation) -> Finding | None:

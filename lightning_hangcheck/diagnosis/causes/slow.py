@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.model.slowness import SlowRank
-    from lightning_hangcheck.model.slugs import Phase
 
 ALIKE = 5.0
 """Times its longest sustained step, for a job whose ranks are slow alike: it may have been given

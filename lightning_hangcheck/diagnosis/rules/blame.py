@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rules.contract import EndedBy
     from lightning_hangcheck.model.case import CodeNote
     from lightning_hangcheck.model.evidence import Frame
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
     from lightning_hangcheck.model.verdict import EvidenceItem
 
 

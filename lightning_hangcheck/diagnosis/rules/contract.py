@@ -13,7 +13,7 @@ from lightning_hangcheck.diagnosis.job import JobReading
 from lightning_hangcheck.diagnosis.rank_reading import RankReading
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Gap
-from lightning_hangcheck.model.slugs import Cause, Phase
+from lightning_hangcheck.model.naming.slugs import Cause, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
 from lightning_hangcheck.reading.waits.kernel_targets import endless
 

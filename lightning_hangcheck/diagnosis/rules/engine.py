@@ -14,14 +14,13 @@ from lightning_hangcheck.diagnosis.causes import (
     dataloader_worker,
     fallback,
     files,
-    lost_child,
     own_code,
-    processes,
     shared_objects,
     slow,
     threads,
 )
-from lightning_hangcheck.diagnosis.causes.crash import find_crash, is_over
+from lightning_hangcheck.diagnosis.causes.gone import lost_child, processes
+from lightning_hangcheck.diagnosis.causes.gone.crash import find_crash, is_over
 from lightning_hangcheck.diagnosis.causes.remote import network, rendezvous, silent_node
 from lightning_hangcheck.diagnosis.divergence.attribution import minority_of_one
 from lightning_hangcheck.diagnosis.divergence.awaited_ranks import awaited_ranks
@@ -35,7 +34,7 @@ from lightning_hangcheck.diagnosis.job import JobReading, read_job
 from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation, Skipped
 from lightning_hangcheck.diagnosis.rules.patience import decide
 from lightning_hangcheck.diagnosis.rules.who_ends import asks_again, waits_its_turn
-from lightning_hangcheck.model.slugs import SEVERITY, VerdictKind
+from lightning_hangcheck.model.naming.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.reading.waits.free_threads import free_threads
 from lightning_hangcheck.reading.waits.kernel_targets import sleeps_on
 

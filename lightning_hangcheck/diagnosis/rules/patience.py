@@ -10,7 +10,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from lightning_hangcheck.diagnosis.rules.contract import Finding
     from lightning_hangcheck.model.case import Limits
-    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
 
 IDLE_SAMPLES, IDLE_SPAN_S = 2, 0.8
 BUSY_SAMPLES, BUSY_SPAN_S = 3, 2.0

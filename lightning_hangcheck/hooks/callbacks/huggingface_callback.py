@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 
 @guard_hooks

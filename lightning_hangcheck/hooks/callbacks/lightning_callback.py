@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
     from lightning_hangcheck.hooks.callbacks.logged_metrics import LoggedMetrics
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 

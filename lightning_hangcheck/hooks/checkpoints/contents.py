@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.phase_words import words_of
+from lightning_hangcheck.model.naming.phase_words import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

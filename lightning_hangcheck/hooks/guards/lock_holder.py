@@ -15,7 +15,7 @@ from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.probes.proc.process_tree import command_line, read_environment
 from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
-from lightning_hangcheck.probes.waits.file_locks import file_locks, holders_of
+from lightning_hangcheck.probes.waits.locks.file_locks import file_locks, holders_of
 from lightning_hangcheck.text.moments import utc_now
 from lightning_hangcheck.text.plain_text import one_line
 from lightning_hangcheck.text.redaction import redact_text

@@ -26,7 +26,7 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.wait_limit import said_while_waiting
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.nodes.meeting_place import MeetingPlace
+    from lightning_hangcheck.nodes.places.meeting_place import MeetingPlace
 
 LEADER = "leader"
 LETTERS = 8

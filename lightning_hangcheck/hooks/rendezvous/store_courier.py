@@ -19,7 +19,7 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.files.apart import let_go_of_streams
 from lightning_hangcheck.hooks.rendezvous.offered_store import offered_store
 from lightning_hangcheck.hooks.rendezvous.places import StorePlace
-from lightning_hangcheck.nodes.store_place import (
+from lightning_hangcheck.nodes.places.store_place import (
     CONNECTED_WITHIN_S,
     SERVE,
     Answer,

@@ -15,14 +15,14 @@ from lightning_hangcheck.hooks.zero_code.files import watch_resuming, watch_save
 from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.process_facts import is_multiprocessing_child
+from lightning_hangcheck.recorder.process.process_facts import is_multiprocessing_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from lightning_hangcheck.hooks.zero_code.wrapping import Around
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 
 STAGES = ("fit", "validate", "test", "predict")

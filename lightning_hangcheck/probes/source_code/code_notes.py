@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from lightning_hangcheck.files.owned_file import read_regular
 from lightning_hangcheck.model.case import CodeNote
-from lightning_hangcheck.model.code_owner import is_users, owner_of
+from lightning_hangcheck.model.naming.code_owner import is_users, owner_of
 from lightning_hangcheck.probes.source_code.calls_ahead import CallsAhead
 from lightning_hangcheck.probes.source_code.rank_tests import RankTests
 from lightning_hangcheck.probes.source_code.syntax import FUNCTIONS, LOOPS, called_name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.code_owner import is_users, only_serves
+from lightning_hangcheck.model.naming.code_owner import is_users, only_serves
 from lightning_hangcheck.probes.proc.files import read_stat
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
+from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard, is_users
 from lightning_hangcheck.probes.proc.process_tree import began_s
 from lightning_hangcheck.probes.source_code.code_notes import calls_in
 from lightning_hangcheck.time_limit import NoAnswer, within

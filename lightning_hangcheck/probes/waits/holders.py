@@ -18,14 +18,14 @@ from lightning_hangcheck.probes.waits.connections.tcp_connections import (
     tcp_connections,
 )
 from lightning_hangcheck.probes.waits.descriptors import EVENT, SOCKET, Descriptors
-from lightning_hangcheck.probes.waits.file_locks import (
+from lightning_hangcheck.probes.waits.locks.file_locks import (
     FileLock,
     file_locks,
     holders_of,
     holders_that_block,
 )
+from lightning_hangcheck.probes.waits.locks.tried_locks import polled_file
 from lightning_hangcheck.probes.waits.shared_memory import SharedMemory
-from lightning_hangcheck.probes.waits.tried_locks import polled_file
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from lightning_hangcheck.probes.stacks.py_spy import (
     find_py_spy,
 )
 from lightning_hangcheck.probes.stacks.unpaused import read_threads
-from lightning_hangcheck.probes.waits.lock_holders import awaited_locks
+from lightning_hangcheck.probes.waits.locks.lock_holders import awaited_locks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.code_owner import is_ours
+from lightning_hangcheck.model.naming.code_owner import is_ours
 from lightning_hangcheck.reading.activity.napping import naps
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.evidence import Frame, Sample
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 PASSES: dict[str, Phase] = {
     "training_step": "training_step",

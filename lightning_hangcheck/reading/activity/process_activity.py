@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users
+from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard, is_users
 from lightning_hangcheck.reading.waits.kernel_targets import awaited_threads, targets_of
 from lightning_hangcheck.reading.waits.wait_chain import is_our_thread
 from lightning_hangcheck.text.moments import NANOSECONDS

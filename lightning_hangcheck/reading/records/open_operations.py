@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.code_owner import owner_of
+from lightning_hangcheck.model.naming.code_owner import owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import ThreadStack
+from lightning_hangcheck.model.naming.code_owner import is_standard, is_users
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.kernel_targets import catches_timers
 from lightning_hangcheck.reading.waits.remembered import remembered

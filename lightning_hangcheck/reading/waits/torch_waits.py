@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.naming.code_owner import is_users
 from lightning_hangcheck.reading.knowledge.frames import meanings
 from lightning_hangcheck.reading.knowledge.loading import WaitKind
 

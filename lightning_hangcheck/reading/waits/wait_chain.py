@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.code_owner import is_ours, is_standard, owner_of
 from lightning_hangcheck.model.evidence import TargetKind, ThreadStack
+from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard, owner_of
 from lightning_hangcheck.reading.knowledge.frames import meanings
 from lightning_hangcheck.reading.waits.torch_waits import holds, waits_for_ranks
 

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final, get_args
 
 from lightning_hangcheck.model.beat import Ending, Membership, Training
-from lightning_hangcheck.model.slugs import PHASES, Phase
+from lightning_hangcheck.model.naming.slugs import PHASES, Phase
 
 MAGIC: Final = b"HANGPAGE"
 LAYOUT_VERSION: Final = 7

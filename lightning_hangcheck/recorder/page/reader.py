@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from lightning_hangcheck.files.owned_file import open_owned
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.naming.slugs import PHASES
 from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.recorder.page import layout as layout
 from lightning_hangcheck.recorder.page.layout import Record, read_text

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.model.beat import Ending, Membership, OpenSection, Training
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 _pack_phase = layout.PHASE.form.pack_into
 _PHASE_START = layout.PHASE.start

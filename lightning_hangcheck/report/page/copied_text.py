@@ -6,10 +6,10 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.headline import stall_cost, summary
 from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff
 from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
-from lightning_hangcheck.report.terminal import gap_lines, reason
+from lightning_hangcheck.report.verdict_text.headline import stall_cost, summary
+from lightning_hangcheck.report.verdict_text.terminal import gap_lines, reason
 from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.text.redaction import redact_text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.model.verdict import RankState
-from lightning_hangcheck.report.rank_rows import (
+from lightning_hangcheck.report.verdict_text.rank_rows import (
     Place,
     Situation,
     edges_by_source,

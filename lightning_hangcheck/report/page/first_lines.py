@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.report.headline import stall_cost, summary
-from lightning_hangcheck.report.terminal import reason
+from lightning_hangcheck.report.verdict_text.headline import stall_cost, summary
+from lightning_hangcheck.report.verdict_text.terminal import reason
 
 if TYPE_CHECKING:
     from lightning_hangcheck.report.page.page_facts import PageFacts

@@ -20,7 +20,7 @@ from lightning_hangcheck.report.page.blocks.timeline import timeline
 from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
 from lightning_hangcheck.report.page.first_lines import first_lines
-from lightning_hangcheck.report.terminal import gap_lines
+from lightning_hangcheck.report.verdict_text.terminal import gap_lines
 from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.version import __version__

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.files.owned_file import read_regular
-from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.model.naming.code_owner import is_users
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 from lightning_hangcheck.text.moments import read_utc, utc
 from lightning_hangcheck.text.rank_ranges import parse_ranks
 from lightning_hangcheck.text.redaction import redact_text

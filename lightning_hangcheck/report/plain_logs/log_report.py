@@ -8,7 +8,7 @@ from lightning_hangcheck.reading.wording import duration
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, listed, plain
 from lightning_hangcheck.report.plain_logs.picture import meanings
 from lightning_hangcheck.report.plain_logs.reading import read_logs
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.model.phase_words import phase_of_name
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.model.naming.phase_words import phase_of_name
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.report.plain_logs.rank_ends import Ends, RankEnd
 
 ALL_IN_ONE: dict[Phase, str] = {

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.page.rank_history import run_history
-from lightning_hangcheck.report.rank_rows import edges_by_source
-from lightning_hangcheck.report.terminal import gap_lines
 from lightning_hangcheck.report.traces.rank_process import STALL, RankProcess, shown
 from lightning_hangcheck.report.traces.trace_events import TraceEvent, encode_trace, microseconds
+from lightning_hangcheck.report.verdict_text.rank_rows import edges_by_source
+from lightning_hangcheck.report.verdict_text.terminal import gap_lines
 from lightning_hangcheck.text.moments import read_utc
 from lightning_hangcheck.version import __version__
 

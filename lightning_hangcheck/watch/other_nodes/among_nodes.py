@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import AddressReach, Gap
     from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.meeting_place import ClosablePlace
+    from lightning_hangcheck.nodes.places.meeting_place import ClosablePlace
     from lightning_hangcheck.nodes.round_end import LeftRound, RoundEnd
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.ranks.rounds import WatchedRound

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.judging.tree import FIRST
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.sealed_place import SealedPlace
-from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.places.sealed_place import SealedPlace
+from lightning_hangcheck.nodes.places.store_place import CourierPlace
 from lightning_hangcheck.rundir.layout import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.run import NodePlace
-    from lightning_hangcheck.nodes.meeting_place import ClosablePlace
+    from lightning_hangcheck.nodes.places.meeting_place import ClosablePlace
     from lightning_hangcheck.settings import Settings
 
 NO_STORE = "the launcher serves no store that outlives the ranks"

@@ -15,7 +15,7 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
 """A training loop passes all of these in each step, mostly between two readings of the page: steps

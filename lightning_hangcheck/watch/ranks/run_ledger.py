@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.ledger.stalls import Stall
     from lightning_hangcheck.model.case import PhaseTime
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.session.session import Session

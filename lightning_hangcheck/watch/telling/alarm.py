@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.slugs import SEVERITY
+from lightning_hangcheck.model.naming.slugs import SEVERITY
 from lightning_hangcheck.reading.wording import duration
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Verdict
 
 Telling = Literal["line", "report", "named", "silent", "aftermath"]

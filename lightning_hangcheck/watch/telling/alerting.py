@@ -14,7 +14,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor, Errand, HangNews
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine.room import require_room
-from lightning_hangcheck.report.terminal import render_line
+from lightning_hangcheck.report.verdict_text.terminal import render_line
 from lightning_hangcheck.session.experiments import noted_experiment
 
 if TYPE_CHECKING:

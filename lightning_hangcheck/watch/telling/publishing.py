@@ -14,7 +14,7 @@ from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.ledger.stalls import Stalls
 from lightning_hangcheck.observe.saving import save_page, save_verdict
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.report.terminal import (
+from lightning_hangcheck.report.verdict_text.terminal import (
     render,
     render_again,
     render_reminder,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
 
 FIRST_AFTER_S = 120.0
 """Each later one after twice the time: a night of ten hours has nine."""

@@ -32,11 +32,11 @@ from lightning_hangcheck.diagnosis.rules.engine import RULES
 from lightning_hangcheck.diagnosis.verdict.remedies import remedies_for
 from lightning_hangcheck.model.evidence import Gap, MemoryUse
 from lightning_hangcheck.reading.knowledge.loading import causes_file
-from lightning_hangcheck.report.terminal import render
+from lightning_hangcheck.report.verdict_text.terminal import render
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
 
 OF_SEVERAL = re.compile(
     r"collective|process.group|\bgroup\b|\branks\b|(other|every|each|all) ranks?\b|the others"

@@ -32,7 +32,7 @@ from lightning_hangcheck.diagnosis.rules.engine import conclude
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
 from lightning_hangcheck.model.case import Case, Pace, RankView
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.phase_words import phase_of_name
+from lightning_hangcheck.model.naming.phase_words import phase_of_name
 from lightning_hangcheck.model.verdict import Gap as ToldGap
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, Thre
 from lightning_hangcheck.reading.activity.paced_place import in_paced_place
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
 STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.naming.slugs import PHASES
 from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.recorder.page import layout as layout
 from lightning_hangcheck.recorder.page.beat_writer import BeatWriter
@@ -24,7 +24,7 @@ from lightning_hangcheck.recorder.page.writer import PageWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.model.naming.slugs import Phase
 
 RECORDS = [value for value in vars(layout).values() if isinstance(value, layout.Record)]
 counts = some.integers(0, 2**62)

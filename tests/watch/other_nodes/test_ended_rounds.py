@@ -17,7 +17,7 @@ from lightning_hangcheck.model.run import NodePlace, RoundStart
 from lightning_hangcheck.nodes.digest import digest_of
 from lightning_hangcheck.nodes.encoding import BadDigest, pack, unpack
 from lightning_hangcheck.nodes.heard import Heard
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.round_end import MOST_ENDS, left_round
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 from lightning_hangcheck.watch.other_nodes.ended_rounds import EndedRounds, LeftHere, Settled

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.sealed_place import SealedPlace
-from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.places.sealed_place import SealedPlace
+from lightning_hangcheck.nodes.places.store_place import CourierPlace
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.watch.other_nodes.meeting_choice import meetings_of, nowhere, why_there
 

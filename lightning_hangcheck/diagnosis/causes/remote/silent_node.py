@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.case import SilentNode
-    from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.naming.slugs import Cause
 
 
 def unreachable_node(situation: Situation) -> Finding | None:

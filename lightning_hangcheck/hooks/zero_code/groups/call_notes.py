@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.zero_code.wrapping import act_before
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.session.call_sites import CallNoter
+from lightning_hangcheck.session.collectives.call_sites import CallNoter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

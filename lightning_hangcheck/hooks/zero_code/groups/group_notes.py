@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.session.collective_notes import MessageCounter, note_group
+from lightning_hangcheck.session.collectives.collective_notes import MessageCounter, note_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

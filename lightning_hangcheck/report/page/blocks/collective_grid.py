@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.report.page.blocks.identities import views_of
 from lightning_hangcheck.report.page.rank_history import UNNAMED, group_title
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.report.page.blocks.graph_layout import shortened
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.model.code_owner import owner_of
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.naming.code_owner import owner_of
 from lightning_hangcheck.report.page.blocks.graph_layout import shortened
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:

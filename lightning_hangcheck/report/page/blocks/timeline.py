@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.page.rank_history import SpanKind, longest_first, run_history
-from lightning_hangcheck.report.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
 from lightning_hangcheck.text.amounts import seconds_in_words
 from lightning_hangcheck.text.moments import read_utc
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.report.page.equal_ranks import waiting_alike
 from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.rank_rows import name_ranks, short_path
+from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks, short_path
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:

@@ -1,0 +1,174 @@
+"""Which phase the name of a section, a checkpoint or a user's function speaks of, by whole words.
+
+A name is weak evidence: a noun alone says rarely what is done with it, so most phases ask for a
+verb beside it, and a name whose words tell nothing certain means no phase at all.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.naming.slugs import Phase
+
+NAMES_REMEMBERED = 1024
+
+TOKENIZER = frozenset({"tokenizer", "tokenizers", "vocab", "vocabulary"})
+LOGGER = frozenset(
+    {"logger", "loggers", "wandb", "mlflow", "tensorboard", "comet", "neptune", "clearml"}
+)
+TRAINER = frozenset({"trainer"})
+MODEL = frozenset({"model", "models", "weights"})
+PARTS = frozenset({"backbone", "network", "encoder", "decoder", "adapter", "adapters", "llm"})
+"""Of a model, or the whole of it: what only a verb beside them turns into its loading."""
+CHECKPOINT = frozenset({"checkpoint", "checkpoints", "ckpt", "snapshot", "state"})
+SOURCES = frozenset({"data", "corpus"})
+DATA = frozenset({"dataloader", "dataloaders", "dataloading", "dataset", "datasets", "datamodule"})
+SAVING = frozenset(
+    {"save", "saves", "saving", "write", "writing", "dump", "dumping", "persist", "persisting"}
+)
+LOADING = frozenset(
+    {"load", "loading", "restore", "restoring", "resume", "resuming", "download", "downloading"}
+    | {"pretrained"}
+)
+MAKING = frozenset(
+    {"constructor", "construct", "constructing", "construction", "create", "creating", "creation"}
+    | {"init", "initialize", "initializing", "initialization", "initialise", "initialising"}
+    | {"initialisation", "setup", "build", "building", "make", "making", "login"}
+)
+ENDING = frozenset({"finish", "finishing", "close", "closing", "shutdown", "teardown"})
+VALIDATION = frozenset(
+    {"validation", "validate", "validating", "val"}
+    | {"evaluation", "evaluate", "evaluating", "eval", "evals"}
+)
+GENERATION = frozenset({"generate", "generation", "generating", "rollout", "rollouts"})
+CHECKED = frozenset(
+    {"config", "configuration", "arguments", "args", "settings", "options", "environment", "env"}
+    | {"input", "inputs", "path", "paths", "schema", "shape", "shapes"}
+)
+"""What is validated before anything is trained: that is no validation of a model."""
+OF_A_MODEL = CHECKED | {"output", "outputs", "prediction", "predictions", "loss", "logits", "name"}
+"""What one gets from a model, or about it, without making it."""
+BATCHES = frozenset({"batch", "batches"})
+GETTING = frozenset({"next", "get", "fetch", "read", "collate"})
+PREPARING = frozenset({"prepare", "preparing", "preprocess", "preprocessing"})
+DISTRIBUTED = frozenset({"distributed", "dist", "ddp"})
+ONE_OF_MANY = frozenset({"epoch", "batch", "step", "steps"})
+ENDED = frozenset({"finish", "finishing", "end", "ending"})
+WHOLE_RUN = frozenset({"run", "train", "training", "fit", "job"})
+LEAVING = frozenset({"teardown", "shutdown", "cleanup", "finalize", "finalise"})
+# the trainer's and the model's own work has phases of its own, which the callback shows
+WORK = frozenset({"fit", "train", "training", "test", "predict", "step", "epoch"})
+DONE = frozenset(
+    {"ready", "loaded", "created", "configured", "finished", "done", "initialized", "built"}
+    | {"parsed", "complete", "completed"}
+)
+ARTICLES = frozenset({"the", "a", "an", "our", "new", "run", "experiment"})
+"""Words that may stand between a logger and its creation: "wandb run creation"."""
+
+MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
+    ("checkpoint_save", (SAVING, CHECKPOINT | MODEL | PARTS)),
+    ("tokenizer", (TOKENIZER,)),
+    ("dataloading", (LOADING, DATA)),
+    ("model_load", (LOADING, CHECKPOINT | MODEL | PARTS)),
+    ("teardown", (ENDING, LOGGER)),
+    (None, (LOGGER,)),
+    ("rendezvous", (frozenset({"rendezvous"}),)),
+    ("rendezvous", (frozenset({"init"}), frozenset({"process"}), frozenset({"group"}))),
+    ("rendezvous", (MAKING, frozenset({"parallel"}))),
+    ("dataloading", (DATA,)),
+    ("dataloading", (frozenset({"data"}), frozenset({"loader", "loaders", "loading"}))),
+    ("dataloading", (SOURCES, LOADING | MAKING | GETTING | PREPARING)),
+    ("dataloading", (BATCHES, GETTING | LOADING)),
+    ("dataloading", (frozenset({"getitem", "getitems", "collate"}),)),
+    ("generate", (GENERATION,)),
+    (None, (VALIDATION, CHECKED)),
+    ("validation", (VALIDATION,)),
+    ("training_step", (frozenset({"train", "training"}), frozenset({"step"}))),
+    ("optimizer_step", (frozenset({"optimizer"}), frozenset({"step"}))),
+    ("optimizer_step", (frozenset({"apply"}), frozenset({"gradients", "grads"}))),
+    ("backward", (frozenset({"backward"}),)),
+    (None, (ONE_OF_MANY,)),
+    ("teardown", (ENDED, WHOLE_RUN)),
+    (None, (WORK,)),
+    ("teardown", (LEAVING,)),
+    ("teardown", (frozenset({"destroy"}), frozenset({"process"}), frozenset({"group"}))),
+    ("trainer_init", (MAKING, TRAINER)),
+    ("model_load", (MAKING, MODEL | PARTS)),
+    (None, (GETTING, OF_A_MODEL)),
+    ("model_load", (GETTING, MODEL)),
+    (None, (frozenset({"sampler", "samplers"}),)),
+    ("rendezvous", (MAKING, DISTRIBUTED)),
+    ("model_load", (frozenset({"from"}), frozenset({"config"}), MODEL)),
+)
+"""The first line counts of which every set shares a word with the name."""
+SUBJECTS: dict[Phase, frozenset[str]] = {
+    "tokenizer": TOKENIZER,
+    "logger_init": LOGGER,
+    "trainer_init": TRAINER,
+    "model_load": MODEL,
+    "dataloading": DATA,
+}
+"""What a phase is about: a name of no other word means the phase, and "X ready" ends it."""
+
+_PATH = re.compile(r"\S*/\S*")
+_BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[^\W_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def words_of(name: str) -> tuple[str, ...]:
+    """Split a name into lower-case words: at what is no letter or digit, and within camelCase.
+
+    A path tells where, not what, so its words are left out.
+    """
+    return tuple(word.lower() for word in _BETWEEN_WORDS.split(_PATH.sub(" ", name)) if word)
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def phase_of_name(name: str) -> Phase | None:
+    """The phase that a section or function of this name means, None if its words tell nothing."""
+    if creates_logger(name):
+        return "logger_init"
+    words = frozenset(words_of(name))
+    for phase, subject in SUBJECTS.items():
+        if words and words <= subject:
+            return phase if subject is not LOGGER else None
+    return next((phase for phase, asked in MEANINGS if all(words & one for one in asked)), None)
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def creates_logger(name: str) -> bool:
+    """Whether a name says that an experiment logger is created, not what is done with one.
+
+    The words for both stand side by side: "WandbLogger constructor", "create the logger",
+    "wandb run creation".
+    """
+    words = [word for word in words_of(name) if word not in ARTICLES]
+    return any(
+        (one in LOGGER and other in MAKING) or (one in MAKING and other in LOGGER)
+        for one, other in pairwise(words)
+    )
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def phase_after_checkpoint(name: str, present: Phase | None) -> Phase | None:
+    """The phase after a checkpoint of this name.
+
+    A checkpoint says what is done ("Model created"), rarely what begins, so it ends the phase that
+    it names and opens none, except the end of all: "Training finished".
+
+    Args:
+        name: Of the checkpoint.
+        present: The phase before it.
+    """
+    words = frozenset(words_of(name))
+    if not words & DONE:
+        return present
+    if words & {"training", "script"} and words & {"finished", "done", "complete", "completed"}:
+        return "teardown"
+    if present is not None and words & SUBJECTS.get(present, frozenset()):
+        return "startup"
+    return present

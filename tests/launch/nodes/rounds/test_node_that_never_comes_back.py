@@ -1,0 +1,74 @@
+"""A job of fixed size loses a node, and no other takes its place: torchrun waits, and we say so.
+
+It takes half a minute, of which torchrun waits 15 s until it knows: RUN_LONG_TESTS=1 runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from launch.nodes.rounds.test_replaced_node import endpoint, kill
+from processes import PROGRAMS, end, until
+from watch.launched import record_of, run_words, verdict_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif("RUN_LONG_TESTS" not in os.environ, reason="RUN_LONG_TESTS=1 runs it"),
+]
+LONGEST_S = 120.0
+
+
+def start(folder: Path, store: str, name: str) -> subprocess.Popen[bytes]:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--max-restarts=2"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint={store}", "--rdzv-conf=is_host=0"),
+        *("--local-addr=127.0.0.1", "--nproc-per-node=1"),
+        *(str(PROGRAMS / "waits_for_a_file.py"), str(folder)),
+    ]
+    (folder / name).mkdir()
+    with (folder / name / "said").open("wb") as said:
+        return subprocess.Popen(
+            run_words(command, "--stall-timeout", "20"),
+            cwd=folder / name,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            stdout=said,
+            stderr=said,
+        )
+
+
+def standing(folder: Path) -> str:
+    try:
+        return verdict_of(folder).verdict
+    except (OSError, msgspec.MsgspecError):
+        return ""
+
+
+def test_the_node_that_is_left_says_for_whom_torchrun_waits(tmp_path: Path) -> None:
+    with endpoint() as store:
+        nodes = {name: start(tmp_path, store, name) for name in "ab"}
+        try:
+            for number in range(2):
+                until((tmp_path / f"rank-{number}").exists, "both ranks", seconds=LONGEST_S)
+            kill(nodes["b"])
+            (tmp_path / "fail").touch()
+            run = tmp_path / "a" / "run"
+            until(lambda: standing(run) == "hang", "the verdict", seconds=LONGEST_S)
+            until((run / "report.html").exists, "its page", seconds=LONGEST_S)
+            verdict, rounds = verdict_of(run), record_of(run).rounds
+        finally:
+            for node in nodes.values():
+                end(node)
+    assert (verdict.culprits, verdict.cause) == ((), "rendezvous")
+    assert "no rank has started again: torchrun (pid " in verdict.summary
+    assert "for the other nodes of 2" in verdict.summary
+    assert [one.number for one in rounds] == [0, 1]
+    assert rounds[0].verdict == "crashed"

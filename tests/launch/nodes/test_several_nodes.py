@@ -1,0 +1,70 @@
+"""Two nodes, each with a network of its own: their sidecars hear each other, one verdict comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from launch.nodes.nodes_of_a_job import LONGEST_S, Network, end_all, merge, network, start
+from processes import is_alive, until
+from watch.launched import record_of, verdict_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psutil
+
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+__all__ = ["network"]
+
+
+def test_nodes_that_meet_in_a_folder_and_get_on_are_no_news(
+    network: Network, tmp_path: Path
+) -> None:
+    meet = tmp_path / "meet"
+    nodes = start(network, tmp_path, ["100"], "--nodes-dir", str(meet))
+    try:
+        codes = [node.process.wait(LONGEST_S) for node in nodes]
+    finally:
+        end_all(*nodes)
+    assert codes == [0, 0], [node.said for node in nodes]
+    assert [node.verdict()[0] for node in nodes] == ["finished", "finished"]
+    assert "suspect" not in nodes[0].said + nodes[1].said
+    assert record_of(nodes[1].run_folder).meeting.endswith("this is node 1 of 2")
+    (job,) = meet.iterdir()
+    assert sorted(one.name for one in job.iterdir()) == ["first", "node-0", "node-1"]
+    assert job.stat().st_mode & 0o077 == 0
+
+
+def test_the_first_node_names_a_rank_of_the_other_which_judges_where_it_falls_silent(
+    network: Network, tmp_path: Path
+) -> None:
+    """In torchrun's own store; what both have saved can be joined afterwards."""
+    nodes = first, second = start(network, tmp_path, ["20", "1"], "--stall-timeout", "12")
+    left: list[psutil.Process] = []
+    try:
+        for node in nodes:
+            until(
+                lambda node=node: node.verdict() == ("hang", (1,)),
+                "both nodes to say which rank",
+                seconds=LONGEST_S,
+            )
+        assert "stand_still" in verdict_of(first.run_folder).summary
+        assert "torchrun's store" in record_of(first.run_folder).meeting
+        assert {one.rank for one in verdict_of(first.run_folder).ranks} == {0, 1}
+        (clock,) = record_of(first.run_folder).clocks
+        assert abs(clock.ahead_s) <= clock.within_s + 0.001, "both have this machine's clock"
+        left = first.kill_watch()
+        until(
+            lambda: "node 0 (rank 0) has not been heard for" in second.said,
+            "the other node to say that the first one is silent",
+            seconds=LONGEST_S,
+        )
+        assert "this node judges for all that are heard" in second.said
+        assert second.verdict() == ("hang", (1,))
+        assert all(map(is_alive, left))
+        merged = merge(*(node.run_folder for node in nodes), into=tmp_path / "merged")
+        assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (1,), (0,))
+    finally:
+        end_all(*nodes, others=left)

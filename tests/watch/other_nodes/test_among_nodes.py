@@ -1,0 +1,173 @@
+"""What the first node makes of the others: their ranks, their silence, their absence."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, job, rank
+from msgspec.structs import replace
+from processes import until
+
+from lightning_hangcheck import log
+from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.gather.case_building import ELSEWHERE
+from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.model.beat import Beat, CheckpointMark
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.digest import digest_of
+from lightning_hangcheck.nodes.encoding import VERSION, JudgesWord, pack
+from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
+from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from lightning_hangcheck.model.case import Case
+
+GAP = Gap("ranks 2-3", None, ELSEWHERE, "other_nodes")
+MARK = Beat(pid=102, step=120, checkpoint=CheckpointMark(5, "Model created", ""))
+FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
+HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS, gaps=(GAP,))
+WAITS = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER), **FACTS)
+THERE = job(rank(2, IN_BARRIER, beat=MARK), rank(3, IN_LOAD), **FACTS)
+
+
+def now(case: Case, later_s: float = 0.0) -> Case:
+    """The case as if taken at this moment, or so much later."""
+    return rebased(case, time.monotonic_ns() + int(later_s * SECOND) - NOW_NS)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[AmongNodes]]:
+    """Two nodes that meet in a folder."""
+    places = [NodePlace(number=n, nnodes=2) for n in range(2)]
+    meeting = FolderPlace(tmp_path / "meet")
+    both = [AmongNodes(one, [meeting], time.monotonic_ns()) for one in places]
+    with closing(both[0]), closing(both[1]):
+        yield both
+
+
+def tell_until(nodes: list[AmongNodes], done: Callable[[], object]) -> None:
+    def told() -> object:
+        for node, case in zip(nodes, (HERE, THERE), strict=True):
+            node.tell(now(case), None)
+        return done()
+
+    until(told, "the nodes to hear each other")
+
+
+def hears(nodes: list[AmongNodes]) -> bool:
+    return len(nodes[0].join(now(HERE)).ranks) == 4
+
+
+def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None:
+    assert judge(HERE).culprits == ()
+    tell_until(nodes, lambda: hears(nodes))
+    case = nodes[0].join(now(HERE))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.nnodes) == ("hang", (3,), 2)
+    assert case.gaps == ()
+
+
+def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
+    nodes: list[AmongNodes],
+) -> None:
+    tell_until(nodes, lambda: nodes[1].follows)
+    assert nodes[1].join(THERE) == THERE
+    assert not nodes[0].follows
+
+
+def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
+    nodes: list[AmongNodes],
+) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    case = nodes[0].join(now(HERE, SILENT_AFTER_S + 25.0))
+    (gap,) = case.gaps
+    assert [view.unheard_for_s > 0 for view in case.ranks] == [False, False, True, True]
+    assert [node.ranks for node in case.run.silent_nodes] == ["2-3"]
+    assert gap.what == "node 1 (ranks 2-3)"
+    assert gap.why.startswith("has not been heard for ")
+    assert gap.why.endswith("last known there: checkpoint 5 (Model created), step 120")
+
+
+def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_was(
+    nodes: list[AmongNodes], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its ranks are those that theirs wait for."""
+    tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
+    assert [view.rank for view in nodes[1].join(now(WAITS)).ranks] == [2, 3]
+    nodes[0].close()
+    silent = now(WAITS, SILENT_AFTER_S + 6.0)
+    later = rebased(silent, 4 * SECOND)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: silent.taken_ns)
+    nodes[1].tell(silent, None)
+    assert nodes[1].follows, "nobody judges until it is known who does"
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later.taken_ns)
+    assert nodes[1].follows, "what a node does changes only where it tells"
+    nodes[1].tell(later, None)
+    assert not nodes[1].follows
+    case = nodes[1].join(later)
+    assert [view.rank for view in case.ranks if view.unheard_for_s] == [0, 1]
+    assert [node.ranks for node in case.run.silent_nodes] == ["0-1"]
+    nodes[1].notice_silence(later)
+    said = capfd.readouterr().err
+    assert "node 0 (ranks 0-1) has not been heard for" in said
+    assert "until it is heard again, this node judges for all that are heard" in said
+
+
+def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]) -> None:
+    early, late = (nodes[0].join(now(HERE, later_s)) for later_s in (0.0, SILENT_AFTER_S))
+    assert (early.run.absent_nodes, early.gaps) == ((), (GAP,))
+    assert late.run.absent_nodes == (1,)
+    assert [gap.what for gap in late.gaps] == ["node 1"]
+
+
+@pytest.mark.parametrize(("own", "other"), [(0, 1), (1, 0)], ids=["the first", "another"])
+def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
+    own: int, other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of this package is there: it was heard, and the gap says what is wrong."""
+    monkeypatch.setattr(log, "_said", set())
+    meet = FolderPlace(tmp_path / "meet")
+    place = NodePlace(number=own, nnodes=2)
+    with closing(AmongNodes(place, [meet], time.monotonic_ns())) as node:
+        stamps = iter(range(1_000_000))
+
+        def told() -> bool:
+            stamp, version = next(stamps), VERSION + 1
+            meet.post(f"node-{other}", pack(replace(digest_of(THERE, 1, stamp), version=version)))
+            if other == 0:
+                meet.post("first", pack(JudgesWord(stamp=stamp, version=version)))
+            node.tell(now(HERE), None)
+            return node.join(now(HERE)).gaps != (GAP,)
+
+        until(told, "two words that cannot be read")
+        case = node.join(now(HERE, SILENT_AFTER_S))
+    assert case.run.absent_nodes == ()
+    (gap,) = case.gaps
+    assert gap.what == f"node {other}"
+    assert gap.why == (
+        f"what is told there is not used: it has version {VERSION + 1}, this one reads {VERSION}: "
+        "install the same lightning-hangcheck on all nodes"
+    )
+
+
+def test_ranks_of_another_round_are_left_out(nodes: list[AmongNodes]) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    later = now(replace(HERE, run=replace(HERE.run, round=1)))
+    assert [view.rank for view in nodes[0].join(later).ranks] == [0, 1]
+
+
+def test_a_hang_is_told_on_all_nodes_and_a_lost_pace_where_its_ranks_are() -> None:
+    hang = replace(judge(HERE), verdict="hang", stalled_since="2026-01-01T00:00:00Z")
+    assert is_on_whole_job(hang)
+    assert is_on_whole_job(replace(hang, verdict="recovered"))
+    assert not is_on_whole_job(replace(hang, verdict="finished"))
+    assert not is_on_whole_job(replace(hang, verdict="slow", stalled_since=None))
+    assert not is_on_whole_job(None)
