@@ -28,7 +28,7 @@ from lightning_hangcheck.reading.records.open_operations import threads_beside
 from lightning_hangcheck.reading.waits.free_threads import free_threads
 from lightning_hangcheck.reading.waits.kernel_targets import (
     asks_anew,
-    catches_timers,
+    called_back,
     in_own_memory,
     limited,
     steady_targets,
@@ -155,7 +155,7 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
         [_of_target(one) for one in steady_targets(look)],
         (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
         [(one.name, one.frames) for one in locks.threads] if locks is not None else None,
-        (catches_timers(look), [_of_free(one) for one in free_threads(look)]),
+        (called_back(look), [_of_free(one) for one in free_threads(look)]),
         [(one.frames, [_of_wait_end(end) for end in one.ends]) for one in late_callers(look)],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from test_terminal import CASES, FOLDER, GOLDEN
 
-from lightning_hangcheck.report import terminal
+from lightning_hangcheck.report.verdict_text import terminal
 
 if __name__ == "__main__":
     for name, (case, judged) in CASES.items():

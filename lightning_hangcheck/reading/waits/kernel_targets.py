@@ -38,6 +38,8 @@ OUTSIDE: frozenset[TargetKind] = frozenset(
     {"lock", "file", "fifo", "terminal", "socket", "process"}
 )
 """What no other thread of the process ends: a pipe may have both its ends in one process."""
+SLEEP = "nanosleep"
+"""In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
 
@@ -88,18 +90,40 @@ def in_own_memory(look: ProcessLook) -> bool:
     """Whether its wait ends, without a time limit, at what only the process itself can change.
 
     That is a word of its memory, or an event loop that waits for nothing but to be woken by its
-    own process. A handler of a timer's signal runs in the main thread, and may do either.
+    own process. What runs no Python yet may do either, see `called_back`.
     """
-    return not catches_timers(look) and any(
+    return not called_back(look) and any(
         _waits_for(state, "futex") or (stack is not None and wakes_itself(stack, state))
         for state, stack in _ends(look)
     )
 
 
-def catches_timers(look: ProcessLook) -> bool:
-    """Whether a timer of the process's own may end its main thread's wait, by its newest sample."""
-    kernels = [one.kernel for one in look.samples if one.kernel is not None]
-    return bool(kernels) and kernels[-1].catches_timers
+def called_back(look: ProcessLook) -> bool:
+    """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
+
+    A timer's signal, if it is caught: its handler runs in the main thread. Or a thread of a native
+    library that sleeps for a time, and may call the user back after it.
+    """
+    newest = next((one for one in reversed(look.samples) if one.kernel is not None), None)
+    if newest is None or newest.kernel is None:
+        return False
+    return newest.kernel.catches_timers or _sleeps_natively(newest)
+
+
+def _sleeps_natively(sample: Sample) -> bool:
+    """Whether a thread without a stack of Python's does nothing but sleep.
+
+    Waits of native threads for a word of memory with a time limit are left out: torch's own threads
+    stand in such, and look only after their library.
+    """
+    if sample.stack is None or sample.kernel is None:
+        return False
+    of_python = {one.tid for one in sample.stack.threads}
+    return any(
+        state.tid not in of_python
+        and any(SLEEP in name for name in (state.wchan, *(one.call for one in state.waits_for)))
+        for state in sample.kernel.threads
+    )
 
 
 def _ends(look: ProcessLook) -> Iterator[tuple[ThreadState, ThreadStack | None]]:

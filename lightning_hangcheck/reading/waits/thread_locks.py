@@ -9,7 +9,7 @@ from msgspec import Struct
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.model.naming.code_owner import is_standard, is_users
 from lightning_hangcheck.reading.place import users_place
-from lightning_hangcheck.reading.waits.kernel_targets import catches_timers
+from lightning_hangcheck.reading.waits.kernel_targets import called_back
 from lightning_hangcheck.reading.waits.remembered import remembered
 from lightning_hangcheck.reading.waits.wait_chain import (
     awaits_executor,
@@ -67,9 +67,9 @@ def waits_in_vain(look: ProcessLook) -> bool:
     a time limit, must every thread that could end this. One of these may also wait for news, such
     as a queue's or an event's, where the user's own code does so and every thread waits likewise:
     to what a library waits for, a thread may see that runs no Python, and one that reads from a
-    connection may call the user back. A timer's signal wakes the main thread, if it is caught.
+    connection may call the user back. See `called_back` for what runs no Python before it does.
     """
-    if catches_timers(look):
+    if called_back(look):
         return False
     samples = [one for one in look.samples if one.kernel is not None][-2:]
     circles = [_circle(one) for one in samples]

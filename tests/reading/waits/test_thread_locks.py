@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from cases import (
     IN_ALL_REDUCE,
@@ -23,6 +22,7 @@ from cases import (
     with_lock_owner,
     with_threads,
 )
+from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.beat import Beat, OpenSection
@@ -30,6 +30,7 @@ from lightning_hangcheck.model.evidence import (
     Frame,
     MemoryUse,
     ThreadStack,
+    ThreadState,
     WaitTarget,
 )
 from lightning_hangcheck.model.verdict import Edge
@@ -67,17 +68,36 @@ def test_a_timer_s_signal_may_wake_the_main_thread() -> None:
     dead = with_threads(rank(1, IN_LOAD, silent=200.0), LOCKED, PARKED)
     (own,) = dead.processes
     samples = tuple(
-        msgspec.structs.replace(
-            one, kernel=msgspec.structs.replace(one.kernel, catches_timers=True)
-        )
+        replace(one, kernel=replace(one.kernel, catches_timers=True))
         for one in own.samples
         if one.kernel is not None
     )
-    alarmed = msgspec.structs.replace(
-        dead, processes=(msgspec.structs.replace(own, samples=samples),)
-    )
+    alarmed = replace(dead, processes=(replace(own, samples=samples),))
     assert told(job(WAITS, dead))[0] == "hang"
     assert told(job(WAITS, alarmed))[0] == "suspect"
+
+
+def _with_native_thread(view: RankView, wchan: str, call: str) -> RankView:
+    """The rank, with one more thread that runs no Python."""
+    (own,) = view.processes
+    target = WaitTarget(call=call, kind="time")
+    native = ThreadState(tid=299, state="S", cpu_s=0.0, wchan=wchan, waits_for=(target,))
+    samples = tuple(
+        replace(one, kernel=replace(one.kernel, threads=(*one.kernel.threads, native)))
+        for one in own.samples
+        if one.kernel is not None
+    )
+    return replace(view, processes=(replace(own, samples=samples),))
+
+
+def test_a_native_thread_that_sleeps_may_call_the_user_back() -> None:
+    """Nothing tells what it will do; one of torch's waits for a condition, within a limit."""
+    dead = with_threads(rank(1, IN_LOAD, silent=200.0), LOCKED, PARKED)
+    sleeper = _with_native_thread(dead, "hrtimer_nanosleep", "clock_nanosleep")
+    gone_on = _with_native_thread(dead, "hrtimer_nanosleep", "restart_syscall")
+    of_torch = _with_native_thread(dead, "futex_do_wait", "futex")
+    assert [told(job(WAITS, one))[0] for one in (sleeper, gone_on)] == ["suspect", "suspect"]
+    assert told(job(WAITS, of_torch))[0] == "hang"
 
 
 def test_a_thread_that_waits_for_news_itself_releases_nothing() -> None:
@@ -98,7 +118,7 @@ def test_a_thread_that_gives_nothing_back_is_no_way_out_of_locks() -> None:
     ticks = ThreadStack(tid=205, name="heartbeat", frames=(user("beat", 60),))
     waits, bystander = (
         rank(0, IN_BARRIER, silent=20.0),
-        msgspec.structs.replace(ticks, bystander=True),
+        replace(ticks, bystander=True),
     )
     for helper, expected in ((ticks, "suspect"), (bystander, "hang")):
         beside = with_threads(rank(1, IN_LOAD, silent=20.0), LOCKED, helper)
@@ -116,15 +136,13 @@ def asleep(view: RankView, tid: int) -> RankView:
     for one in own.samples:
         assert one.kernel is not None
         states = (
-            msgspec.structs.replace(each, waits_for=sleeps, syscall=230)
-            if each.tid == tid
-            else each
+            replace(each, waits_for=sleeps, syscall=230) if each.tid == tid else each
             for each in one.kernel.threads
         )
-        kernel = msgspec.structs.replace(one.kernel, threads=tuple(states))
-        samples.append(msgspec.structs.replace(one, kernel=kernel))
-    own = msgspec.structs.replace(own, samples=tuple(samples))
-    return msgspec.structs.replace(view, processes=(own,))
+        kernel = replace(one.kernel, threads=tuple(states))
+        samples.append(replace(one, kernel=kernel))
+    own = replace(own, samples=tuple(samples))
+    return replace(view, processes=(own,))
 
 
 def test_a_lock_that_the_thread_itself_holds_is_released_by_nobody() -> None:
@@ -135,12 +153,10 @@ def test_a_lock_that_the_thread_itself_holds_is_released_by_nobody() -> None:
     for one in own.samples:
         assert one.stack is not None
         main, *others = one.stack.threads
-        threads = (msgspec.structs.replace(main, holds_lock=True), *others)
-        stack = msgspec.structs.replace(one.stack, threads=threads)
-        samples.append(msgspec.structs.replace(one, stack=stack))
-    held = msgspec.structs.replace(
-        beside, processes=(msgspec.structs.replace(own, samples=tuple(samples)),)
-    )
+        threads = (replace(main, holds_lock=True), *others)
+        stack = replace(one.stack, threads=threads)
+        samples.append(replace(one, stack=stack))
+    held = replace(beside, processes=(replace(own, samples=tuple(samples)),))
     waits = rank(0, IN_BARRIER, silent=5.0)
     verdict = judge(job(waits, held))
     assert told(job(waits, held)) == ("hang", (1,), (0,), "thread_deadlock")
@@ -204,9 +220,7 @@ def test_who_keeps_the_lock_for_want_of_a_processor_is_not_blamed(share: float, 
     holds = with_lock_owner(rank(1, IN_LOAD, silent=12.0, cpu=0.03, beat=beat, state="R"))
     own = holds.processes[0]
     samples = tuple(_queued(one, own.samples[0].taken_ns, share) for one in own.samples)
-    starved = msgspec.structs.replace(
-        holds, processes=(msgspec.structs.replace(own, samples=samples),)
-    )
+    starved = replace(holds, processes=(replace(own, samples=samples),))
     assert judge(job(rank(0, IN_ALL_REDUCE), starved)).verdict == kind
 
 
@@ -214,9 +228,9 @@ def _queued(one: Sample, since_ns: int, share: float) -> Sample:
     """The sample of a main thread that waited such a share of its time for a processor."""
     assert one.kernel is not None
     main, *others = one.kernel.threads
-    main = msgspec.structs.replace(main, queued_s=share * (one.taken_ns - since_ns) / SECOND)
-    kernel = msgspec.structs.replace(one.kernel, threads=(main, *others))
-    return msgspec.structs.replace(one, kernel=kernel)
+    main = replace(main, queued_s=share * (one.taken_ns - since_ns) / SECOND)
+    kernel = replace(one.kernel, threads=(main, *others))
+    return replace(one, kernel=kernel)
 
 
 def test_a_kept_lock_gives_way_to_the_file_that_its_owner_waits_for() -> None:
@@ -242,9 +256,9 @@ def test_full_memory_and_pages_from_disk_are_memory_pressure(
     view = rank(1, IN_LOAD)
     own = view.processes[0]
     samples = tuple(
-        msgspec.structs.replace(
+        replace(
             one,
-            kernel=msgspec.structs.replace(
+            kernel=replace(
                 one.kernel,
                 major_faults=int(number * 1.1 * faults_s),
                 memory=MemoryUse(used << 30, 100 << 30, "control group"),
@@ -253,9 +267,7 @@ def test_full_memory_and_pages_from_disk_are_memory_pressure(
         for number, one in enumerate(own.samples)
         if one.kernel is not None
     )
-    thrashes = msgspec.structs.replace(
-        view, processes=(msgspec.structs.replace(own, samples=samples),)
-    )
+    thrashes = replace(view, processes=(replace(own, samples=samples),))
     assert told(job(WAITS, thrashes)) == ("hang", (1,), (0,), cause)
     if cause == "memory_pressure":
         assert "97 % of the control group's 100.0 GiB" in judge(job(WAITS, thrashes)).summary
