@@ -210,6 +210,8 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         waits_for: What that call waits for; several for a call that waits for any of them.
         wakes_ns: Monotonic time until which it sleeps, or waits in `threading` (Python 3.11 and
             later): one that ticks shows another each time.
+        moved_bytes: Read and written by its own calls so far; None where that is not counted. The
+            process's count has also those of children that have ended.
     """
 
     tid: int
@@ -222,6 +224,7 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     arguments: tuple[int, ...] = ()
     waits_for: tuple[WaitTarget, ...] = ()
     wakes_ns: int | None = None
+    moved_bytes: int | None = None
 
 
 class MemoryUse(Struct, frozen=True):

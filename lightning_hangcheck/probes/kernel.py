@@ -109,7 +109,13 @@ def _look(pid: int, rank: int | None, what: str, deadline: float) -> Looked[Proc
         return None, (Gap(what, rank, why, "kernel_state"),)
     counted = io_bytes(pid)
     refusal = None if line.state in "ZX" else why_refused(pid)
-    threads = _look_at_threads(pid, tids[:MOST_THREADS], deadline, calls_shown=refusal is None)
+    threads = _look_at_threads(
+        pid,
+        tids[:MOST_THREADS],
+        deadline,
+        calls_shown=refusal is None,
+        bytes_counted=counted is not None,
+    )
     unseen = _unseen(pid, rank, refusal, counted_bytes=counted is not None)
     return _process_state(pid, line, counted, threads, len(tids)), unseen
 
@@ -162,25 +168,31 @@ def _failure(line: StatLine) -> int | None:
 
 
 def _look_at_threads(
-    pid: int, tids: list[int], deadline: float = math.inf, *, calls_shown: bool
+    pid: int,
+    tids: list[int],
+    deadline: float = math.inf,
+    *,
+    calls_shown: bool,
+    bytes_counted: bool = False,
 ) -> list[ThreadState]:
     threads: list[ThreadState] = []
     for tid in tids:
         if threads and time.monotonic() > deadline:
             break
         try:
-            threads.append(_look_at_thread(pid, tid, calls_shown))
+            threads.append(_look_at_thread(pid, tid, calls_shown, bytes_counted))
         except OSError:
             continue  # this thread ended since it was listed
     return threads
 
 
-def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
+def _look_at_thread(pid: int, tid: int, calls_shown: bool, bytes_counted: bool) -> ThreadState:
     folder = f"/proc/{pid}/task/{tid}"
     line = read_stat(pid, tid)
     wchan = read_proc(f"{folder}/wchan").decode(errors="replace").removeprefix("0")
     call = _read_call(f"{folder}/syscall") if calls_shown else NO_CALL
     queued_s, turns = _schedule(folder) if tid == pid else (None, None)
+    counted = io_bytes(pid, tid) if bytes_counted else None
     return ThreadState(
         tid=tid,
         state=line.state,
@@ -192,6 +204,7 @@ def _look_at_thread(pid: int, tid: int, calls_shown: bool) -> ThreadState:
         arguments=call.arguments,
         waits_for=_targets(pid, line.state, call, wchan),
         wakes_ns=None if call.number is None else wakes_at(pid, call.number, call.arguments),
+        moved_bytes=sum(counted) if counted is not None else None,
     )
 
 

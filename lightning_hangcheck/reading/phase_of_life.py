@@ -57,8 +57,9 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
     are no open hook: ``training_step``, which callbacks say once a step and never take back,
     ``startup``, with which every page begins, and ``dataloading`` and ``trainer_init``, which the
     callbacks say whatever else is done until the next batch. They give way to calls and names: a
-    loader is made while the trainer starts. Creating the logger overrides all: it is the more
-    specific, and often runs inside a phase of the training loop. Of a rank that went on after its
+    loader is made while the trainer starts, and what is logged between two steps is no loading.
+    Creating the logger overrides all: it is the more specific, and often runs inside a phase of the
+    training loop. Of a rank that went on after its
     newest stack was taken, and ended, calls and names count only where all else is silent. Where an
     exception ended it, the frame that this came from stands for all calls.
 
@@ -157,9 +158,11 @@ def _by_names_or_life(
     named = _phase_of_names(frames)
     if named is not None:
         return PhaseOfLife(named, "names")
-    if said in SAID_UNTIL_THE_NEXT:
+    deeds = _by_deeds(view)
+    loads = said != "dataloading" or deeds != "training_step" or not frames
+    if said in SAID_UNTIL_THE_NEXT and loads:
         return PhaseOfLife(said, "page")
-    alive, deeds = view.pid is not None and view.process_exit is None, _by_deeds(view)
+    alive = view.pid is not None and view.process_exit is None
     known = alive or said or deeds == "training_step"
     return PhaseOfLife(deeds, "life") if known else None
 

@@ -35,7 +35,7 @@ ASPECTS = {
         *(None, "child", "forked", "worker", "full_pipe", "input", "store", "peer"),
         *("exit_thread", "exit_queue", "own_pool"),
     },
-    "thread_deadlock": {None, "awaited"},
+    "thread_deadlock": {None, "awaited", "across_ranks"},
     "logger_init": {"own", "wandb"},
     "dataloader_worker": {None, "forked", "child"},
     "file_lock": {"held", "stale"},

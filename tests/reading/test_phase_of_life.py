@@ -45,6 +45,7 @@ def reductions(*ops: str) -> FlightRecord:
         ({"beat": Beat(pid=1, phase="startup", step=3, ending="finished")}, "teardown"),
         ({"beat": Beat(pid=1, beats=4)}, "training_step"),
         ({"beat": Beat(pid=1)}, "startup"),
+        ({"beat": Beat(pid=1, phase="dataloading", step=3)}, "training_step"),
     ],
 )
 def test_a_rank_that_nothing_places_is_where_its_life_is(known: dict[str, Any], phase: str) -> None:

@@ -10,6 +10,7 @@ __all__ = [
     "fallback",
     "files",
     "gone",
+    "locks_across_ranks",
     "own_code",
     "remote",
     "shared_objects",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 
+from lightning_hangcheck.diagnosis.divergence.agreements import agreements
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import ways_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.reading.source import left_loop, parked_in, tests_apart
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     Key = TypeVar("Key", bound=Hashable)
 
-LONGEST_CONTEXT = 16
-"""Operations before the one in question that are compared with earlier ones."""
 Item = TypeVar("Item", bound=Hashable)
 FEWEST_FOR_MAJORITY = 3
 """With two ranks there is no majority."""
@@ -147,8 +146,9 @@ def expected_next(
 ) -> Item | None:
     """Return the one candidate that followed before, where what came before was the same.
 
-    The longest context that any candidate ever followed decides; where several followed it, none
-    is expected more than the other.
+    The longest context that any candidate ever followed decides, however long: what happens every
+    fifty steps is expected only by who counts them. Where several followed it, none is expected
+    more than the other.
 
     Args:
         history: What was done so far, oldest first.
@@ -156,17 +156,20 @@ def expected_next(
         shortest_context: How many equal operations before it are asked for at least; with 0, a
             candidate that was ever seen at all is expected over those that never were.
     """
-    for length in range(min(LONGEST_CONTEXT, len(history)), shortest_context - 1, -1):
-        context = history[len(history) - length :]
-        followers = {
-            history[end]
-            for end in range(length, len(history))
-            if history[end - length : end] == context
-        }
-        found = [candidate for candidate in dict.fromkeys(candidates) if candidate in followers]
-        if found:
-            return found[0] if len(found) == 1 else None
-    return None
+    longest: dict[Item, int] = {}
+    for follower, context in zip(history, _common_endings(history), strict=True):
+        if follower in candidates and context >= shortest_context:
+            longest[follower] = max(context, longest.get(follower, 0))
+    most = max(longest.values(), default=None)
+    found = [candidate for candidate, context in longest.items() if context == most]
+    return found[0] if len(found) == 1 else None
+
+
+def _common_endings(history: Sequence[Item]) -> list[int]:
+    """Return for each item how much of what came before it is what came last."""
+    numbers: dict[Item, int] = {}
+    backwards = [numbers.setdefault(one, len(numbers)) for one in reversed(history)]
+    return [0, *reversed(agreements(backwards)[1:])][: len(history)]
 
 
 def _ranks(groups: Iterable[Sequence[PendingCollective]]) -> tuple[int, ...]:

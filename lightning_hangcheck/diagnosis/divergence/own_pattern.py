@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.diagnosis.divergence.agreements import agreements
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,22 +74,9 @@ def _is_recent(since: int, period: int) -> bool | None:
 
 
 def _repetition(posted: Sequence[int]) -> tuple[int, int]:
-    """Return the period that a sequence repeats from its beginning for longest, and until where.
-
-    By the lengths for which it agrees with itself moved on by each number (the Z-algorithm,
-    Gusfield 1997): in time proportional to its length.
-    """
-    size = len(posted)
-    agrees = [0] * size
-    left = right = 0
+    """Return the period that a sequence repeats from its beginning for longest, and until where."""
     best = (0, 0)
-    for moved in range(1, size):
-        length = min(right - moved, agrees[moved - left]) if moved < right else 0
-        while moved + length < size and posted[length] == posted[moved + length]:
-            length += 1
-        agrees[moved] = length
-        if moved + length > right:
-            left, right = moved, moved + length
-        if length >= moved and moved + length > best[1]:
+    for moved, length in enumerate(agreements(posted)):
+        if length >= moved > 0 and moved + length > best[1]:
             best = moved, moved + length
     return best

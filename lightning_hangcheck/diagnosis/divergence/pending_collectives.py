@@ -12,6 +12,7 @@ from lightning_hangcheck.diagnosis.rank_reading import RankReading
 from lightning_hangcheck.gather.alike_records import root_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES
+from lightning_hangcheck.model.naming.code_owner import is_ours
 from lightning_hangcheck.reading.knowledge.frames import DISTINCT_FRAMES
 from lightning_hangcheck.reading.records.open_operations import open_operation
 from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
@@ -190,11 +191,12 @@ def operation_of(reading: RankReading, entry: CollectiveEntry) -> Operation:
 
 
 def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return the frames down to where torch's own collective code begins."""
-    for position, frame in enumerate(frames):
-        if is_collective_code(frame.file):
-            return frames[:position]
-    return frames
+    """Return the frames down to where torch's own collective code begins, without this package's.
+
+    What a rank noted of its call has none of these, and is compared with what stacks show.
+    """
+    end = next((at for at, one in enumerate(frames) if is_collective_code(one.file)), len(frames))
+    return tuple(frame for frame in frames[:end] if not is_ours(frame.file))
 
 
 @lru_cache(maxsize=DISTINCT_FRAMES)

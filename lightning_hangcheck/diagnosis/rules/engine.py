@@ -14,6 +14,7 @@ from lightning_hangcheck.diagnosis.causes import (
     dataloader_worker,
     fallback,
     files,
+    locks_across_ranks,
     own_code,
     shared_objects,
     slow,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 RULES = (
     processes.PROCESS_STOPPED,
+    locks_across_ranks.LOCKS_ACROSS_RANKS,
     collectives.UNEVEN_WORK,
     processes.PROCESS_DEAD,
     collectives.COLLECTIVE_MISMATCH,

@@ -70,14 +70,20 @@ def main_thread_cpu_s(pid: int) -> float | None:
         return None
 
 
-def io_bytes(pid: int) -> tuple[int, int] | None:
+def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
     """Bytes that passed through read-like and write-like calls so far (rchar, wchar).
 
+    Those of a process hold those of its children that have ended, too; those of a thread do not.
+
+    Args:
+        pid: Process.
+        tid: Thread of it, None for the process.
+
     Returns:
-        None where the process is gone, belongs to another user, or the kernel does not count.
+        None where it is gone, belongs to another user, or the kernel does not count.
     """
     try:
-        text = read_proc(f"/proc/{pid}/io")
+        text = read_proc(f"/proc/{pid}/io" if tid is None else f"/proc/{pid}/task/{tid}/io")
     except OSError:
         return None
     counts = dict(line.split(b": ") for line in text.splitlines())

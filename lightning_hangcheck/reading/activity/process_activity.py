@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard, is_users
-from lightning_hangcheck.reading.waits.kernel_targets import awaited_threads, targets_of
+from lightning_hangcheck.reading.activity.moved_bytes import bytes_moved, make_way
+from lightning_hangcheck.reading.waits.kernel_targets import awaited_threads
 from lightning_hangcheck.reading.waits.wait_chain import is_our_thread
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -31,18 +32,6 @@ BUSY_SHARE = 0.20
 IDLE_SHARE = 0.02
 """Shares of one core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread
 and a look with py-spy stay below 0.01 together."""
-MANY_BYTES = 64 * 1024
-TRANSFER_RATE = 4096
-"""Bytes a second above which a read or write call makes way. Our own threads read and write about
-700 bytes a second in the rank (a line of /proc twice a second, the journal)."""
-TRANSFER_CALLS = frozenset({0, 1, 17, 18, 19, 20, 40, 63, 64, 65, 66, 67, 68, 71})
-"""read, write, pread64, pwrite64, readv, writev, sendfile on x86-64, then on arm64. A number of the
-one that means another call on the other (uname, semget, shmdt) is none that a thread stays in."""
-DOWNLOAD_RATE = 1024
-"""Bytes a second that count for a thread that waits at a connection: a gigabyte in 12 days. What
-services in the process exchange meanwhile stays below."""
-SHORTEST_FLOW_S = 1.0
-"""Time over which bytes are counted at least: our own threads read 390 of them at once."""
 STORAGE_ANSWERS = 20
 """Times a second that a thread which waits for storage is woken above which it gets on. A call that
 hangs is woken never, or once in many seconds to try again."""
@@ -54,8 +43,6 @@ BUSY_PERCENT = 5
 NEARLY_FULL = 0.95
 GIB = 1 << 30
 NEWEST = 3
-Connections = dict[int | None, int | None]
-"""By inode, None where that could not be read, the bytes that each carried so far."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -71,7 +58,8 @@ class Step(Struct, frozen=True, kw_only=True):
             included: of the process where any of its threads could.
         busiest_share: The highest of the main thread and, where it is known which threads could end
             its wait, of one of these.
-        bytes: Read, written, and carried by connections; 0 where not permitted to know.
+        bytes: Read, written, and carried by connections, by threads that could end the main one's
+            wait where each thread's share is known; 0 where not permitted to know.
         carried: Bytes flowed, or storage answered call after call.
         moved: It made way: it carried, or its stack changed while it used the processor.
         stood: Its main thread did not run once, and its other threads hardly.
@@ -100,12 +88,9 @@ def compare(earlier: Sample, later: Sample) -> Step | None:
     main_share = threads.get(after.pid, cpu_share)
     awaited = awaited_threads(later)
     awaited_share = cpu_share if awaited is None else sum(threads.get(tid, 0.0) for tid in awaited)
-    flowed, starved = _flowed(before, after), is_starved(before, after, seconds)
-    carried = (
-        flowed > MANY_BYTES
-        or _transfers(before, after, flowed, seconds)
-        or _connection_carries(earlier, later)
-        or _storage_answers(before, after, seconds, computes=starved or main_share >= IDLE_SHARE)
+    flowed, starved = bytes_moved(earlier, later, awaited), is_starved(before, after, seconds)
+    carried = make_way(earlier, later, flowed) or _storage_answers(
+        before, after, seconds, computes=starved or main_share >= IDLE_SHARE
     )
     return Step(
         seconds=seconds,
@@ -147,60 +132,6 @@ def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     inside = frames[last + 1 :]
     kept = () if all(is_standard(frame.file) for frame in inside) else inside
     return (*(frame for frame in frames[:last] if not is_ours(frame.file)), *kept)
-
-
-def _flowed(before: ProcessState, after: ProcessState) -> int:
-    pairs = (
-        (before.read_bytes, after.read_bytes),
-        (before.written_bytes, after.written_bytes),
-        (before.network_bytes, after.network_bytes),
-    )
-    return sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
-
-
-def _transfers(before: ProcessState, after: ProcessState, flowed: int, seconds: float) -> bool:
-    """Whether so much flows that the main thread's call makes way.
-
-    At a connection only what connections carried counts, where the kernel tells that: what our own
-    threads read meanwhile, late on a crowded machine, is more than a download may be.
-    """
-    main = after.threads[0] if after.threads else None
-    if main is None:
-        return False
-    span_s = max(seconds, SHORTEST_FLOW_S)
-    if any(target.kind == "socket" for target in main.waits_for):
-        if before.network_bytes is not None and after.network_bytes is not None:
-            flowed = after.network_bytes - before.network_bytes
-        return flowed > DOWNLOAD_RATE * span_s
-    return main.syscall in TRANSFER_CALLS and flowed > TRANSFER_RATE * span_s
-
-
-def _connection_carries(earlier: Sample, later: Sample) -> bool:
-    """Whether any byte came or went at a connection on which the main thread's wait rests.
-
-    However slowly: these are that connection's own bytes, and not those of services beside it. A
-    thread that is at other connections than before has had its answer from one.
-    """
-    before, after = _connections(earlier), _connections(later)
-    return any(_carried(before[tid], after[tid]) for tid in before.keys() & after.keys())
-
-
-def _carried(before: Connections, after: Connections) -> bool:
-    """Compare what is known of both times: the kernel's list of sockets may leave out some."""
-    known = None not in before and None not in after
-    return (known and before.keys() != after.keys()) or any(
-        None not in (before[one], after[one]) and before[one] != after[one]
-        for one in before.keys() & after.keys()
-    )
-
-
-def _connections(sample: Sample) -> dict[int, Connections]:
-    """Each waiting thread with its connections."""
-    found: dict[int, Connections] = {}
-    for tid, target in targets_of(sample):
-        if target.kind == "socket":
-            found.setdefault(tid, {})[target.connection] = target.carried_bytes
-    return found
 
 
 def _storage_answers(

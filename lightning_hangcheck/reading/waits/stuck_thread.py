@@ -12,7 +12,12 @@ from lightning_hangcheck.reading.activity.process_activity import (
 from lightning_hangcheck.reading.place import users_place
 from lightning_hangcheck.reading.waits.kernel_targets import targets_of
 from lightning_hangcheck.reading.waits.torch_waits import waits_for_ranks
-from lightning_hangcheck.reading.waits.wait_chain import awaits_executor, joins, wait_chain
+from lightning_hangcheck.reading.waits.wait_chain import (
+    awaits_executor,
+    in_event_loop,
+    joins,
+    wait_chain,
+)
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -35,8 +40,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
 
     Of several, one that waits for something that has a name, then one that waits for other ranks,
     one that computes, and one that stands still elsewhere. One that sleeps a moment at a time ticks
-    for itself: it is none. Where none is left to end the wait, the one that is joined, or that the
-    work was given to.
+    for itself: it is none, nor is an event loop without anything to do. Where none is left to end
+    the wait, the one that is joined, or that the work was given to.
 
     Returns:
         None where that is the main thread itself, or nothing tells.
@@ -47,7 +52,8 @@ def stuck_thread(look: ProcessLook) -> ThreadStack | None:
         return None
     earlier, newest = samples
     if not chain.ends and (joins(chain.main) or awaits_executor(chain.main)):
-        return next((one for one in chain.threads[1:] if users_place(one.frames)), None)
+        given = (one for one in chain.threads[1:] if not in_event_loop(one.frames))
+        return next((one for one in given if users_place(one.frames)), None)
     signs: Sequence[Callable[[Sample, Sample, ThreadStack], bool]] = (
         _waits_for_named,
         _waits_for_ranks,
@@ -115,6 +121,7 @@ def _stands_still(earlier: Sample, newest: Sample, thread: ThreadStack) -> bool:
         one.tid == thread.tid and one.frames == thread.frames
         for one in (earlier.stack.threads if earlier.stack is not None else ())
     )
+    same = same and not in_event_loop(thread.frames)
     return same and _wakes(earlier.kernel, thread) == _wakes(newest.kernel, thread)
 
 

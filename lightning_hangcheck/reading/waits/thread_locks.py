@@ -67,11 +67,12 @@ def waits_in_vain(look: ProcessLook) -> bool:
     a time limit, must every thread that could end this. One of these may also wait for news, such
     as a queue's or an event's, where the user's own code does so and every thread waits likewise:
     to what a library waits for, a thread may see that runs no Python, and one that reads from a
-    connection may call the user back. See `called_back` for what runs no Python before it does.
+    connection may call the user back. See `called_back` for what runs no Python before it does: it
+    gives back no lock whose holder is known.
     """
-    if called_back(look):
-        return False
     samples = [one for one in look.samples if one.kernel is not None][-2:]
+    if called_back(look) and not all(map(_holders_known, samples)):
+        return False
     circles = [_circle(one) for one in samples]
     return len(circles) == 2 and circles[0] is not None and circles[0] == circles[1]
 
@@ -119,6 +120,14 @@ def _circle(sample: Sample) -> set[Standing] | None:
     if for_news and not (all(map(_users_wait, for_news)) and _all_wait(sample, words)):
         return None
     return {(one.tid, one.frames, words[one.tid]) for one in chain.threads if one.tid is not None}
+
+
+def _holders_known(sample: Sample) -> bool:
+    """Whether the source tells who has each lock through which the main thread's wait leads."""
+    chain = wait_chain(sample)
+    return chain is not None and all(
+        one.holds_lock or one.held_by is not None for one in chain.threads
+    )
 
 
 def _all_wait(sample: Sample, words: Collection[int]) -> bool:

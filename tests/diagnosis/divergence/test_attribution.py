@@ -20,6 +20,8 @@ from lightning_hangcheck.diagnosis.divergence.attribution import expected_next
         ("ab", "ab", 0, None),  # both were seen
         ("abab" + "acac" + "a", "bc", 1, "c"),  # the longest context decides
         ("ab" + "ac" + "a", "bc", 1, None),  # both followed, after an equal context
+        (3 * ("a" * 40 + "b") + "a" * 40, "ab", 2, "b"),  # however long it takes to come round
+        (3 * ("a" * 40 + "b") + "a" * 25, "ab", 2, "a"),
     ],
 )
 def test_what_followed_the_same_operations_before_is_expected(

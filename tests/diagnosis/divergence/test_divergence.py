@@ -12,6 +12,7 @@ from cases import (
     IN_BARRIER,
     IN_LOAD,
     MAIN,
+    SITE,
     gone,
     job,
     rank,
@@ -241,6 +242,20 @@ def test_broadcasts_from_two_roots_are_a_mismatch() -> None:
     verdict = judge(case)
     assert (verdict.verdict, verdict.cause) == ("hang", "collective_mismatch")
     assert verdict.culprits == (0, 1)
+
+
+def test_a_root_of_ones_own_is_a_mismatch_also_where_one_rank_has_gone_on() -> None:
+    """That one's way is what it noted, which lacks the frames of what noted it."""
+    here, noting = user("redistribute", 90), f"{SITE}/lightning_hangcheck/hooks/wrapping.py"
+    stands = (MAIN, here, Frame("call", noting, 102), torch("broadcast"))
+    roots = [CallSite((MAIN, here), root=f"root {n}") for n in (0, 1, 0)]
+    ranks = [
+        flying(rank(0, stands), "broadcast 4", called=[roots[0]]),
+        flying(rank(1, stands), "broadcast 4", called=[roots[1]]),
+        flying(rank(2, stands), "broadcast 4", "broadcast 1", called=[roots[2], roots[2]]),
+    ]
+    verdict = judge(job(*ranks))
+    assert (verdict.culprits, verdict.cause) == ((1,), "collective_mismatch")
 
 
 def test_the_sequence_tells_though_only_its_operations_name_a_reduction() -> None:

@@ -162,6 +162,13 @@ def test_a_lock_that_the_thread_itself_holds_is_released_by_nobody() -> None:
     assert told(job(waits, held)) == ("hang", (1,), (0,), "thread_deadlock")
     assert "in load (demo/train.py:41) for a lock that it holds itself" in verdict.summary
     assert told(job(waits, beside))[3] == "rank_stalled"
+    alarmed = [
+        replace(one, kernel=replace(one.kernel, catches_timers=True))
+        for one in samples
+        if one.kernel is not None
+    ]
+    handled = replace(held, processes=(replace(own, samples=tuple(alarmed)),))
+    assert told(job(waits, handled)) == ("hang", (1,), (0,), "thread_deadlock")
 
 
 def test_one_locked_thread_is_a_deadlock_only_where_no_other_could_release() -> None:

@@ -293,6 +293,12 @@ def test_what_ends_by_itself_at_a_time_is_not_waited_for_in_vain(
     assert limited(seen) == timed
 
 
+def test_an_event_loop_without_anything_to_do_is_nobodys_place() -> None:
+    """What it was asked for stands in no frame: the line that asked for it is the one to show."""
+    ticking = Thread((MAIN, user("serve", 25), *IN_LOOP[2:]), (SELF_PIPE, TIMED), syscall=232)
+    assert stuck_thread(process(parked(IN_FUTURE), ticking)) is None
+
+
 def test_a_wait_for_ranks_is_where_it_ends() -> None:
     barrier = parked((*POOL, *IN_BARRIER[1:]))
     assert ends(parked(IN_BARRIER), Thread(IN_FETCH, (SERVER,))) == ["barrier"]
