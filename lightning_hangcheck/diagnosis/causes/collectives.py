@@ -53,6 +53,7 @@ TOLD_BY: dict[Basis, str] = {
     "loop": "it has left a loop that the others are in",
     "novelty": "no earlier step had this operation",
     "parked": "the others are where every rank begins its next step",
+    "like groups": "all other groups of this kind did otherwise",
     "nothing": "nothing tells which of them departed",
 }
 

@@ -1,6 +1,7 @@
 """Of ranks whose ways parted, which left the common way?
 
-The majority tells; without one, in this order: code under a test that only one rank passes, the
+The majority tells; without one, other groups that came the same way (`like_groups`), then, in this
+order: code under a test that only one rank passes, the
 sequence of operations that earlier steps followed, code under any test of the rank, a loop that the
 others are still in, an operation that was never seen before, and where Lightning parks a rank that
 does nothing special. The test comes first: an evaluation on one rank begins with what any step
@@ -37,7 +38,15 @@ Item = TypeVar("Item", bound=Hashable)
 FEWEST_FOR_MAJORITY = 3
 """With two ranks there is no majority."""
 Basis = Literal[
-    "majority", "messages", "sequence", "condition", "loop", "novelty", "parked", "nothing"
+    "majority",
+    "messages",
+    "sequence",
+    "condition",
+    "loop",
+    "novelty",
+    "parked",
+    "like groups",
+    "nothing",
 ]
 SURE_CONTEXT = 2
 """Operations before it that must be the same for a sequence to count before anything else."""

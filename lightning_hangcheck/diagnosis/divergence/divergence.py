@@ -19,6 +19,7 @@ from lightning_hangcheck.diagnosis.divergence.awaited_ranks import (
     ends_of,
     without_message,
 )
+from lightning_hangcheck.diagnosis.divergence.like_groups import did_as_like_groups
 from lightning_hangcheck.diagnosis.divergence.own_pattern import departed_in_messages
 from lightning_hangcheck.diagnosis.divergence.parting_number import (
     History,
@@ -163,9 +164,15 @@ def _by_number(
     by_kind: dict[PendingCollective, Key] = {one: step.operation for one, step in here.items()}
     keys = by_kind if len(set(by_kind.values())) > 1 else here
     diverged, basis = find_diverged(job.case.code, keys, lambda one: (before, here[one]))
+    operations = {one: step.operation for one, step in here.items()}
+    if basis != "majority":
+        as_others = did_as_like_groups(job, group, seq, operations)
+        if as_others and len(as_others) < len(here):
+            diverged = tuple(sorted(one.rank for one in here if one not in as_others))
+            basis = "like groups"
     return Divergence(
         pending_collectives=tuple(here),
-        operations={one.rank: step.operation for one, step in here.items()},
+        operations={one.rank: operation for one, operation in operations.items()},
         diverged=diverged,
         basis=basis,
         group=group,
