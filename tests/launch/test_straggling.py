@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
 from watch.launched import run, start_run
 
@@ -49,7 +50,10 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
     ("program", "where"),
     [
         ("losing_pace.py", "most in loader: 0.2"),
-        ("losing_pace_plainly.py", "seen in prepare (programs/losing_pace_plainly.py:"),
+        pytest.param(
+            *("losing_pace_plainly.py", "seen in prepare (programs/losing_pace_plainly.py:"),
+            marks=WHEN_ASKED_FOR,
+        ),
     ],
     ids=["lightning", "plain"],
 )

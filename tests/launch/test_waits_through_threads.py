@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end
 from watch.launched import start_run, verdict_of
 
@@ -50,6 +51,14 @@ SHAPES = {
     "barrier_in_thread": Right("rank_stalled", "barrier_in_thread"),
 }
 
+ALWAYS_RUN = (
+    "queue_of_prefetcher",
+    "lock_under_to_thread",
+    "interpreter_lock",
+    "barrier_in_thread",
+)
+"""One for each kind of thread; of the others `tests/reading/waits` has the pure rules."""
+
 
 def _run(tmp_path: Path, shape: str, port: int, lock: Path, **environment: str) -> str:
     """Run the program, and return what was printed to stderr."""
@@ -70,7 +79,10 @@ def _run(tmp_path: Path, shape: str, port: int, lock: Path, **environment: str) 
     return errors
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [one if one in ALWAYS_RUN else pytest.param(one, marks=WHEN_ASKED_FOR) for one in SHAPES],
+)
 def test_a_wait_is_followed_to_where_it_ends(tmp_path: Path, shape: str) -> None:
     lock = tmp_path / "cache.lock"
     os.mkfifo(lock.with_suffix(".fifo"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end
 from watch.launched import run, start_run, verdict_of
 
@@ -50,6 +51,7 @@ def test_a_lone_process_that_computes_is_not_even_suspected(tmp_path: Path) -> N
     assert _kinds(tmp_path) == ["finished"]
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.timeout(260)
 def test_a_rank_that_computes_for_a_minute_is_not_even_suspected(tmp_path: Path) -> None:
     program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "uneven", "65"]

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import LONG_TEST
 from processes import MARK, PROGRAMS, end_by_pid, marked_processes, runs, until
 from watch.launched import verdict_of
 
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
     import psutil
 
 LONGEST_S = 240.0
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
+    *LONG_TEST,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
 ]
 LOOPS = pytest.mark.parametrize("loop", ["lightning", "plain"])

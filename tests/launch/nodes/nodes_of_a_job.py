@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.verdict import Verdict
 
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-LONG_TEST = (
-    pytest.mark.real,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
-)
-"""Marks of the tests that only run when asked for."""
 TRAINING = "nodes_training.py"
 PORT = 29_477
 ADDRESSES = "10.231.77.1", "10.231.77.2"

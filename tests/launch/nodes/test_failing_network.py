@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 from launch.nodes.cable import Cable, cable
 from launch.nodes.nodes_of_a_job import LONGEST_S, Network, Node, end_all, start
+from long_tests import LONG_TEST
 from processes import until
 from watch.launched import verdict_of
 
@@ -18,12 +18,7 @@ if TYPE_CHECKING:
     import psutil
 
 __all__ = ["cable"]
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 
 
 def made(node: Node) -> int:

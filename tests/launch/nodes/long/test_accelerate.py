@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from launch.nodes.nodes_of_a_job import (
-    LONG_TEST,
     PORT,
     Network,
     Node,
@@ -16,6 +15,7 @@ from launch.nodes.nodes_of_a_job import (
     network,
     until_all_say,
 )
+from long_tests import LONG_TEST
 from processes import PROGRAMS
 from watch.launched import record_of, run_words, verdict_of
 

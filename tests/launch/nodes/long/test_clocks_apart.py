@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from launch.nodes.long.other_clock import host_with_clocks
 from launch.nodes.nodes_of_a_job import (
-    LONG_TEST,
     LONGEST_S,
     Network,
     end_all,
@@ -16,6 +15,7 @@ from launch.nodes.nodes_of_a_job import (
     start,
     until_all_say,
 )
+from long_tests import LONG_TEST
 from watch.launched import record_of, verdict_of
 
 from lightning_hangcheck.text.moments import read_utc

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from launch.nodes.nodes_of_a_job import (
     ADDRESSES,
-    LONG_TEST,
     LONGEST_S,
     Host,
     Network,
@@ -17,6 +16,7 @@ from launch.nodes.nodes_of_a_job import (
     torchrun,
     variables,
 )
+from long_tests import LONG_TEST
 from processes import PROGRAMS, until
 from watch.launched import run_words
 

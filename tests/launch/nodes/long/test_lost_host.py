@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from launch.nodes.cable import Cable, cable
 from launch.nodes.nodes_of_a_job import (
-    LONG_TEST,
     LONGEST_S,
     Network,
     end_all,
@@ -16,6 +15,7 @@ from launch.nodes.nodes_of_a_job import (
     start,
     until_all_say,
 )
+from long_tests import LONG_TEST
 from processes import until
 from watch.launched import verdict_of
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from launch.nodes.nodes_of_a_job import (
-    LONG_TEST,
     LONGEST_S,
     PORT,
     Host,
@@ -20,6 +19,7 @@ from launch.nodes.nodes_of_a_job import (
     until_all_say,
     variables,
 )
+from long_tests import LONG_TEST
 from processes import ANNOUNCE, PROGRAMS, end, until
 from watch.launched import record_of, run_words, verdict_of
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from launch.nodes.long.other_version import host_with_version
 from launch.nodes.nodes_of_a_job import (
     LIKE_THIS,
-    LONG_TEST,
     LONGEST_S,
     Host,
     Network,
@@ -17,6 +16,7 @@ from launch.nodes.nodes_of_a_job import (
     until_all_say,
     variables,
 )
+from long_tests import LONG_TEST
 from processes import PROGRAMS, until
 from watch.launched import run_words, verdict_of
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launch.nodes.nodes_of_a_job import (
-    LONG_TEST,
     Host,
     Network,
     Node,
@@ -14,6 +13,7 @@ from launch.nodes.nodes_of_a_job import (
     torchrun,
     until_all_say,
 )
+from long_tests import LONG_TEST
 from processes import PROGRAMS
 from watch.launched import record_of, verdict_of
 

@@ -11,19 +11,15 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 from launch.nodes.rounds.test_replaced_node import endpoint, kill
+from long_tests import LONG_TEST
 from processes import PROGRAMS, end, until
 from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif("RUN_LONG_TESTS" not in os.environ, reason="RUN_LONG_TESTS=1 runs it"),
-]
+pytestmark = list(LONG_TEST)
 LONGEST_S = 120.0
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
+from long_tests import LONG_TEST
 from processes import PROGRAMS, end, until
 from watch.launched import record_of, verdict_of
 
@@ -22,12 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ASKED_FOR = "RUN_LONG_TESTS" in os.environ
 NAMES_HOSTS = os.geteuid() == 0 and shutil.which("unshare") is not None
 pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not ASKED_FOR, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"),
+    *LONG_TEST,
     pytest.mark.skipif(not NAMES_HOSTS, reason="hosts of their own names need root and unshare"),
 ]
 LONGEST_S = 280.0

@@ -1,0 +1,13 @@
+"""Marks of tests that run only when asked for, with ``RUN_LONG_TESTS=1``."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+WHEN_ASKED_FOR = pytest.mark.skipif(
+    "RUN_LONG_TESTS" not in os.environ, reason="it takes minutes; RUN_LONG_TESTS=1 runs it"
+)
+LONG_TEST = (pytest.mark.real, pytest.mark.timeout(1800), WHEN_ASKED_FOR)
+"""Of a test that may take half an hour on a crowded machine."""
