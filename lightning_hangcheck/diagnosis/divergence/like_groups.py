@@ -6,24 +6,29 @@ no majority; what all other groups of their kind did under that number tells whi
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import (
     Operation,
+    call_of,
     operation_of,
     record_of,
     records,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from lightning_hangcheck.diagnosis.divergence.pending_collectives import PendingCollective
     from lightning_hangcheck.diagnosis.job import JobReading
+    from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.model.flight import CollectiveRecord
 
 LEAST_ALIKE = 8
 """Operations before the one in question that must be the same: all groups begin with a few."""
+MOST_COMPARED = 256
+"""Groups: a mesh of a hundred thousand ranks has as many, of which few tell as much."""
 
 
 def did_as_like_groups(
@@ -40,21 +45,19 @@ def did_as_like_groups(
     Returns:
         None of them where there is no such group, or where these disagree.
     """
-    own = next((record_of(one.reading, group) for one in here), None)
-    if own is None:
+    owner = next((one.reading for one in here if record_of(one.reading, group)), None)
+    own = record_of(owner, group) if owner is not None else None
+    if owner is None or own is None:
         return frozenset()
+    came = _way(owner, own, seq)
     by_name = len({operation.name for operation in here.values()}) > 1
-    did: set[Operation] = set()
-    seen = {group}
-    for reading in job.ranks.values():
-        for record in records(reading):
-            if record.group not in seen and _is_like(record, own, seq):
-                seen.add(record.group)
-                did |= {
-                    _compared(operation_of(reading, entry), by_name=by_name)
-                    for entry in record.entries
-                    if entry.seq == seq
-                }
+    did = {
+        _compared(operation_of(reading, entry), by_name=by_name)
+        for reading, record in islice(_other_groups(job, own), MOST_COMPARED)
+        if record.ranks != own.ranks and _is_same(came, _way(reading, record, seq))
+        for entry in record.entries
+        if entry.seq == seq
+    }
     if len(did) != 1:
         return frozenset()
     return frozenset(
@@ -62,13 +65,30 @@ def did_as_like_groups(
     )
 
 
-def _is_like(record: CollectiveRecord, own: CollectiveRecord, seq: int) -> bool:
-    """Whether a group of other ranks, but as many, did the same before a number."""
-    if len(record.ranks) != len(own.ranks) or record.ranks == own.ranks:
-        return False
-    theirs, ours = ({e.seq: e.op for e in one.entries if e.seq < seq} for one in (record, own))
-    common = theirs.keys() & ours.keys()
-    return len(common) >= LEAST_ALIKE and all(theirs[one] == ours[one] for one in common)
+def _other_groups(
+    job: JobReading, own: CollectiveRecord
+) -> Iterator[tuple[RankReading, CollectiveRecord]]:
+    """Each other group of as many ranks, by the first of these that has a record of it."""
+    seen = {own.group}
+    for reading in job.ranks.values():
+        for record in records(reading):
+            if record.group not in seen and len(record.ranks) == len(own.ranks):
+                seen.add(record.group)
+                yield reading, record
+
+
+def _way(reading: RankReading, record: CollectiveRecord, seq: int) -> dict[int, Hashable]:
+    """What a rank did in a group before a number, each from where, or else with its sizes."""
+    return {
+        entry.seq: (entry.op, call_of(reading, entry).frames or entry.sizes)
+        for entry in record.entries
+        if entry.seq < seq
+    }
+
+
+def _is_same(one: Mapping[int, Hashable], other: Mapping[int, Hashable]) -> bool:
+    common = one.keys() & other.keys()
+    return len(common) >= LEAST_ALIKE and all(one[seq] == other[seq] for seq in common)
 
 
 def _compared(operation: Operation, *, by_name: bool) -> Operation:
