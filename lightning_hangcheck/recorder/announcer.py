@@ -288,7 +288,7 @@ class Announcer:
         with self._lock:
             opened.phase_before = self.page.phase
             self._open.append(opened)
-            self._show_sections()
+            self._show_sections(advanced=trains)
             if opened.phase and trains:
                 self.page.show_phase(opened.phase)
         if spoken:
@@ -301,7 +301,7 @@ class Announcer:
         """Show the item that a tracked loop, one of the open sections, is at."""
         with self._lock:
             opened.shown = replace(opened.shown, item=item)
-            self._show_sections()
+            self._show_sections(advanced=True)
 
     @harmless
     def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
@@ -324,7 +324,7 @@ class Announcer:
             if opened not in self._open:
                 return False
             self._open.remove(opened)
-            self._show_sections()
+            self._show_sections(advanced=opened.shown.in_main_thread)
             if opened.phase and opened.shown.in_main_thread and self.page.phase == opened.phase:
                 self.page.show_phase(opened.phase_before)
             if opened.phase == "checkpoint_save" and error is None:
@@ -338,8 +338,8 @@ class Announcer:
         step = self.page.mark_save(time.time_ns())
         self.note("saved", seconds=seconds, step=step)
 
-    def _show_sections(self) -> None:
-        self.page.show_sections([one.shown for one in self._open])
+    def _show_sections(self, *, advanced: bool) -> None:
+        self.page.show_sections([one.shown for one in self._open], advanced=advanced)
 
     @harmless
     def say(self, text: str) -> None:

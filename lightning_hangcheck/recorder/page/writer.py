@@ -46,6 +46,7 @@ class PageWriter:
         self._epoch = self._step = self._batch = UNKNOWN
         self._entries = 0
         self._saves = 0
+        self._sections_ns = 0
         self._phase_stamp = 0
         self._step_stamp = 0
         self._timed = [0, 0, 0, 0]
@@ -151,8 +152,16 @@ class PageWriter:
         text = fit_text(name, layout.CHECKPOINT_NAME_BYTES)
         self._write("checkpoint", layout.CHECKPOINT, monotonic_ns(), number, at_ns, text)
 
-    def show_sections(self, sections: Sequence[OpenSection]) -> None:
-        """Show the open sections, oldest first; of more than fit, the newest."""
+    def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
+        """Show the open sections, oldest first; of more than fit, the newest.
+
+        Args:
+            sections: All that are open.
+            advanced: What changed shows that the rank gets on: a thread beside the one that trains
+                may save or log for ever while that one is stuck.
+        """
+        if advanced:
+            self._sections_ns = monotonic_ns()
         slots: list[int | bytes] = []
         for section in sections[-layout.SECTION_SLOTS :]:
             item = UNKNOWN if section.item is None else section.item
@@ -161,7 +170,7 @@ class PageWriter:
             name = fit_text(section.name, layout.SECTION_NAME_BYTES)
             slots += (section.since_ns, item, limit_ms, section.in_main_thread, name)
         slots += _EMPTY_SLOT * (layout.SECTION_SLOTS - len(slots) // len(_EMPTY_SLOT))
-        self._write("sections", layout.SECTIONS, monotonic_ns(), len(sections), *slots)
+        self._write("sections", layout.SECTIONS, self._sections_ns, len(sections), *slots)
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a save of a checkpoint that ended well, now and at the step shown.
