@@ -78,6 +78,8 @@ def _moved_by_threads(earlier: Sample, later: Sample, awaited: frozenset[int] | 
     before, after = _bytes_by_thread(earlier.kernel), _bytes_by_thread(later.kernel)
     if before is None or after is None:
         return None
+    if any(one.kind == "process" or one.holders for _, one in targets_of(later)):
+        awaited = None  # another process, which may wait for what any of its threads gives it
     of_python = {one.tid for one in later.stack.threads} if later.stack is not None else set()
     counted = {
         tid

@@ -37,7 +37,7 @@ TRICKLE = 1024
 OUTSIDE: frozenset[TargetKind] = frozenset(
     {"lock", "file", "fifo", "terminal", "socket", "process"}
 )
-"""What no other thread of the process ends."""
+"""What no other thread of the process ends: a pipe may have both its ends in one process."""
 SLEEP = "nanosleep"
 """In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
@@ -206,15 +206,8 @@ def awaited_threads(sample: Sample) -> frozenset[int] | None:
         tids = [one.tid for one in chain.threads]
         return None if None in tids else frozenset(tid for tid in tids if tid is not None)
     named = tuple(target for _, target in targets_of(sample))
-    from_outside = endless(named) and all(_from_others(one, chain.main.tid) for one in named)
+    from_outside = endless(named) and all(one.kind in OUTSIDE and tells_who(one) for one in named)
     return frozenset({chain.main.tid}) if from_outside else None
-
-
-def _from_others(target: WaitTarget, pid: int) -> bool:
-    """Whether only other processes can end a wait: a pipe may have both its ends in one."""
-    if target.kind == "pipe":
-        return bool(target.holders) and pid not in pids_here(target)
-    return target.kind in OUTSIDE and tells_who(target)
 
 
 def awaited_processes(view: RankView) -> frozenset[int] | None:

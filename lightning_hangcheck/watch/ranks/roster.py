@@ -227,6 +227,8 @@ class Roster:
             rank.read(beats[found.pid], now_ns)
         self._changed_ns = now_ns
         if is_gone:
+            if found.start.number is not None and found.pid in beats:
+                self.round.note_agent(beats[found.pid].parent_pid)
             self.round.note_exit(found.pid, self._exit_codes.get(found.pid))
         else:
             self._exit_watcher.watch(found.pid)

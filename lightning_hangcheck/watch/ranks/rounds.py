@@ -111,8 +111,9 @@ class WatchedRound:
         from lightning_hangcheck.diagnosis.process_exit import left_well  # 20 MB, only at the end
 
         over_s = (now_ns - self.ended_ns) / NANOSECONDS
-        ranks = self.ranks.values()
-        return over_s >= WAITED_OUT_S and not all(left_well(one.view("", 0)) for one in ranks)
+        views = [one.view("", 0) for one in self.ranks.values()]
+        well = all(left_well(view) and _is_code_known(view) for view in views)
+        return over_s >= WAITED_OUT_S and not well
 
     @property
     def ended_ns(self) -> int:
@@ -156,6 +157,10 @@ class WatchedRound:
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
 
+    def note_agent(self, pid: int | None) -> None:
+        """Take down who started a rank that was gone before anybody could ask for its parent."""
+        self._agents |= {pid} if pid is not None else set()
+
     def note_alive(self) -> None:
         """Take down that one of the ranks is seen alive at this moment."""
         self._seen_alive_ticks = ticks_since_boot()
@@ -186,6 +191,11 @@ class WatchedRound:
     def views(self, host: str, now_ns: int) -> tuple[RankView, ...]:
         """Return all ranks as rules may see them."""
         return tuple(rank.view(host, now_ns) for rank in self.ranks.values())
+
+
+def _is_code_known(view: RankView) -> bool:
+    """Whether its exit code was seen; ``sys.exit("no data")`` ends as Python ends, by all else."""
+    return view.process_exit is not None and view.process_exit.exit_code is not None
 
 
 def run_facts(

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 PID = 100
 HELPER = 300
 FULL_PIPE = waiting_for("pipe", "write", "pipe:[9]", 700)
-OWN_PIPE = waiting_for("pipe", "write", "pipe:[9]", 700, PID)
+FOR_CHILD = waiting_for("process", "wait4", "700")
+REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
 MANY = 1_000_000
 
 
@@ -56,9 +57,11 @@ def test_what_the_main_thread_writes_is_progress() -> None:
 
 
 def test_a_helper_counts_where_it_could_end_the_wait() -> None:
-    """A pipe of which only another process has the other end is none of its business."""
-    assert activity(helper=MANY, syscall=1, **FULL_PIPE) == "idle"
-    assert activity(helper=MANY, syscall=1, **OWN_PIPE) == "moving"
+    """Another process of this machine may wait for what it gives; a remote end does not."""
+    for waits in (FULL_PIPE, FOR_CHILD):
+        assert activity(helper=MANY, **waits) == "moving"
+        assert activity(helper=100, **waits) == "idle"
+    assert activity(helper=MANY, **REMOTE) == "idle"
 
 
 def test_where_a_thread_has_ended_or_is_not_counted_the_process_counts() -> None:
