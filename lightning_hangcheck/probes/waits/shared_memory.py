@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 READ_LIMIT_S = 1.0
-"""A process that changes its mappings holds this table up; reading one takes about 1 ms, and on a
-crowded machine (load 12 on two cores) it took more than 0.2 s, so that a rank seemed not to share."""
+"""A process that changes its mappings holds this table up; reading one takes about 1 ms, but more
+than 0.2 s on a crowded machine (load 12 on two cores): then a rank seems to share nothing."""
 
 
 class Mapped(NamedTuple):

@@ -240,3 +240,21 @@ def test_torchrun_whose_ranks_have_gone_and_that_lives_waits_for_other_nodes(
     launcher = FoundRank(rank=0, pid=os.getppid() if agent else 1, started_ticks=1, guessed=True)
     now_ns = made.ended_ns + later_s * SECOND
     assert made.is_waited_out_by(launcher, now_ns) == waits
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "waits"),
+    [(None, "finished", True), (0, "finished", False), (None, "running", True)],
+    ids=["it said goodbye, its code unseen", "it ended well", "it said nothing"],
+)
+def test_so_does_the_one_whose_ranks_were_gone_before_anybody_saw_them(
+    code: int | None, ending: str, waits: bool
+) -> None:
+    """Their pages tell who started them; ``sys.exit("no data")`` ends as a good program does."""
+    gone_already = found(0, 10, count=0, started_ticks=0, start=RoundStart(number=0))
+    made = watched(gone_already)
+    made.note_agent(700)
+    made.ranks[0].read(Beat(pid=10, rank=0, ending=ending), 0)
+    made.note_exit(10, code)
+    agent = FoundRank(rank=0, pid=700, started_ticks=1, guessed=True)
+    assert made.is_waited_out_by(agent, made.ended_ns + 9 * SECOND) == waits
