@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     Key = TypeVar("Key", bound=Hashable)
 
 Item = TypeVar("Item", bound=Hashable)
+MANY_ALIKE = 16
+FEWEST_TIMES = 2
+"""How often what comes round must have done so, where as many operations before it look the same
+as at another place of the rhythm."""
 FEWEST_FOR_MAJORITY = 3
 """With two ranks there is no majority."""
 Basis = Literal[
@@ -157,7 +161,8 @@ def expected_next(
 
     The longest context that any candidate ever followed decides, however long: what happens every
     fifty steps is expected only by who counts them. Where several followed it, none is expected
-    more than the other.
+    more than the other. Nor where it takes more than a few operations to tell them apart, and the
+    one followed only once: that is no rhythm.
 
     Args:
         history: What was done so far, oldest first.
@@ -165,13 +170,16 @@ def expected_next(
         shortest_context: How many equal operations before it are asked for at least; with 0, a
             candidate that was ever seen at all is expected over those that never were.
     """
-    longest: dict[Item, int] = {}
+    contexts: dict[Item, list[int]] = {}
     for follower, context in zip(history, _common_endings(history), strict=True):
         if follower in candidates and context >= shortest_context:
-            longest[follower] = max(context, longest.get(follower, 0))
-    most = max(longest.values(), default=None)
-    found = [candidate for candidate, context in longest.items() if context == most]
-    return found[0] if len(found) == 1 else None
+            contexts.setdefault(follower, []).append(context)
+    if not contexts:
+        return None
+    expected = max(contexts, key=lambda one: max(contexts[one]))
+    others = max((max(contexts[one]) for one in contexts if one != expected), default=-1)
+    often = sum(one > others for one in contexts[expected])
+    return expected if often >= (FEWEST_TIMES if others >= MANY_ALIKE else 1) else None
 
 
 def _common_endings(history: Sequence[Item]) -> list[int]:

@@ -22,6 +22,8 @@ from lightning_hangcheck.diagnosis.divergence.attribution import expected_next
         ("ab" + "ac" + "a", "bc", 1, None),  # both followed, after an equal context
         (3 * ("a" * 40 + "b") + "a" * 40, "ab", 2, "b"),  # however long it takes to come round
         (3 * ("a" * 40 + "b") + "a" * 25, "ab", 2, "a"),
+        ("a" * 40 + "b" + "a" * 40, "ab", 2, None),  # once is no rhythm
+        ("a" * 9 + "b" + "a" * 9, "ab", 2, "b"),
     ],
 )
 def test_what_followed_the_same_operations_before_is_expected(
