@@ -184,12 +184,17 @@ def _with_who_shares(target: WaitTarget, pid: int, seen: _Seen) -> WaitTarget | 
 
 
 def _lock_holders(target: WaitTarget, pid: int, seen: _Seen) -> tuple[int, ...]:
-    """The kernel knows who blocks a waiter; one that polls is told by the file alone."""
+    """The kernel knows who blocks a waiter; one that polls is told by the file alone.
+
+    Its table names who asked first, also once that one has closed the file, and a child that
+    inherited the descriptor keeps the lock.
+    """
     blocking = holders_that_block(pid, seen.locks)
     if not blocking and target.name:
         blocking = seen.holders_by_path(target.name, pid)
     alive = tuple(one for one in blocking if vitals(one) is not None)
-    return alive or tuple(one for one in seen.descriptors.lockers(target.name) if one != pid)
+    keeping = tuple(one for one in seen.descriptors.lockers(target.name) if one != pid)
+    return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
 
 
 def _holders_by_path(path: str, pid: int, locks: tuple[FileLock, ...]) -> tuple[int, ...]:

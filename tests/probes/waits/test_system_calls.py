@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import http.server
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -62,6 +64,20 @@ def test_a_waiter_for_a_file_lock_names_file_and_holder(
     target = target_of(waiter.pid, kind="lock")
     assert (target.call, target.name) == (call, path)
     assert [(one.pid, one.program[:6]) for one in target.holders] == [(holder.pid, "python")]
+
+
+def test_a_lock_that_a_child_inherited_is_the_childs(program: StartProgram, tmp_path: Path) -> None:
+    """The kernel's table goes on to name the parent, which has closed the file."""
+    path = tmp_path / "a.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[file.fileno()])
+    try:
+        waiter = program(PROGRAM, "lock", "flock", path)
+        target = target_of(waiter.pid, child.pid, os.getpid(), kind="lock")
+        assert [holder.pid for holder in target.holders] == [child.pid]
+    finally:
+        child.communicate()
 
 
 def test_a_poller_for_a_lock_file_names_file_and_holder(
