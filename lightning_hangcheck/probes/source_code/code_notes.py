@@ -34,6 +34,10 @@ ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "com
 AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 """Calls that wait for the end of what was started before."""
 BACKWARD = frozenset({"backward"})
+PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"}) | {
+    *("modules", "named_modules", "children", "named_children", "param_groups"),
+}
+"""Of which all ranks have as many, so that none leaves a loop over them before the others."""
 ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
 LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)
 """Within a loop over epochs the one over batches has some."""
@@ -157,7 +161,7 @@ def _note(source: _File, file: str, line: int) -> CodeNote:
         condition_line=found.condition_line,
         condition_of_most=found.condition_of_most,
         skipped_under=found.skipped_under,
-        loops=tuple(_span(loop) for loop in found.loops if not _only_waits(loop)),
+        loops=tuple(_span(loop) for loop in found.loops if _is_of_work(loop)),
         branches=tuple(span for span, _ in found.branches),
         branch_tests=tuple(test for _, test in found.branches),
         awaits=found.awaits or any(_calls(loop, ENDS) for loop in found.loops),
@@ -287,6 +291,13 @@ def _only_waits(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     inside = [one for statement in loop.body for one in ast.walk(statement)]
     called = {_called(one) for one in inside if isinstance(one, ast.Call)}
     return bool(called) and called <= AWAITS | {"sleep"}
+
+
+def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether a rank may run out of what a loop goes over."""
+    over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
+    names = {one.attr for one in over if isinstance(one, ast.Attribute)}
+    return not (_only_waits(loop) or names & PARTS_OF_A_MODEL)
 
 
 def _called(call: ast.Call) -> str:

@@ -100,6 +100,22 @@ def test_the_loops_of_a_function_are_found_outermost_first() -> None:
     assert note_of(tree, "train.py", 16).loops == ()
 
 
+@pytest.mark.parametrize(
+    ("over", "loops"),
+    [
+        ("loader", ((1, 4), (2, 3))),
+        ("model.parameters()", ((1, 4),)),
+        ("enumerate(net.named_buffers())", ((1, 4),)),
+        ("optimizer.param_groups", ((1, 4),)),
+    ],
+)
+def test_nobody_runs_out_of_the_parts_of_a_model(
+    over: str, loops: tuple[tuple[int, int], ...]
+) -> None:
+    source = f"for step in steps:\n    for one in {over}:\n        reduce(one)\n    log()\n"
+    assert note_of(ast.parse(source), "train.py", 3).loops == loops
+
+
 def test_a_line_beyond_the_file_gives_an_empty_note() -> None:
     assert note_of(ast.parse(SOURCE), "train.py", 999).condition == ""
 
