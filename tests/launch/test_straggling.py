@@ -45,15 +45,13 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
     assert all(float(row["hangcheck/step_time"]) >= 0.15 for row in rows)
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("program", "where"),
     [
         ("losing_pace.py", "most in loader: 0.2"),
-        pytest.param(
-            *("losing_pace_plainly.py", "seen in prepare (programs/losing_pace_plainly.py:"),
-            marks=WHEN_ASKED_FOR,
-        ),
+        ("losing_pace_plainly.py", "seen in prepare (programs/losing_pace_plainly.py:"),
     ],
     ids=["lightning", "plain"],
 )
