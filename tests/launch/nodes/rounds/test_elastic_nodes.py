@@ -69,6 +69,11 @@ def test_a_round_of_all_nodes_is_judged_by_its_own_ranks(tmp_path: Path) -> None
                 "both nodes to say which rank",
                 seconds=LONGEST_S,
             )
+            until(
+                lambda folder=folder: len(record_of(folder).rounds) > 1,
+                "both rounds: the end of one waits for the other node's word",
+                seconds=LONGEST_S,
+            )
         records = [record_of(folder) for folder in folders]
         verdicts = [verdict_of(folder) for folder in folders]
     finally:
