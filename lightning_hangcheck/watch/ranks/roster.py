@@ -218,6 +218,8 @@ class Roster:
         if self.round.is_left_by(found):
             self._leave_round(found, beats, now_ns)
         is_gone = not found.started_ticks
+        if is_gone and found.start.number is not None and found.pid in beats:
+            self.round.note_agent(beats[found.pid].parent_pid)
         if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
             return
         rank = self.round.take_in(found, now_ns)
@@ -227,8 +229,6 @@ class Roster:
             rank.read(beats[found.pid], now_ns)
         self._changed_ns = now_ns
         if is_gone:
-            if found.start.number is not None and found.pid in beats:
-                self.round.note_agent(beats[found.pid].parent_pid)
             self.round.note_exit(found.pid, self._exit_codes.get(found.pid))
         else:
             self._exit_watcher.watch(found.pid)
