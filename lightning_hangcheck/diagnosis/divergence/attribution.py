@@ -1,11 +1,11 @@
 """Of ranks whose ways parted, which left the common way?
 
 The majority tells; without one, other groups that came the same way (`like_groups`), then, in this
-order: code under a test that only one rank passes, the
-sequence of operations that earlier steps followed, code under any test of the rank, a loop that the
-others are still in, an operation that was never seen before, and where Lightning parks a rank that
-does nothing special. The test comes first: an evaluation on one rank begins with what any step
-begins with, so the others seem to diverge. One that all ranks but one pass leads nobody away.
+order: code under a test that only one rank passes, the sequence of operations that earlier steps
+followed, code under any test of the rank, a loop that the others are still in, an operation that
+was never seen before, and where Lightning parks a rank that does nothing special. The test comes
+first: an evaluation on one rank begins with what any step begins with, so the others seem to
+diverge. One that all ranks but one pass leads nobody away.
 """
 
 from __future__ import annotations

@@ -87,6 +87,25 @@ def test_two_that_wait_for_each_other_in_messages_of_other_tags_are_told() -> No
     assert "tag" in later.remedies[0].text
 
 
+def test_two_stages_whose_messages_differ_are_told_and_the_stages_beside_them_wait() -> None:
+    """Stage 1 dropped a micro-batch, and sends the next one under that one's number."""
+    verdict = judge(
+        job(
+            posting(rank(0, IN_RECV, silent=31.0), sent={1: 17}, received={1: 17}),
+            posting(rank(1, IN_SEND, silent=31.0), sent={0: 16, 2: 17}, received={0: 17, 2: 16}),
+            posting(rank(2, IN_RECV, silent=31.0), sent={1: 16, 3: 16}, received={1: 17, 3: 16}),
+            posting(rank(3, IN_RECV, silent=31.0), sent={2: 16}, received={2: 17}),
+        )
+    )
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1, 2), (0, 3))
+    assert verdict.cause == "collective_mismatch"
+    assert verdict.summary.startswith(
+        "ranks 1-2 have waited for 31 s: rank 1 in send called in backward (demo/train.py:25), "
+        "rank 2 in recv"
+    )
+    assert "their tags, groups or sizes differ; ranks 0,3 wait for them" in verdict.summary
+
+
 def test_two_that_send_to_each_other_first_wait_for_each_other() -> None:
     _, culprits = _edges(
         posting(rank(0, IN_SEND), sent={1: 1}), posting(rank(1, IN_SEND), sent={0: 1})
