@@ -98,7 +98,7 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
         if self.child is not None:
             return f"child pid {self.child.pid}"
         stuck = self.rank_activity.stuck
-        return "main thread" if stuck is None else f"thread {stuck.name or stuck.tid}"
+        return "main thread" if stuck is None else f"thread {stuck.label}"
 
     def keeps_store(self, target: WaitTarget) -> bool:
         """Whether a target is the store that the ranks share: whoever serves it brings nothing."""

@@ -128,6 +128,11 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     bystander: bool = False
     frames: tuple[Frame, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """Its name, or its number where it has none."""
+        return self.name or str(self.tid)
+
 
 class ProcessStack(Struct, frozen=True, kw_only=True):
     """All Python threads of one process at one moment; the one that trains first where it is known.

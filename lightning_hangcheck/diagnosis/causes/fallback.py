@@ -82,11 +82,11 @@ SLOW_PROGRESS = Rule(cause="slow_progress", needs=("stacks",), find=slow_progres
 def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     """Ranks at different places wait for each other; at one and the same, the work may go on."""
     apart = situation.graph.between_ranks
-    if not apart and all(map(_in_message, waiting)):
-        return _unmatched(waiting)
     elsewhere = situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
+    if not elsewhere and len(culprits) > 1 and all(map(_in_message, culprits)):
+        return _unmatched(culprits, waiting)
     silence = min(reading.silence_s for reading in waiting)
     kept = any(reading.kept_by_message for reading in waiting)
     ended_by: EndedBy = "inside" if apart and not elsewhere and not kept else "unknown_pace"
@@ -95,7 +95,7 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         cause="unknown",
         ended_by=ended_by,
         confidence=0.2,
-        sentence=_sentence(culprits, waiting, silence),
+        sentence=_sentence(culprits, waiting, silence, unseen=bool(elsewhere)),
         waited_for=apart,
     )
     return replace(
@@ -114,18 +114,18 @@ def _in_message(reading: RankReading) -> bool:
     return counted and wait is not None and wait.name in PAIRED and not reading.kept_by_message
 
 
-def _unmatched(waiting: Sequence[RankReading]) -> Finding:
+def _unmatched(culprits: Sequence[RankReading], waiting: Sequence[RankReading]) -> Finding:
     """Each has posted as many messages as the other, yet none arrives, and no byte goes anywhere.
 
     By number they match, so they differ in what is not counted: their tag, group or size.
     """
-    silence = min(reading.silence_s for reading in waiting)
+    silence = min(reading.silence_s for reading in culprits)
     finding = blame(
-        waiting,
+        culprits,
         cause="collective_mismatch",
         ended_by="inside",
         confidence=0.6,
-        sentence=f"{_sentence(waiting, waiting, silence)}; as many are sent as received, so their "
+        sentence=f"{_sentence(culprits, waiting, silence)}; as many are sent as received, so their "
         "tags, groups or sizes differ",
         waited_for=True,
         aspect="tags",
@@ -134,21 +134,37 @@ def _unmatched(waiting: Sequence[RankReading]) -> Finding:
 
 
 def _sentence(
-    culprits: Sequence[RankReading], waiting: Sequence[RankReading], silence_s: float
+    culprits: Sequence[RankReading],
+    waiting: Sequence[RankReading],
+    silence_s: float,
+    *,
+    unseen: bool = False,
 ) -> str:
     first, wait = culprits[0], culprits[0].wait
     where = join(f"in {wait.name}" if wait is not None else "", _called(first))
     since = duration(silence_s)
-    if len(culprits) < len(waiting):
+    if len(culprits) == 1 and len(waiting) > 1:
         return f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
-    other = next((one for one in waiting if one.frames != first.frames), None)
+    other = next((one for one in culprits if one.frames != first.frames), None)
+    everybody = len(culprits) == len(waiting)
     if other is None:
-        return f"all {len(waiting)} ranks have waited {where} for {since}; nothing tells for whom"
+        ranks = f"all {len(waiting)} ranks" if everybody else name_ranks(_numbers(culprits))
+        who = f"{ranks} have" if len(waiting) > 1 else f"rank {first.rank} has"
+        whom = "nothing tells for whom"
+        if unseen:
+            whom = "for whom is open, as not all ranks were seen"
+        return f"{who} waited {where} for {since}; {whom}"
     there = f"in {other.wait.name}" if other.wait is not None else "elsewhere"
+    who = "all ranks" if everybody else name_ranks(_numbers(culprits))
+    each = "for each other for" if everybody else "for"
     return (
-        f"all ranks have waited for each other for {since}: rank {first.rank} {where}, "
+        f"{who} have waited {each} {since}: rank {first.rank} {where}, "
         f"rank {other.rank} {join(there, _called(other))}"
     )
+
+
+def _numbers(readings: Sequence[RankReading]) -> list[int]:
+    return [one.rank for one in readings]
 
 
 def _called(reading: RankReading) -> str:

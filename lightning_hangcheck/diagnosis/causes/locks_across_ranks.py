@@ -18,8 +18,6 @@ from lightning_hangcheck.reading.waits.wait_chain import in_lock, may_help
 from lightning_hangcheck.reading.wording import duration, join, name_ranks, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.diagnosis.rank_reading import RankReading
     from lightning_hangcheck.diagnosis.rules.contract import Finding, Situation
@@ -38,7 +36,7 @@ def locks_across_ranks(situation: Situation) -> Finding | None:
         return None
     job, readings = situation.job, [one.reading for one in parted.pending_collectives]
     kept_out = {one.rank: thread for one in readings if (thread := _kept_out(job, one)) is not None}
-    of_main = [one for one in readings if _is_main(one, kept_out.get(one.rank))]
+    of_main = any(one.rank_activity.stuck is not None for one in readings)
     if len(kept_out) < len(readings) or not of_main:
         return None
     ended_by = helpers_end(job, readings) or ("nobody" if parted.proven else "inside")
@@ -70,38 +68,22 @@ def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
 
     That of its main thread, whose wait leads to a thread in a collective, needs no such proof.
     """
-    main, *others = _threads(reading) or (None,)
-    if main is None:
+    own, stuck = reading.view.own_process, reading.rank_activity.stuck
+    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
+    if not stacks or not stacks[-1].threads:
         return None
-    if reading.rank_activity.stuck is not None:
-        return (
-            main if in_lock(main) and waits_for_ranks(reading.rank_activity.stuck_frames) else None
-        )
-    locked = (one for one in others if one is not None and may_help(one) and in_lock(one))
+    main, *others = stacks[-1].threads
+    if stuck is not None:
+        return main if in_lock(main) and waits_for_ranks(stuck.frames) else None
+    locked = (one for one in others if may_help(one) and in_lock(one))
     calling = (one for one in locked if calls_collectives(job.case.code, one.frames))
     return next(calling, None) if waits_for_ranks(main.frames) else None
 
 
-def _threads(reading: RankReading) -> Sequence[ThreadStack]:
-    own = reading.view.own_process
-    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
-    return stacks[-1].threads if stacks else ()
-
-
-def _is_main(reading: RankReading, thread: ThreadStack | None) -> bool:
-    threads = _threads(reading)
-    return thread is not None and thread is threads[0]
-
-
 def _in_words(reading: RankReading, thread: ThreadStack) -> str:
-    here, there = within(users_place(thread.frames)), within(reading.place)
-    if _is_main(reading, thread):
-        stuck = reading.rank_activity.stuck
-        frames = stuck.frames if stuck is not None else ()
-        waits = f"its thread {_name(stuck)} has, which waits {within(users_place(frames))}"
+    here, stuck = within(users_place(thread.frames)), reading.rank_activity.stuck
+    if stuck is not None:
+        waits = f"its thread {stuck.label} has, which waits {within(users_place(stuck.frames))}"
         return f"rank {reading.rank} takes one {here} that {waits}"
-    return f"rank {reading.rank} waits {there}, and its thread {_name(thread)} takes one {here}"
-
-
-def _name(thread: ThreadStack | None) -> str:
-    return "" if thread is None else thread.name or str(thread.tid)
+    waits = f"rank {reading.rank} waits {within(reading.place)}"
+    return f"{waits}, and its thread {thread.label} takes one {here}"

@@ -204,7 +204,7 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
         return None
     place, inner = users_place(stuck.frames), stuck.frames[-1]
     stands = within(place) or within(inner)
-    told = f" of the interpreter for its thread {stuck.name or stuck.tid}, which"
+    told = f" of the interpreter for its thread {stuck.label}, which"
     if any(map(_feeds_queue, stuck.frames)):
         fills = "writes to a multiprocessing.Queue whose pipe is full,"
         return "exit_queue", join(told, fills, stands)

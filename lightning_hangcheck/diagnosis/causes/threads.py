@@ -98,7 +98,7 @@ def _blame(situation: Situation, found: Sequence[tuple[RankReading, LockedThread
         EvidenceItem(
             "stack",
             reading.rank,
-            f"thread {thread.name or thread.tid} takes a lock at {thread.frames[-1]}",
+            f"thread {thread.label} takes a lock at {thread.frames[-1]}",
         )
         for reading, one in found
         for thread in one.threads
@@ -118,18 +118,20 @@ def _in_words(locked: LockedThreads, reading: RankReading) -> str:
     places = " and ".join(within(place) for place in locked.places[:3])
     waits_at = users_place(reading.frames)
     if _awaits(locked, reading) and len(locked.threads) == 1:
-        name = locked.threads[0].name or locked.threads[0].tid
         lock = "for a lock that no other running thread could release"
-        return join(within(waits_at), f"for its thread {name}, which waits", places, lock)
+        return join(
+            within(waits_at), f"for its thread {locked.threads[0].label}, which waits", places, lock
+        )
     if locked.threads[0].holds_lock:
         return f"{places} for a lock that it holds itself, by a call further out"
     if len(locked.threads) == 1:
         return f"{places} for a lock that no other running thread of it could release"
     if len(locked.places) == 2 and _of_each_other(locked.threads):
         first, second = locked.places
-        name = locked.threads[1].name or locked.threads[1].tid
         waits = f"which waits {within(second)} for a lock that {first.function} holds"
-        return f"{within(first)} for a lock that its thread {name} holds, {waits}"
+        return (
+            f"{within(first)} for a lock that its thread {locked.threads[1].label} holds, {waits}"
+        )
     count = len(locked.threads)
     return f"with {count} threads for each other's locks: {places}"
 

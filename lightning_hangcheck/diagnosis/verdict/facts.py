@@ -139,8 +139,7 @@ def _awaited(reading: RankReading) -> Iterator[str]:
     """Say for which of its threads and children a rank's main thread waits there."""
     stuck, child = reading.rank_activity.stuck, reading.child
     if stuck is not None and stuck.frames:
-        name = stuck.name or stuck.tid
-        yield f"waits there for thread {name}, which stands in {_where(stuck.frames)}"
+        yield f"waits there for thread {stuck.label}, which stands in {_where(stuck.frames)}"
     if child is not None:
         frames = latest_frames(child)
         stands = f", which stands in {_where(frames)}" if frames else ""

@@ -121,8 +121,11 @@ def _stands_still(earlier: Sample, newest: Sample, thread: ThreadStack) -> bool:
         one.tid == thread.tid and one.frames == thread.frames
         for one in (earlier.stack.threads if earlier.stack is not None else ())
     )
-    same = same and not in_event_loop(thread.frames)
-    return same and _wakes(earlier.kernel, thread) == _wakes(newest.kernel, thread)
+    return (
+        same
+        and not in_event_loop(thread.frames)
+        and _wakes(earlier.kernel, thread) == _wakes(newest.kernel, thread)
+    )
 
 
 def _wakes(kernel: ProcessState | None, thread: ThreadStack) -> int | None:

@@ -7,14 +7,36 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import IN_BARRIER, MAIN, SITE, STDLIB, job, look, rank, user
+from cases import IN_BARRIER, MAIN, SITE, STDLIB, job, rank, user
+from reading.waits.waiting_threads import (
+    ENDLESS,
+    FUTEX,
+    IN_EXIT,
+    IN_FETCH,
+    IN_FUTURE,
+    IN_JOIN,
+    IN_LOOP,
+    IN_METRICS,
+    IN_PRODUCE,
+    IN_QUEUE,
+    IN_WANDB_READER,
+    LIBRARY_WAIT,
+    POOL,
+    SELF_PIPE,
+    SERVER,
+    TIMED,
+    TRACKER,
+    WAITS,
+    Thread,
+    ends,
+    parked,
+    process,
+    sleeper,
+)
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.evidence import (
     Frame,
-    ProcessLook,
-    ThreadStack,
-    ThreadState,
     WaitTarget,
 )
 from lightning_hangcheck.reading.activity.rank_activity import (
@@ -25,100 +47,6 @@ from lightning_hangcheck.reading.waits.kernel_targets import in_own_memory, limi
 from lightning_hangcheck.reading.waits.stuck_thread import stuck_thread
 from lightning_hangcheck.reading.waits.thread_locks import waits_in_vain
 from lightning_hangcheck.reading.waits.wait_chain import wait_chain
-
-FUTEX = 202
-WAITS = rank(0, IN_BARRIER)
-LIBRARY_WAIT = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
-IN_FUTURE = (
-    MAIN,
-    user("prefetch", 30),
-    Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451),
-    LIBRARY_WAIT,
-)
-IN_QUEUE = (
-    MAIN,
-    user("next_batch", 31),
-    Frame("Queue.get", f"{STDLIB}/queue.py", 171),
-    LIBRARY_WAIT,
-)
-IN_JOIN = (MAIN, user("save", 32), Frame("Thread.join", f"{STDLIB}/threading.py", 1119))
-IN_EXIT = (Frame("_shutdown", f"{STDLIB}/threading.py", 1590),)
-IN_LOOP = (
-    MAIN,
-    user("read", 33),
-    Frame("BaseEventLoop._run_once", f"{STDLIB}/asyncio/base_events.py", 1884),
-    Frame("EpollSelector.select", f"{STDLIB}/selectors.py", 468),
-)
-POOL = (Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83),)
-IN_FETCH = (*POOL, user("fetch", 8))
-IN_PRODUCE = (user("produce", 7),)
-IN_METRICS = (user("log_metrics", 5),)
-IN_WANDB_READER = (Frame("read", f"{SITE}/wandb/sdk/reader.py", 5),)
-SERVER = WaitTarget(call="recvfrom", kind="socket", name="10.0.0.1:443", connection=6)
-TRACKER = WaitTarget(call="recvfrom", kind="socket", name="10.0.0.9:443", connection=5)
-SELF_PIPE = WaitTarget(call="epoll_wait", kind="socket")
-ENDLESS = WaitTarget(call="futex", kind="futex", name="0x7f")
-
-
-class Thread(msgspec.Struct):
-    """A thread as it is in each sample.
-
-    Attributes:
-        wakes_ns: When it wakes, in each sample.
-    """
-
-    frames: tuple[Frame, ...]
-    waits_for: tuple[WaitTarget, ...] = ()
-    syscall: int | None = 0
-    cpu: float = 0.0
-    wakes_ns: tuple[int | None, ...] = (None, None, None)
-    carried: int = 0
-
-
-def sleeper(frames: tuple[Frame, ...], *wakes_ns: int) -> Thread:
-    timed = (WaitTarget(call="clock_nanosleep", kind="time"),)
-    return Thread(frames, timed, syscall=230, wakes_ns=wakes_ns)
-
-
-def parked(frames: tuple[Frame, ...]) -> Thread:
-    return Thread(frames, (ENDLESS,), syscall=FUTEX)
-
-
-def process(main: Thread, *others: Thread, **fields: Any) -> ProcessLook:
-    """A rank of pid 101 with these threads, their ids 101, 201, 202, ..."""
-    plain = look(main.frames, pid=101, **fields)
-    threads = [(101, main), *((201 + number, one) for number, one in enumerate(others))]
-    samples = []
-    for number, one in enumerate(plain.samples):
-        assert one.kernel is not None
-        assert one.stack is not None
-        states = tuple(
-            ThreadState(
-                tid=tid,
-                state="S",
-                cpu_s=number * 1.1 * thread.cpu,
-                syscall=thread.syscall,
-                wakes_ns=thread.wakes_ns[number],
-                waits_for=tuple(
-                    msgspec.structs.replace(target, carried_bytes=number * thread.carried)
-                    for target in thread.waits_for
-                ),
-            )
-            for tid, thread in threads
-        )
-        stacks = tuple(ThreadStack(tid=tid, frames=thread.frames) for tid, thread in threads)
-        cpu_s = sum(state.cpu_s for state in states)
-        kernel = msgspec.structs.replace(one.kernel, threads=states, cpu_s=cpu_s)
-        stack = msgspec.structs.replace(one.stack, threads=stacks)
-        samples.append(msgspec.structs.replace(one, kernel=kernel, stack=stack))
-    return msgspec.structs.replace(plain, samples=tuple(samples))
-
-
-def ends(main: Thread, *others: Thread) -> list[str]:
-    """Functions in which the wait ends, as the newest sample has it."""
-    chain = wait_chain(process(main, *others).samples[-1])
-    assert chain is not None
-    return [end.frames[-1].function for end in chain.ends]
 
 
 @pytest.mark.parametrize("main", [IN_FUTURE, IN_QUEUE, IN_JOIN])
@@ -267,7 +195,6 @@ def test_a_join_is_ended_by_any_thread_that_may_call_back() -> None:
     assert not waits_in_vain(process(parked(IN_JOIN), consumes, calls_back))
 
 
-TIMED = WaitTarget(call="futex", kind="time")
 LOOP_THREAD = Thread(IN_LOOP[2:], (SELF_PIPE,), syscall=232)
 
 
@@ -327,81 +254,11 @@ def test_one_that_ticks_is_not_where_a_wait_ends_and_one_that_sleeps_on_is() -> 
     assert not limited(process(parked(IN_QUEUE)))
 
 
-def _activity(*threads: Thread) -> str:
-    view = msgspec.structs.replace(rank(1, IN_QUEUE), processes=(process(*threads),))
-    return read_rank_activity(view).activity
-
-
-def test_any_byte_at_the_awaited_connection_is_progress_and_none_elsewhere() -> None:
-    slow = Thread(IN_FETCH, (SERVER,), carried=20)
-    assert _activity(parked(IN_FUTURE), slow) == "moving"
-    metrics = Thread(IN_METRICS, (TRACKER,), carried=20)
-    assert _activity(parked(IN_FUTURE), metrics, Thread(IN_FETCH, (SERVER,))) == "idle"
-
-
-def test_another_connection_to_the_same_place_is_progress() -> None:
-    asks = process(parked(IN_FUTURE), Thread(IN_FETCH, (SERVER,)))
-    *earlier, newest = asks.samples
-    assert newest.kernel is not None
-    main, helper = newest.kernel.threads
-    again = (msgspec.structs.replace(SERVER, connection=7, carried_bytes=0),)
-    threads = (main, msgspec.structs.replace(helper, waits_for=again))
-    kernel = msgspec.structs.replace(newest.kernel, threads=threads)
-    samples = (*earlier, msgspec.structs.replace(newest, kernel=kernel))
-    moved = msgspec.structs.replace(asks, samples=samples)
-    assert read_process_activity(moved).activity == "moving"
-    assert read_process_activity(asks).activity == "idle"
-
-
-def test_a_loop_at_several_connections_stands_still_until_one_of_them_carries() -> None:
-    several = tuple(msgspec.structs.replace(SERVER, connection=inode) for inode in (7, 8, 9))
-    loop = Thread(IN_LOOP, (*several, SELF_PIPE), syscall=232)
-    assert _activity(loop) == "idle"
-    assert _activity(msgspec.structs.replace(loop, carried=20)) == "moving"
-
-
-@pytest.mark.parametrize(
-    ("later", "activity"),
-    [
-        ({"carried_bytes": None}, "idle"),
-        ({"carried_bytes": None, "connection": None}, "idle"),
-        ({"connection": 10, "carried_bytes": 0}, "moving"),
-        (None, "moving"),
-    ],
-)
-def test_a_connection_that_the_kernel_left_out_of_its_list_has_carried_nothing(
-    later: dict[str, Any] | None, activity: str
-) -> None:
-    """It may skip sockets where others come and go meanwhile; one that is gone was answered."""
-    several = [msgspec.structs.replace(SERVER, connection=inode) for inode in (7, 8, 9)]
-    seen = process(Thread(IN_LOOP, (*several, SELF_PIPE), syscall=232))
-    *earlier, newest = seen.samples
-    assert newest.kernel is not None
-    (main,) = newest.kernel.threads
-    first, *others = main.waits_for
-    changed = [msgspec.structs.replace(first, **later)] if later is not None else []
-    threads = (msgspec.structs.replace(main, waits_for=(*changed, *others)),)
-    kernel = msgspec.structs.replace(newest.kernel, threads=threads)
-    samples = (*earlier, msgspec.structs.replace(newest, kernel=kernel))
-    read = read_process_activity(msgspec.structs.replace(seen, samples=samples))
-    assert read.activity == activity
-
-
 def test_what_this_package_wraps_runs_in_threads_of_the_program() -> None:
     wrapper = Frame("wrapped", f"{SITE}/lightning_hangcheck/hooks/zero_code/wrapping.py", 9)
     assert ends(parked(IN_FUTURE), parked((*POOL, wrapper, IN_BARRIER[-1]))) == ["barrier"]
     ours = (Frame("run", f"{STDLIB}/threading.py", 9), wrapper)
     assert ends(parked(IN_FUTURE), Thread(ours, (SERVER,))) == []
-
-
-def test_a_helper_that_computes_something_else_excuses_nobody() -> None:
-    computes = Thread(IN_METRICS, syscall=None, cpu=1.0)
-    fetches = Thread(IN_FETCH, (SERVER,))
-    assert _activity(parked(IN_FUTURE), fetches, computes) == "idle"
-    receives = Thread((MAIN, user("receive", 3)), (SERVER,))
-    assert _activity(receives, computes) == "idle"
-    works = Thread(IN_FETCH, syscall=None, cpu=1.0)
-    assert _activity(parked(IN_FUTURE), works) == "busy"
 
 
 def _judged(*threads: Thread) -> Any:
@@ -440,67 +297,3 @@ def test_hundreds_of_threads_cost_milliseconds() -> None:
     assert time.process_time() - began_s < 0.5
     assert chain is not None
     assert len(chain.threads) == 301
-
-
-TIMER = (
-    Frame("Thread._bootstrap", f"{STDLIB}/threading.py", 1002),
-    Frame("Timer.run", f"{STDLIB}/threading.py", 1399),
-    Frame("Event.wait", f"{STDLIB}/threading.py", 629),
-    LIBRARY_WAIT,
-)
-UNTIL_TIME = (WaitTarget(call="futex", kind="time"),)
-IN_LOCK = (MAIN, user("save", 32), Frame("Condition.__enter__", f"{STDLIB}/threading.py", 271))
-
-
-def timer() -> Thread:
-    return Thread(TIMER, UNTIL_TIME, syscall=FUTEX)
-
-
-@pytest.mark.parametrize("main", [IN_QUEUE, IN_JOIN])
-@pytest.mark.parametrize("others", [(), (parked((*IN_PRODUCE, LIBRARY_WAIT)),)])
-def test_a_timer_that_has_not_run_out_may_end_a_wait_for_news_or_be_joined(
-    main: tuple[Frame, ...], others: tuple[Thread, ...]
-) -> None:
-    """Whatever it was given to call, it will: that wait has an end."""
-    seen = process(parked(main), *others, timer())
-    assert limited(seen)
-    assert not in_own_memory(seen)
-    assert not waits_in_vain(seen)
-
-
-def test_a_timer_gives_no_lock_back() -> None:
-    locked = parked((user("push", 7), IN_LOCK[-1]))
-    seen = process(parked(IN_LOCK), locked, timer())
-    assert not limited(seen)
-    assert waits_in_vain(seen)
-
-
-def joining(seen: ProcessLook, tid: int) -> ProcessLook:
-    """The process, its main thread known to join a thread."""
-    samples = []
-    for one in seen.samples:
-        assert one.stack is not None
-        main, *others = one.stack.threads
-        threads = (msgspec.structs.replace(main, joined=tid), *others)
-        stack = msgspec.structs.replace(one.stack, threads=threads)
-        samples.append(msgspec.structs.replace(one, stack=stack))
-    return msgspec.structs.replace(seen, samples=tuple(samples))
-
-
-def test_of_several_threads_the_one_that_is_joined_counts() -> None:
-    locked = parked((user("push", 7), IN_LOCK[-1]))
-    seen = process(parked(IN_JOIN), locked, timer())
-    assert waits_in_vain(joining(seen, 201))
-    assert not waits_in_vain(joining(seen, 202))
-    assert limited(joining(seen, 202))
-
-
-def test_a_main_thread_that_serves_others_ends_nobodys_wait_while_it_waits_for_calls() -> None:
-    """That of an actor of Ray: its loop in C++ is woken by an eventfd, and by timers of its own."""
-    serves = (Frame("Worker.main_loop", f"{SITE}/ray/_private/worker.py", 1069),)
-    events, files = (
-        tuple(WaitTarget(call="epoll_wait", kind="other", name=name) for name in names)
-        for names in (("eventfd:[49]", "anon_inode:[timerfd]"), ("anon_inode:inotify",))
-    )
-    assert ends(parked(IN_QUEUE), Thread(serves, events, syscall=232)) == []
-    assert ends(parked(IN_QUEUE), Thread(serves, files, syscall=232)) == ["Worker.main_loop"]

@@ -188,7 +188,7 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
     if code:
         told = exit_code_in_words(code)
         sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
-    elif code is None and _was_restarted(job) and not _all_left_well(job):
+    elif code is None and _may_have_failed(job):
         sentence = "no rank was seen to fail; how they ended was not seen of all"
     else:
         return None
@@ -203,8 +203,17 @@ def _ended_otherwise(job: JobReading) -> Finding | None:
     )
 
 
-def _all_left_well(job: JobReading) -> bool:
-    return all(left_well(reading.view) for reading in job.ranks.values())
+def _may_have_failed(job: JobReading) -> bool:
+    """Whether its launcher began anew, and one of the ranks may be why.
+
+    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
+    ``sys.exit("no data")`` is no word of a rank that it has finished.
+    """
+    next_start = job.case.run.next_start
+    if next_start is not None and next_start.launcher == "torchrun":
+        ends = (reading.view.process_exit for reading in job.ranks.values())
+        return any(one is None or one.exit_code is None for one in ends)
+    return _was_restarted(job) and not all(left_well(one.view) for one in job.ranks.values())
 
 
 def _was_restarted(job: JobReading) -> bool:

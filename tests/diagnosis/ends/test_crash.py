@@ -7,22 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, SITE, gone, job, rank
+from cases import IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, gone, job, rank
+from diagnosis.ends.ended_ranks import beaten, raising
 
 from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.diagnosis.asked_end import asked_by
 from lightning_hangcheck.diagnosis.job import read_job
-from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well, with_aftermath
 from lightning_hangcheck.model.beat import STARTING_SERVER, Beat, OpenSection
-from lightning_hangcheck.model.case import Aftermath, AskedEnd
-from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
-
-
-def _beaten(view: RankView, beat: Beat) -> RankView:
-    return msgspec.structs.replace(view, beat=beat)
 
 
 def test_ranks_that_all_left_well_finished() -> None:
@@ -80,15 +73,10 @@ def test_memory_that_lies_in_pieces_has_its_own_remedy() -> None:
     assert verdict.remedies[1].text.startswith("3.00 GiB were kept in pieces")
 
 
-def _raising(view: RankView, at_ns: int, *, last_beat_ns: int = 0) -> RankView:
-    beat = Beat(pid=1, ending="raised", ended_ns=at_ns, last_beat_ns=last_beat_ns)
-    return _beaten(view, beat)
-
-
 def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
     """Rank 1 raised, and the launcher ended it on its way out, for rank 0 failed for want of it."""
-    late = _raising(gone(1, -15, order=1, words="ValueError: bad sample"), 100)
-    early = _raising(gone(0, 1, order=0, words="RuntimeError: Connection closed by peer"), 200)
+    late = raising(gone(1, -15, order=1, words="ValueError: bad sample"), 100)
+    early = raising(gone(0, 1, order=0, words="RuntimeError: Connection closed by peer"), 200)
     verdict = judge(job(early, late, ended=True, exit_code=1))
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
     assert "ValueError: bad sample" in verdict.summary
@@ -96,8 +84,8 @@ def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
 
 def test_whom_the_launcher_ended_on_its_way_out_did_not_fail_first() -> None:
     """Both were gone at the next look: rank 0 lost its peer, and the launcher ended it for that."""
-    raising = _raising(gone(0, -15, order=0, words="RuntimeError: Connection closed by peer"), 100)
-    verdict = judge(job(raising, gone(1, -9, order=1), ended=True, exit_code=1))
+    failure = raising(gone(0, -15, order=0, words="RuntimeError: Connection closed by peer"), 100)
+    verdict = judge(job(failure, gone(1, -9, order=1), ended=True, exit_code=1))
     assert verdict.culprits == (1,)
     assert "killed by SIGKILL" in verdict.summary
 
@@ -130,107 +118,15 @@ def test_a_rank_that_leaves_before_it_joined_the_others_is_where_it_left() -> No
     early = Beat(pid=1, phase="teardown", world_size=2, ending="finished", sections=(ending,))
     at_its_end = msgspec.structs.replace(early, membership="left")
     phases = [
-        read_job(job(_beaten(gone(0, 0), beat))).ranks[0].phase for beat in (early, at_its_end)
+        read_job(job(beaten(gone(0, 0), beat))).ranks[0].phase for beat in (early, at_its_end)
     ]
     assert phases == ["startup", "teardown"]
 
 
 def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
-    caught = _raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
-    failure = _raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
+    caught = raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
+    failure = raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
     assert judge(job(failure, caught, ended=True, exit_code=1)).culprits == (0,)
-
-
-def _member(view: RankView, ending: str = "running", at_ns: int = 0) -> RankView:
-    return _beaten(view, Beat(pid=1, membership="member", ending=ending, ended_ns=at_ns))
-
-
-LOST_STORE = "DistNetworkError: Connection reset by peer"
-LOST_PEER = "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed"
-
-
-def test_a_rank_that_left_before_the_first_failed_is_told() -> None:
-    """Its failure is its own: nobody is blamed for having finished."""
-    failure = gone(0, 1, order=1, words="ValueError: bad sample")
-    verdict = judge(job(failure, _member(gone(1, 0, order=0)), ended=True, exit_code=1))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
-    assert verdict.summary.endswith("bad sample; rank 1 had left before it without a fault")
-
-
-def test_a_name_that_only_looks_like_a_lost_connection_is_an_own_failure() -> None:
-    failure = gone(0, 1, order=1, words="ConnectionResetError: by peer (the data server)")
-    verdict = judge(job(failure, _member(gone(1, 0, order=0)), ended=True, exit_code=1))
-    assert verdict.culprits == (0,)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "advised"),
-    [("SystemExit: 0 in stop (a.py:7)", 0, "sys.exit"), ("ValueError: 7", 0, "mend what rank 0")],
-)
-def test_sys_exit_is_nothing_that_was_raised(words: str, code: int, advised: str) -> None:
-    left = _member(gone(0, code, words=words))
-    verdict = judge(job(left, gone(1, 1, order=1, words=LOST_PEER), ended=True, exit_code=1))
-    assert verdict.culprits == (0,)
-    assert advised in verdict.remedies[0].text
-
-
-@pytest.mark.parametrize("words", [LOST_STORE, LOST_PEER])
-def test_who_left_while_others_needed_it_is_blamed_for_what_they_died_of(words: str) -> None:
-    """Rank 1 fails for want of rank 0, and rank 2 of both."""
-    ranks = _member(gone(0, 0)), gone(1, 1, order=1, words=words), gone(2, -15, order=2)
-    verdict = judge(job(*ranks, ended=True, exit_code=1))
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (0,), (1, 2))
-    assert verdict.cause == "process_dead"
-    assert verdict.summary.startswith(
-        "rank 0 left with exit code 0 while others still needed it: rank 1 failed then, as it "
-        f"exited with code 1: {words}"
-    )
-
-
-def test_a_rank_that_had_left_its_groups_is_not_blamed_beside_one_that_had_not() -> None:
-    """Rank 2 had done its part long before; ranks 0 and 1 went on in a group of their own."""
-    parted = _beaten(gone(2, 0), Beat(pid=1, membership="left", ending="finished", ended_ns=1))
-    left = _member(gone(1, 0, order=1))
-    failure = gone(0, 1, order=2, words=LOST_PEER)
-    assert judge(job(failure, left, parted, ended=True, exit_code=1)).culprits == (1,)
-
-
-def test_a_rank_that_took_the_store_with_it_is_blamed_though_it_had_left_its_groups() -> None:
-    parted = _beaten(gone(0, 0), Beat(pid=1, membership="left"))
-    failure = gone(1, 1, order=1, words=LOST_STORE)
-    assert judge(job(parted, failure, ended=True, exit_code=1)).culprits == (0,)
-
-
-def test_who_says_that_it_has_finished_left_first_however_long_its_process_took() -> None:
-    """The others lose the store while rank 0's interpreter ends, and the launcher ends that."""
-    leaving = _member(gone(0, -15, order=1), "finished", 100)
-    failure = _raising(gone(1, 1, order=0, words=LOST_STORE), 200)
-    assert judge(job(leaving, failure, ended=True, exit_code=1)).culprits == (0,)
-
-
-def test_of_a_rank_that_left_unseen_no_exit_code_is_claimed() -> None:
-    failure = gone(1, 1, order=1, words=LOST_STORE)
-    verdict = judge(job(_member(gone(0, None)), failure, ended=True, exit_code=1))
-    assert verdict.culprits == (0,)
-    assert verdict.summary.startswith("rank 0 left, with what exit code nobody saw, while others")
-
-
-def test_a_rank_that_left_after_the_loss_is_not_blamed_for_it() -> None:
-    later = _member(gone(0, 0, order=1), "finished", 300)
-    failure = _raising(gone(1, 1, order=0, words=LOST_STORE), 200)
-    assert judge(job(later, failure, ended=True, exit_code=1)).culprits == (1,)
-
-
-def test_who_failed_for_want_of_one_that_left_is_no_culprit_while_others_still_wait() -> None:
-    """Rank 2 still stands in the collective that rank 0 left, and in which rank 1 failed."""
-    ranks = _member(gone(0, 0)), gone(1, 1, order=1, words=LOST_PEER), rank(2, IN_ALL_REDUCE)
-    verdict = judge(job(*ranks))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("dead", (0,), "process_dead")
-
-
-def test_a_rank_that_left_after_it_is_not() -> None:
-    verdict = judge(job(gone(0, 1, order=0), gone(1, 0, order=1), ended=True, exit_code=1))
-    assert "left" not in verdict.summary
 
 
 def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
@@ -278,86 +174,6 @@ def test_a_job_ended_from_outside_blames_no_rank(code: int) -> None:
     assert verdict.summary == f"the job was ended by {name} to rank 0; no rank failed by itself"
 
 
-ASKED = AskedEnd(by="SIGINT from the terminal")
-
-
-def test_what_fails_after_the_end_was_asked_for_is_no_crash() -> None:
-    ranks = gone(0, 1, words="RuntimeError: closed by peer"), gone(1, -9, order=1)
-    verdict = judge(job(*ranks, ended=True, exit_code=1, asked_end=ASKED))
-    assert (verdict.verdict, verdict.culprits) == ("finished", ())
-    assert "ended by SIGINT from the terminal; no rank failed" in verdict.summary
-
-
-def test_a_rank_that_had_failed_before_is_still_blamed() -> None:
-    asked = AskedEnd(by="SIGINT from the terminal", failed_before=(1,))
-    ranks = gone(0, -2, order=1), gone(1, 1, words="ValueError: bad sample")
-    verdict = judge(job(*ranks, ended=True, exit_code=1, asked_end=asked))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
-
-
-def test_the_suspicion_that_stood_when_the_end_was_asked_for_is_told() -> None:
-    asked = AskedEnd(by="SIGINT from the terminal", suspected="rank 1 is silent")
-    verdict = judge(job(gone(0, -2), gone(1, -2), ended=True, exit_code=1, asked_end=asked))
-    assert verdict.summary.endswith("suspected by then: rank 1 is silent")
-
-
-def test_a_helper_ended_in_a_job_that_ended_well_does_not_mean_that_it_was_ended() -> None:
-    verdict = judge(job(gone(0, 0), gone(1, -15), ended=True, exit_code=0))
-    assert "ended well" in verdict.summary
-
-
-def test_what_became_of_a_hang_is_a_sentence_more_and_the_verdict_stays() -> None:
-    hung = job(rank(0, IN_ALL_REDUCE, silent=40.0), rank(1, IN_LOAD, silent=40.0))
-    before = judge(hung)
-    after = Aftermath(after_s=60.0, text="the job was ended by SIGINT from the terminal")
-    verdict = judge(msgspec.structs.replace(hung, aftermath=after))
-    told = "60 s later the job was ended by SIGINT from the terminal"
-    assert before.verdict == "hang"
-    assert verdict.summary == f"{before.summary}; {told}"
-    assert verdict.stalled_for_s == before.stalled_for_s + 60
-    assert [item.text for item in verdict.evidence if item.kind == "ending"] == [told]
-    same = ("culprits", "victims", "cause", "stalled_since", "ranks", "wait_for", "remedies")
-    assert [getattr(verdict, name) for name in same] == [getattr(before, name) for name in same]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "told"),
-    [
-        ((gone(0, -15), gone(1, -15, order=1)), "the job was ended by SIGTERM to rank 0"),
-        ((gone(0, None), gone(1, None, order=1)), "the job ended, and nobody saw how"),
-        (
-            (gone(0, 1, words="RuntimeError: timed out"), gone(1, -15, order=1)),
-            "the job ended: rank 0 failed first: it exited with code 1: RuntimeError: timed out; "
-            "rank 1 ended after it",
-        ),
-    ],
-)
-def test_how_a_job_ended_in_which_a_hang_stood(ranks: tuple[RankView, ...], told: str) -> None:
-    case = job(*ranks, ended=True)
-    assert not ended_well(case)
-    assert aftermath_of(case) == told
-
-
-def test_a_job_whose_ranks_were_all_seen_to_leave_well_ended_well_though_a_hang_stood() -> None:
-    assert ended_well(job(gone(0, 0), gone(1, 0), ended=True))
-    assert not ended_well(job(gone(0, 0), ended=True, exit_code=0, asked_end=ASKED))
-
-
-def test_a_rank_that_caught_the_interrupt_and_went_on_is_not_asked_to_end() -> None:
-    words = "KeyboardInterrupt in main (train.py:3)"
-    leaving = Beat(pid=1, ending="raised", ended_ns=5, last_beat_ns=5, last_words=words)
-    going_on = msgspec.structs.replace(leaving, last_beat_ns=9_000_000_000)
-    assert asked_by(_beaten(rank(0, IN_LOAD), leaving)) == "KeyboardInterrupt in rank 0"
-    assert asked_by(_beaten(rank(0, IN_LOAD), going_on)) is None
-
-
-def test_a_rank_in_lightnings_handler_is_asked_to_end() -> None:
-    file = f"{SITE}/lightning/pytorch/trainer/connectors/signal_connector.py"
-    handler = Frame("_SignalConnector._sigterm_notifier_fn", file, 117)
-    assert asked_by(rank(0, (*IN_LOAD, handler))) == "SIGTERM to rank 0"
-    assert asked_by(rank(0, IN_LOAD)) is None
-
-
 def test_a_command_that_fails_before_any_rank_is_told() -> None:
     verdict = judge(job(ended=True, exit_code=2))
     assert (verdict.verdict, verdict.culprits) == ("crashed", ())
@@ -372,14 +188,14 @@ def test_a_command_that_was_killed_without_a_rank_is_told_in_words_with_what_to_
 
 
 def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:
-    raised = _beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    raised = beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
     verdict = judge(job(gone(0, 0), raised, ended=True, exit_code=1))
     assert verdict.culprits == (1,)
     assert "KeyError: 'x'" in verdict.summary
 
 
 def test_an_exception_that_was_caught_is_no_crash() -> None:
-    raised = _beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    raised = beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
     assert judge(job(gone(0, 0), raised, ended=True, exit_code=0)).verdict == "finished"
 
 
@@ -396,7 +212,7 @@ def test_an_unknown_signal_is_told_by_its_number() -> None:
     ("section", "blamed"), [(STARTING_SERVER, True), ("init_process_group", False)]
 )
 def test_an_abort_while_our_server_starts_is_laid_to_it(section: str, blamed: bool) -> None:
-    aborted = _beaten(gone(1, -6, order=0), Beat(pid=1, sections=(OpenSection(section, 1),)))
+    aborted = beaten(gone(1, -6, order=0), Beat(pid=1, sections=(OpenSection(section, 1),)))
     verdict = judge(job(gone(0, 1, order=1), aborted, ended=True, exit_code=1))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (1,), "process_dead")
     assert ("which lightning-hangcheck asks for" in verdict.summary) is blamed
@@ -415,7 +231,7 @@ def test_where_a_rank_was_seen_before_it_went_on_is_not_where_it_ended(
         rank(0, IN_BACKWARD), process_exit=gone(0, -signal.SIGABRT).process_exit
     )
     beat = Beat(pid=100, step=3, last_beat_ns=NOW_NS + went_on_s * SECOND)
-    verdict = judge(job(_beaten(killed, beat), gone(1, -15, order=1), ended=True, exit_code=1))
+    verdict = judge(job(beaten(killed, beat), gone(1, -15, order=1), ended=True, exit_code=1))
     assert (verdict.verdict, verdict.culprits, verdict.phase) == ("crashed", (0,), phase)
     assert seen in verdict.summary
     assert ("8 s before its last progress" in verdict.summary) == (went_on_s > 0)
@@ -448,8 +264,8 @@ def test_an_actor_that_crashed_or_raised_is_blamed_and_the_others_are_not(failed
 
 def test_how_the_training_ended_in_a_process_that_goes_on_is_told_as_it_was() -> None:
     over = Beat(pid=1, training="over", ending="raised", ended_ns=5, last_beat_ns=5)
-    first = _beaten(gone(1, None, words="ValueError: bad sample"), over)
-    well = _beaten(gone(0, None, order=1), Beat(pid=2, training="over", ending="finished"))
+    first = beaten(gone(1, None, words="ValueError: bad sample"), over)
+    well = beaten(gone(0, None, order=1), Beat(pid=2, training="over", ending="finished"))
     verdict = judge(job(first, well))
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
     assert "rank 1 failed first: it raised ValueError: bad sample" in verdict.summary
@@ -458,11 +274,3 @@ def test_how_the_training_ended_in_a_process_that_goes_on_is_told_as_it_was() ->
 def test_moments_of_two_nodes_single_out_no_actor() -> None:
     two = job(_beside(0, 12.0), _beside(1, 10.0), nnodes=2)
     assert judge(two).culprits == ()
-
-
-def test_what_became_of_a_hang_that_another_node_judged_is_added_to_it() -> None:
-    hang = judge(job(rank(0, IN_ALL_REDUCE), gone(1, -9)))
-    told = with_aftermath(hang, Aftermath(after_s=12.0, text="the job was ended by SIGINT"))
-    assert (told.verdict, told.culprits) == (hang.verdict, hang.culprits)
-    assert told.summary == f"{hang.summary}; 12 s later the job was ended by SIGINT"
-    assert told.evidence[0].kind == "ending"
