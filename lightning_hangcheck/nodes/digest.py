@@ -106,6 +106,8 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
             what the word took, and the difference of the two.
         folded: Ranks of this node that are told in the digest's folds.
         furthest: Checkpoint and step of that of these which was furthest.
+        taken: When the verdict was found, as it says itself (`Verdict.detected_at`), that the node
+            read last of who judges; empty before.
         code: What the source says around the lines on which ranks stand.
         left: The round before, times as those of the ranks; None once that is long ago.
         software: Version of this package there; empty where it does not tell.
@@ -129,6 +131,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall_clock_s: float = 0.0
     up_s: float = 0.0
     first_word_up_s: float | None = None
+    taken: str = ""
     code: tuple[CodeNote, ...] = ()
     left: LeftRound | None = None
     software: str = ""

@@ -58,6 +58,7 @@ MOST_OF_A_NODE = 1_024
 LONGEST_RANKS = 1_024
 """Characters of the ranks of one node."""
 LONGEST_VERSION = 64
+LONGEST_MOMENT = 32
 """Characters of the version of this package that a node has."""
 LONGEST_S = 1e9
 """30 years: no duration is longer, and in nanoseconds it still has 64 bits."""
@@ -249,6 +250,8 @@ def _refuse_odd_states(states: Sequence[NodeState]) -> None:
         raise BadDigest("it has a world size that cannot be")
     if any(len(state.software) > LONGEST_VERSION for state in states):
         raise BadDigest("it has a version that cannot be")
+    if any(len(state.taken) > LONGEST_MOMENT for state in states):
+        raise BadDigest("it has a moment that cannot be")
     if not all(is_rank_set(state.folded, MOST_RANKS) for state in states):
         raise BadDigest("it has a set of ranks that cannot be")
     ages = [age for one in states for age in (one.age_s, one.mark.began_s)]

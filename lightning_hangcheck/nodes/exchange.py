@@ -356,14 +356,22 @@ class Exchange:
         """Nobody is above the first node: it tells only that it is there."""
         nodes = [] if self._own == FIRST else list(self._heard.items())
         below = [one for node, one in nodes if is_below(node, self._own, self._nnodes)]
-        joined = merge_digests([self._with_clock(digest), *passed_on(below, now_ns)])
+        joined = merge_digests([self._present(digest), *passed_on(below, now_ns)])
         data = pack(joined)
         return data if len(data) <= MOST_PACKED else pack(shortened(joined))
 
-    def _with_clock(self, digest: NodeDigest) -> NodeDigest:
+    def _present(self, digest: NodeDigest) -> NodeDigest:
+        """Put in what is of the moment at which it goes: our clocks, and what was heard by then."""
         (state,) = digest.nodes
-        least, ours = self._quickest.least, own_clocks()
-        state = replace(state, wall_clock_s=ours.wall_s, up_s=ours.up_s, first_word_up_s=least)
+        ours, heard = own_clocks(), max(self.words.values(), key=_heard_ns, default=None)
+        verdict = heard.word.verdict if heard is not None else None
+        state = replace(
+            state,
+            wall_clock_s=ours.wall_s,
+            up_s=ours.up_s,
+            first_word_up_s=self._quickest.least,
+            taken=verdict.detected_at if verdict is not None else "",
+        )
         return replace(digest, nodes=(state,))
 
 
@@ -374,6 +382,10 @@ def _addresses_in(data: bytes, node: int) -> tuple[str, ...]:
     except BadDigest:
         return ()
     return next((told.state.addresses for told in nodes if told.state.node == node), ())
+
+
+def _heard_ns(heard: HeardWord) -> int:
+    return heard.heard_ns
 
 
 def _clocks_of(state: NodeState) -> Clocks:

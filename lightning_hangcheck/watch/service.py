@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 
 DISK_LIMIT_S = 5.0
 SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
@@ -85,6 +86,7 @@ class Service:
         self._place = LatePlace(session, settings)
         self._srun_in_front = SrunInFront(session)
         self._met: NodePlace | None = None
+        self._nodes: AmongNodes | None = None
         self._notes = NoteKeeper(session)
         self._metrics = MetricsKeeper(settings.prometheus)
         root = process_ref(session.facts.root_pid)
@@ -137,7 +139,8 @@ class Service:
         if place is not None:
             self._record.meeting = why_there(place, self._settings)
             self._met, self._record.node = place, place.number
-            self._watcher.meet(among_nodes(place, self._settings, now_ns))
+            self._nodes = among_nodes(place, self._settings, now_ns)
+            self._watcher.meet(self._nodes)
         moved_to = self._watcher.moved_to
         if self._met is not None and moved_to:
             self._record.meeting = why_moved(self._met, self._settings, moved_to)
@@ -217,17 +220,24 @@ class Service:
     def _tell_of_hang(self, *, at_once: bool = False) -> None:
         """Tell it once its evidence is saved; storage that does not answer is not waited for.
 
-        Of several nodes only the first one alerts anybody else.
+        Of several nodes only the first one alerts anybody else. Nor are nodes waited for long that
+        do not read of it: where the job is ended for it, the store by which they hear goes, too.
         """
         if self._to_tell_by is None:
             return
-        if at_once or self._saved.is_set() or time.monotonic() >= self._to_tell_by:
+        known = self._saved.is_set() and self._others_know
+        if at_once or known or time.monotonic() >= self._to_tell_by:
             self._to_tell_by = None
             self._saved.clear()
             send(sys.stdout.buffer, self._proven)
             if self._proven_by is not None and not self._watcher.follows:
                 run_dir = str(self._publisher.folder.path)
                 self._alerting.tell(self._proven_by, run_dir, self._saved_as)
+
+    @property
+    def _others_know(self) -> bool:
+        goes_on = self._settings.on_hang == "report"
+        return goes_on or self._nodes is None or self._nodes.have_read(self._proven_by)
 
     def _remind(self) -> None:
         """Say now and then that a verdict still stands, but not while the job is asked to end."""

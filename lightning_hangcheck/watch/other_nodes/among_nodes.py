@@ -40,6 +40,7 @@ from lightning_hangcheck.watch.other_nodes.last_words import (
     told_and_gone,
 )
 from lightning_hangcheck.watch.other_nodes.meeting_choice import meetings_of
+from lightning_hangcheck.watch.other_nodes.relayed import have_read, is_on_whole_job
 from lightning_hangcheck.watch.other_nodes.round_number import agreed_number, mark_of
 from lightning_hangcheck.watch.other_nodes.silent_nodes import (
     absent_nodes,
@@ -72,8 +73,6 @@ THERE = "; until it is heard again, node {} judges for all that are heard"
 ANSWERING = ("answers", "goes_on")
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
-RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
-"""Verdicts on the whole job; how it ended each node says of its own ranks."""
 
 
 class AmongNodes:
@@ -210,6 +209,16 @@ class AmongNodes:
             return None
         self._relayed = verdict
         return verdict
+
+    def have_read(self, verdict: Verdict | None) -> bool:
+        """Whether all nodes for which this one judges have read a verdict, or need not.
+
+        Args:
+            verdict: That was told here.
+        """
+        if verdict is None or not self.judges or not is_on_whole_job(verdict):
+            return True
+        return have_read(verdict, self._circle.heard.values(), time.monotonic_ns())
 
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""
@@ -387,14 +396,3 @@ def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes
     """Join the other nodes of the job; None where they have no place to meet."""
     meetings = meetings_of(place, settings)
     return AmongNodes(place, meetings, now_ns) if meetings else None
-
-
-def is_on_whole_job(verdict: Verdict | None) -> bool:
-    """Whether all nodes are to tell it: a pace that was lost is no stall, and told by its own node.
-
-    Args:
-        verdict: The newest of a node, None where it told nothing.
-    """
-    if verdict is None or verdict.verdict not in RELAYED:
-        return False
-    return verdict.stalled_since is not None

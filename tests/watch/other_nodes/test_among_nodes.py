@@ -22,7 +22,8 @@ from lightning_hangcheck.nodes.digest import digest_of
 from lightning_hangcheck.nodes.encoding import VERSION, JudgesWord, pack
 from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
 from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
+from lightning_hangcheck.watch.other_nodes.relayed import is_on_whole_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,6 +74,33 @@ def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None
     verdict = judge(case)
     assert (verdict.verdict, verdict.culprits, verdict.nnodes) == ("hang", (3,), 2)
     assert case.gaps == ()
+
+
+def test_it_is_known_when_all_nodes_that_are_heard_have_read_a_verdict(
+    nodes: list[AmongNodes],
+) -> None:
+    """The store by which they hear of it may go with the job that is ended for it."""
+    tell_until(nodes, lambda: hears(nodes))
+    verdict = judge(nodes[0].join(now(HERE)))
+    assert not nodes[0].have_read(verdict)
+    assert nodes[0].have_read(None)
+    assert nodes[1].have_read(verdict), "it does not judge, so it waits for nobody"
+
+    def read() -> bool:
+        nodes[0].tell(now(HERE), verdict)
+        nodes[1].tell(now(THERE), None)
+        return nodes[0].have_read(verdict)
+
+    until(read, "the other node to have read it")
+    assert nodes[1].news() == verdict
+    assert not nodes[0].have_read(replace(verdict, detected_at="2999-01-01T00:00:00.000000Z"))
+
+
+def test_a_node_that_has_ended_is_not_waited_for(nodes: list[AmongNodes]) -> None:
+    tell_until(nodes, lambda: hears(nodes))
+    verdict = judge(nodes[0].join(now(HERE)))
+    nodes[1].tell(now(THERE), None, ended=True)
+    until(lambda: nodes[0].have_read(verdict), "the word that the other node has ended")
 
 
 def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
