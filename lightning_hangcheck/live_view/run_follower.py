@@ -15,6 +15,7 @@ from lightning_hangcheck.live_view.gpu_reader import GpuReader
 from lightning_hangcheck.live_view.rank_now import RunSources, ranks_now
 from lightning_hangcheck.live_view.rank_use import UseMeter
 from lightning_hangcheck.live_view.view_text import RunNow
+from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.reading.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
@@ -148,12 +149,19 @@ class RunFollower:
         if self._alive_at is not None:
             gone_s = time.monotonic() - self._alive_at
             return LEFT if gone_s >= GONE_AFTER_S else ""
-        if record is not None and socket.gethostname() in record.nodes:
+        if record is not None and _ran_here(record):
             return LEFT
         quiet_s = time.time() - parts.changed_at
         if quiet_s >= QUIET_FOLDER_S:
             return f"nothing new in its folder for {seconds_in_words(round(quiet_s))}"
         return ""
+
+
+def _ran_here(record: RunRecord) -> bool:
+    """By the machine: containers may share a host's name. Older records have only that."""
+    if record.machine:
+        return record.machine == which_machine()
+    return socket.gethostname() in record.nodes
 
 
 def _mark(folder: RunFolder) -> tuple[tuple[tuple[int, int], ...], float]:

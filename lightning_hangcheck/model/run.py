@@ -120,6 +120,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         ended_at: None while it goes on.
         exit_code: Of the command, where `hangcheck run` started it.
         ended_by: Who asked for the end: ``SIGINT from the terminal``; empty where nobody did.
+        machine: On which its processes have their ids, as `machine.which_machine` names it; empty
+            where none is watched, or none is known.
         node: Number of this one among the job's nodes, as it was last; None for one node.
         clocks: Of the job's other nodes, as the first one estimates them: `hangcheck merge` orders
             by them what several nodes saw.
@@ -140,5 +142,6 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     ended_by: str = ""
     meeting: str = ""
+    machine: str = ""
     node: int | None = None
     clocks: tuple[NodeClock, ...] = ()

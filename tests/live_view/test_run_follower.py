@@ -13,6 +13,7 @@ from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.live_view.run_follower import QUIET_FOLDER_S, RunFollower
+from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import RankState, Verdict
@@ -106,6 +107,17 @@ def test_a_run_of_this_machine_that_nobody_records_is_over(
 ) -> None:
     folder.run_file.write_bytes(encode(replace(RECORD, nodes=(socket.gethostname(),))))
     assert follower.read().over.startswith("nobody records it on this machine any more")
+
+
+def test_a_host_of_the_same_name_is_another_machine(
+    folder: RunFolder, follower: RunFollower
+) -> None:
+    """As two containers that share a folder, each called localhost."""
+    here = replace(RECORD, nodes=(socket.gethostname(),), machine=which_machine())
+    folder.run_file.write_bytes(encode(replace(here, machine="00000000-1")))
+    assert follower.read().over == ""
+    folder.run_file.write_bytes(encode(here))
+    assert RunFollower(folder, "run").read().over.startswith("nobody records it on this machine")
 
 
 def test_a_run_of_another_machine_is_followed_as_long_as_its_folder_changes(

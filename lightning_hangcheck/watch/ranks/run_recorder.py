@@ -12,6 +12,7 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RankPlace, RankRecord, Round, RunRecord
 from lightning_hangcheck.observe.run_record import rank_record, versions
@@ -55,14 +56,7 @@ class RunRecorder:
             roster: Of the present round.
             earlier: The rounds before it.
         """
-        if roster.round.number != self._round:
-            self._round, self._records = roster.round.number, {}
-        for rank in self._records.keys() - roster.ranks.keys():
-            del self._records[rank]  # it was none, such as a launcher that was alone so far
-        for rank, watched in roster.ranks.items():
-            known = self._records.get(rank)
-            if known is None or known.pid != watched.found.pid:
-                self._records[rank] = rank_record(watched.found, roster.host)
+        self._follow(roster)
         present = Round(
             number=roster.round.number,
             started_at=roster.round.started_at,
@@ -82,6 +76,7 @@ class RunRecorder:
         self, roster: Roster, rounds: tuple[Round, ...], exit_code: int | None, ended_by: str
     ) -> RunRecord:
         """Return the record of the run that has ended, with all its rounds."""
+        self._follow(roster)
         record = self._record(roster, rounds)
         return replace(record, ended_at=utc_now(), exit_code=exit_code, ended_by=ended_by)
 
@@ -92,6 +87,16 @@ class RunRecorder:
             OSError: The run folder is gone or full.
         """
         write_atomically(self._session.run_folder.run_file, encode_pretty(record))
+
+    def _follow(self, roster: Roster) -> None:
+        if roster.round.number != self._round:
+            self._round, self._records = roster.round.number, {}
+        for rank in self._records.keys() - roster.ranks.keys():
+            del self._records[rank]  # it was none, such as a launcher that was alone so far
+        for rank, watched in roster.ranks.items():
+            known = self._records.get(rank)
+            if known is None or known.pid != watched.found.pid:
+                self._records[rank] = rank_record(watched.found, roster.host)
 
     def _record(self, roster: Roster, rounds: tuple[Round, ...]) -> RunRecord:
         facts = self._session.facts
@@ -106,6 +111,7 @@ class RunRecorder:
             ranks=tuple(record for _, record in sorted(self._records.items())),
             rounds=rounds,
             meeting=self.meeting,
+            machine=which_machine(),
             node=self.node,
             clocks=self.clocks,
         )
