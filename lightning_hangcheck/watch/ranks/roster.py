@@ -181,7 +181,7 @@ class Roster:
         gone = _gone_ranks(beats)
         self._watch_unnumbered(processes)
         self._drop_strangers(processes, found, gone, beats)
-        for one in sorted((*found, *gone), key=lambda rank: rank.start.number or 0):
+        for one in sorted((*found, *gone), key=_by_round):
             self._take(one, beats, now_ns)
 
     def _watch_unnumbered(self, processes: Sequence[SeenProcess]) -> None:
@@ -245,7 +245,9 @@ class Roster:
     def _drop_ended_agent(self) -> None:
         """It was no rank: how it ended blames none."""
         for rank in list(self.ranks.values()):
-            if rank.found.pid == self._waiting_agent and rank.process_exit is not None:
+            alone = rank.found.guessed and self.round.is_guess_a_launcher
+            agent = alone or rank.found.pid == self._waiting_agent
+            if agent and rank.process_exit is not None:
                 del self.ranks[rank.found.rank]
 
     def _leave_round(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
@@ -264,6 +266,11 @@ class Roster:
         told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
         starts = [one.started_ticks for one in told]
         return any(start == 0 or guessed.started_ticks <= start for start in starts)
+
+
+def _by_round(found: FoundRank) -> tuple[int, bool]:
+    """Of one round first what said so: a launcher may only be taken for a rank without them."""
+    return found.start.number or 0, found.guessed
 
 
 def _gone_ranks(beats: dict[int, Beat]) -> list[FoundRank]:

@@ -14,6 +14,7 @@ from lightning_hangcheck.machine.process_stat import read_process_stat, ticks_si
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.case import RunFacts
 from lightning_hangcheck.model.run import RankPlace, Round
+from lightning_hangcheck.observe.launchers import is_launcher
 from lightning_hangcheck.probes.proc.process_tree import command_line
 from lightning_hangcheck.session.node_place import place_of
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
@@ -85,6 +86,12 @@ class WatchedRound:
         left = [one.most - (one.number or 0) for one in starts if one.most is not None]
         return max(0, min(left)) if left else None
 
+    @property
+    def is_guess_a_launcher(self) -> bool:
+        """Whether what was taken for a rank, as nothing said who is one, only starts them."""
+        words = self._guessed_command
+        return isinstance(words, list) and is_launcher(words)
+
     def is_left_by(self, found: FoundRank) -> bool:
         """Whether this process belongs to a later round.
 
@@ -108,12 +115,10 @@ class WatchedRound:
         """
         if self.alive or not self.ranks or agent.pid not in self._agents:
             return False
-        from lightning_hangcheck.diagnosis.process_exit import left_well  # 20 MB, only at the end
-
-        over_s = (now_ns - self.ended_ns) / NANOSECONDS
-        views = [one.view("", 0) for one in self.ranks.values()]
-        well = all(left_well(view) and _is_code_known(view) for view in views)
-        return over_s >= WAITED_OUT_S and not well
+        # one that was not seen may be any: ``sys.exit("no data")`` ends as Python ends, by all else
+        ends = (rank.process_exit for rank in self.ranks.values())
+        well = all(one is not None and one.exit_code == 0 for one in ends)
+        return now_ns - self.ended_ns >= WAITED_OUT_S * NANOSECONDS and not well
 
     @property
     def ended_ns(self) -> int:
@@ -153,13 +158,14 @@ class WatchedRound:
             self._guessed_command = command_line(found.pid)
         if found.start.launcher == "torchrun":
             stat = read_process_stat(found.pid)
-            self._agents |= {stat.parent_pid} if stat is not None else set()
+            if stat is not None:
+                self.note_agent(stat.parent_pid)
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
 
-    def note_agent(self, pid: int | None) -> None:
-        """Take down who started a rank that was gone before anybody could ask for its parent."""
-        self._agents |= {pid} if pid is not None else set()
+    def note_agent(self, pid: int) -> None:
+        """Take down who started a rank; its page tells, too, where its parent cannot be asked."""
+        self._agents.add(pid)
 
     def note_alive(self) -> None:
         """Take down that one of the ranks is seen alive at this moment."""
@@ -191,11 +197,6 @@ class WatchedRound:
     def views(self, host: str, now_ns: int) -> tuple[RankView, ...]:
         """Return all ranks as rules may see them."""
         return tuple(rank.view(host, now_ns) for rank in self.ranks.values())
-
-
-def _is_code_known(view: RankView) -> bool:
-    """Whether its exit code was seen; ``sys.exit("no data")`` ends as Python ends, by all else."""
-    return view.process_exit is not None and view.process_exit.exit_code is not None
 
 
 def run_facts(

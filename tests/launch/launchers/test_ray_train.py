@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import LONG_TEST
-from processes import MARK, PROGRAMS, end_by_pid, marked_processes, runs, until
+from processes import MARK, PROGRAMS, end, end_by_pid, marked_processes, runs, until
 from watch.launched import verdict_of
 
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start a driver; all that Ray has started ends with the test."""
     before = {one.pid for one in marked_processes(os.environ[MARK])}
     short = tempfile.mkdtemp(prefix="ray-")  # Ray's sockets lie below it
+    drivers = []
 
     def start(*words: str) -> subprocess.Popen[bytes]:
         loop, ending, *unaware = words
-        return subprocess.Popen(
+        driver = subprocess.Popen(
             [sys.executable, PROGRAMS / "ray_training.py", loop, ending, tmp_path, *unaware],
             env={
                 **os.environ,
@@ -54,8 +55,12 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             },
             cwd=tmp_path,
         )
+        drivers.append(driver)
+        return driver
 
     yield start
+    for driver in drivers:
+        end(driver)
     end_by_pid([one for one in marked_processes(os.environ[MARK]) if one.pid not in before])
     shutil.rmtree(short, ignore_errors=True)
 
@@ -85,7 +90,7 @@ def test_a_rank_that_raises_is_named_with_its_exception(
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.culprits, verdict.victims) == ((1,), (0,))
     assert "rank 1 failed first: it raised ValueError: no such split" in verdict.summary
-    assert "in pass_step (ray_training.py:" in verdict.summary
+    assert f"in pass_step ({PROGRAMS / 'ray_training.py'}:" in verdict.summary
 
 
 @LOOPS

@@ -160,8 +160,19 @@ def test_ranks_whose_end_nobody_saw_did_not_end_well_where_others_follow() -> No
     verdict, ended = end_round(unseen, "", None)
     assert (verdict.verdict, verdict.culprits, ended.verdict) == ("crashed", (), "crashed")
     assert "no rank was seen to fail" in verdict.summary
-    said = [replace(view, beat=Beat(pid=view.rank, ending="finished")) for view in unseen.ranks]
-    assert judge(replace(unseen, ranks=tuple(said))).verdict == "finished"
+
+
+def said_finished(next_start: RoundStart) -> Any:
+    case = job(gone(0, None), gone(1, None), ended=True, next_start=next_start)
+    said = [replace(view, beat=Beat(pid=view.rank, ending="finished")) for view in case.ranks]
+    return replace(case, ranks=tuple(said))
+
+
+def test_what_ranks_say_as_python_ends_counts_where_nobody_asks_how_they_ended() -> None:
+    """``sys.exit("no data")`` ends alike, and torchrun does not begin anew for exit codes of 0."""
+    assert judge(said_finished(RoundStart())).verdict == "finished"
+    verdict = judge(said_finished(TORCHRUN))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
 
 
 def test_ranks_that_torchrun_ended_for_a_failed_one_hide_no_failure() -> None:

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from launch.nodes.rounds.test_replaced_node import endpoint, kill
 from long_tests import LONG_TEST
 from processes import PROGRAMS, end, until
@@ -48,7 +49,11 @@ def standing(folder: Path) -> str:
         return ""
 
 
-def test_the_node_that_is_left_says_for_whom_torchrun_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_node_that_is_left_says_for_whom_torchrun_waits(at_once: bool, tmp_path: Path) -> None:
+    """Also where its rank came and failed between two looks at the processes."""
+    if at_once:
+        (tmp_path / "fail").touch()
     with endpoint() as store:
         nodes = {name: start(tmp_path, store, name) for name in "ab"}
         try:
