@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
+from lightning_hangcheck.files.apart import is_apart
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -130,6 +132,11 @@ def runs(process: psutil.Process, word: str) -> bool:
         return word in process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return False
+
+
+def is_sidecar(process: psutil.Process) -> bool:
+    """Whether it is one, and no copy that writes a page or asks a disk for one."""
+    return runs(process, "lightning_hangcheck.watch.sidecar") and not is_apart(process.pid)
 
 
 def until(look: Callable[[], Seen], what: str, seconds: float = PATIENCE_S) -> Seen:

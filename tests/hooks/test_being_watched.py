@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from hooks.launching import run_job
-from processes import RunningProgram, marked_processes, runs, until
+from processes import RunningProgram, is_sidecar, marked_processes, runs, until
 from watch.launched import verdict_of
 
 from lightning_hangcheck.errors import UnreadableRun
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 REPLACEMENTS = 3
 
 
-SIDECAR = "lightning_hangcheck.watch.sidecar"
-
-
 def sidecar_pid(file: Path, other_than: set[int]) -> int | None:
     try:
         pid = decode(file.read_bytes(), SidecarFacts, str(file)).pid
@@ -50,7 +47,7 @@ def sidecars_of(session: Path) -> list[psutil.Process]:
     return [
         process
         for process in marked_processes(mark)
-        if runs(process, SIDECAR) and runs(process, str(session))
+        if is_sidecar(process) and runs(process, str(session))
     ]
 
 

@@ -7,13 +7,11 @@ import re
 import signal
 import stat
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PROGRAMS, end, end_by_pid, until
+from processes import PROGRAMS, end, end_by_pid, is_sidecar, until
 from watch.launched import python, record_of, run, start_run, verdict_of
 
 from lightning_hangcheck.launch.sidecar_link import MOST_STARTS
@@ -21,6 +19,7 @@ from lightning_hangcheck.rundir.journal_reader import read_journal
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
 
 pytestmark = pytest.mark.real
 WAIT_UNTIL_SEEN = """
@@ -206,11 +205,7 @@ def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: 
 
 
 def _sidecar_of(launcher: subprocess.Popen[str]) -> int | None:
-    for child in psutil.Process(launcher.pid).children():
-        with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
-            if "lightning_hangcheck.watch.sidecar" in child.cmdline():
-                return child.pid
-    return None
+    return next(iter(sidecars_below(launcher.pid)), None)
 
 
 def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> None:
@@ -240,17 +235,7 @@ def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> Non
 
 def sidecars_below(pid: int) -> set[int]:
     """Those that are there; one that was killed has no command line any more."""
-    children = [child.pid for child in psutil.Process(pid).children()]
-    return {
-        child for child in children if b"lightning_hangcheck.watch.sidecar" in command_line(child)
-    }
-
-
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+    return {child.pid for child in filter(is_sidecar, psutil.Process(pid).children())}
 
 
 def test_a_program_that_closes_all_descriptors_is_not_ended_by_ours(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
-from processes import end, is_alive, marked_processes, runs, until
+from processes import end, is_alive, is_sidecar, marked_processes, until
 from watch.launched import run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -261,13 +261,8 @@ def test_the_callback_alone_without_hangcheck_run(tmp_path: Path) -> None:
     )
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
-        found = {
-            one.pid: one
-            for one in marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
-            if runs(one, "lightning_hangcheck.watch.sidecar")
-        }
-        # a copy of the sidecar may be writing its page
-        sidecars = [one for one in found.values() if one.ppid() not in found]
+        ours = marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
+        sidecars = [one for one in ours if is_sidecar(one)]
         assert len(sidecars) == 1
         process.send_signal(signal.SIGINT)
         process.wait(60)

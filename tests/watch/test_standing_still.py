@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, end, until
+from processes import PROGRAMS, end, is_sidecar, until
 from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -96,12 +96,7 @@ def test_a_time_in_which_the_sidecar_was_not_run_is_no_recovery(tmp_path: Path) 
 
     try:
         until(lambda: "suspect" in told(), "a suspicion", seconds=60.0)
-        named = (
-            one
-            for one in psutil.Process(process.pid).children()
-            if "lightning_hangcheck.watch.sidecar" in one.cmdline()
-        )
-        sidecar = min(named, key=psutil.Process.create_time)  # a copy of it may write the page
+        (sidecar,) = filter(is_sidecar, psutil.Process(process.pid).children())
         sidecar.send_signal(signal.SIGSTOP)
         time.sleep(STARVED_S)
         sidecar.send_signal(signal.SIGCONT)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, end, end_by_pid, until
+from processes import PROGRAMS, end, end_by_pid, is_sidecar, until
 from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Node:
         launcher = psutil.Process(self.process.pid)
         below = launcher.children(recursive=True)
         ours = [one for one in below if "lightning_hangcheck." in " ".join(one.cmdline())]
-        assert any("lightning_hangcheck.watch.sidecar" in one.cmdline() for one in ours)
+        assert any(is_sidecar(one) for one in ours)
         for one in (launcher, *ours):
             one.kill()
         self.process.wait(10)
