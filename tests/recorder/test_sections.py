@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processes import PROGRAMS
+from processes import PROGRAMS, until
 
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page.reader import PageReader
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ def test_where_the_main_thread_only_serves_the_training_thread_tells_where_the_r
     actor = PROGRAMS / "site-packages" / "serving_actor.py"
     run_dir = str(tmp_path / "run")
     running = program(actor, "training_in_thread", "load", HANGCHECK_RUN_DIR=run_dir)
-    page = PageReader(Path(running.first_words) / "pages" / f"{running.pid}.page").read()
+    reader = PageReader(Path(running.first_words) / "pages" / f"{running.pid}.page")
+    # torn where the writer was interrupted in the middle of a record
+    page = until(lambda: read if isinstance(read := reader.read(), Beat) else None, "the page")
     assert [section.in_main_thread for section in page.sections] == [True]
     assert page.phase == "model_load"

@@ -1,4 +1,4 @@
-"""`hangcheck report` on folders as runs leave them, and on folders that cannot be used."""
+"""`hangcheck report` on folders as runs leave them, in all its forms."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import msgspec
 import pytest
+from cli.commands.report.reported_run import AT, HANG
 from processes import end
 
 from lightning_hangcheck.cli.main import invoke
@@ -25,45 +26,8 @@ from lightning_hangcheck.model.evidence import (
     Sample,
     ThreadStack,
 )
-from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.model.verdict import RankState, Verdict
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
 from lightning_hangcheck.session.session import SessionFacts, open_session
-
-AT = "2026-11-20T10:24:16.000000Z"
-RECORD = RunRecord(run_id="r", command="python train.py", started_at=AT, world_size=2)
-HANG = Verdict(
-    verdict="hang",
-    run_id="r",
-    command="python train.py",
-    started_at=AT,
-    detected_at=AT,
-    stalled_for_s=31.0,
-    world_size=2,
-    culprits=(1,),
-    cause="rank_stalled",
-    summary="rank 1 is stuck in wait_for_feed (train.py:88)",
-    ranks=(RankState(rank=0, state="waiting"), RankState(rank=1, state="stalled")),
-)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder(tmp_path / "hangcheck_runs" / "run")
-    prepare_run_folder(made)
-    made.run_file.write_bytes(encode_pretty(RECORD))
-    return made
-
-
-def _refused(folder: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line with which a folder is refused."""
-    assert invoke(["report", str(folder)]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("hangcheck: ")
-    assert output.err.count("\n") == 1
-    assert "; " in output.err
-    return output.err
 
 
 def test_report_shows_the_newest_verdict(
@@ -189,137 +153,6 @@ def test_no_verdict_yet_has_no_json(folder: RunFolder, capsys: pytest.CaptureFix
     assert "has no verdict yet; see each rank's last checkpoint" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "holds no run" in _refused(tmp_path, capsys)
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is no folder" in _refused(tmp_path / "gone", capsys)
-
-
-def test_nothing_to_report_at_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert invoke(["report"]) == 2
-    assert "there is no run below" in capsys.readouterr().err
-
-
-def test_a_torn_verdict(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG)[:100])
-    assert "verdict.json cannot be read" in _refused(folder.path, capsys)
-
-
-def test_a_verdict_of_a_newer_version(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.verdict_file.write_text('{"schema_version": 2, "verdict": "stuck"}')
-    assert "schema_version 2; this version reads 1" in _refused(folder.path, capsys)
-
-
-def test_a_verdict_that_cannot_be_opened(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A folder in its place fails for every user, root too, where a file mode would not."""
-    folder.verdict_file.mkdir()
-    assert "cannot be read (Is a directory)" in _refused(folder.path, capsys)
-
-
-def test_a_run_record_that_is_no_object(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.run_file.write_text("[]")
-    assert "run.json cannot be read" in _refused(folder.path, capsys)
-
-
-def _a_journal(folder: RunFolder) -> None:
-    line = {"at": AT, "kind": "checkpoint", "number": 5, "name": "Model created"}
-    folder.journal(0, 0).write_text(json.dumps(line) + "\n")
-
-
-def _endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _huge(path: Path) -> None:
-    path.write_bytes(b"{")
-    os.truncate(path, 1 << 40)
-
-
-def _torn(path: Path) -> None:
-    path.write_bytes(encode_pretty(HANG)[:100])
-
-
-BAD = {"fifo": os.mkfifo, "endless": _endless, "huge": _huge, "torn": _torn}
-
-
-@pytest.mark.parametrize("bad", BAD)
-def test_a_bad_verdict_is_judged_again_as_a_missing_one(
-    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """None of them may be waited for, and none costs the evidence."""
-    BAD[bad](folder.verdict_file)
-    folder.evidence(1).mkdir()
-    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
-    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0, pid=7),))
-    (folder.evidence(1) / "case.json").write_bytes(encode(case))
-    assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("HEALTHY")
-    assert "verdict.json cannot be read" in " ".join(shown.split())
-
-
-@pytest.mark.parametrize("bad", BAD)
-def test_a_bad_verdict_costs_no_journal(
-    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    BAD[bad](folder.verdict_file)
-    _a_journal(folder)
-    assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("no verdict that can be read\n")
-    assert "rank 0  CHECKPOINT 5: Model created" in shown
-    assert "verdict.json cannot be read" in " ".join(shown.split())
-    assert invoke(["report", "--json", str(folder.path)]) == 2
-    assert "verdict.json cannot be read" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("bad", ["fifo", "endless", "huge"])
-def test_a_bad_journal_costs_no_other(
-    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    BAD[bad](folder.journal(1, 0))
-    _a_journal(folder)
-    assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert "CHECKPOINT 5: Model created" in shown
-    assert "journal rank-1.jsonl: " in shown
-
-
-@pytest.mark.parametrize("bad", ["fifo", "endless", "huge"])
-def test_bad_evidence_costs_no_older(
-    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
-    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0, pid=7),))
-    for number in (1, 2):
-        folder.evidence(number).mkdir()
-    (folder.evidence(1) / "case.json").write_bytes(encode(case))
-    BAD[bad](folder.evidence(2) / "case.json")
-    assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("HEALTHY")
-    assert f"evidence 2 of {folder.path}" in " ".join(shown.split())
-
-
-def test_a_run_with_nothing_but_a_bad_verdict_says_the_way_out(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    os.mkfifo(folder.verdict_file)
-    said = _refused(folder.path, capsys)
-    assert "verdict.json cannot be read (it is a FIFO, not a file); remove it" in said
-
-
 def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.verdict_file.write_bytes(encode_pretty(HANG))
     file = folder.path / "page.html"
@@ -424,18 +257,6 @@ def test_markdown_of_a_run(
     text = capsys.readouterr().out
     assert text.startswith("# ")
     assert HANG.summary in text
-
-
-def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG)[:50])
-    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
-    folder.evidence(1).mkdir()
-    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0), RankView(rank=1)))
-    (folder.evidence(1) / "case.json").write_bytes(encode(case))
-    assert invoke(["report", str(folder.path), "--html", "-"]) == 0
-    assert "verdict.json cannot be read" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
