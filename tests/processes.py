@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import psutil
 
 from lightning_hangcheck.files.apart import is_apart
+from lightning_hangcheck.probes.proc.last_run import slept_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -137,6 +138,12 @@ def runs(process: psutil.Process, word: str) -> bool:
 def is_sidecar(process: psutil.Process) -> bool:
     """Whether it is one, and no copy that writes a page or asks a disk for one."""
     return runs(process, "lightning_hangcheck.watch.sidecar") and not is_apart(process.pid)
+
+
+def has_slept(pid: int, seconds: float) -> bool:
+    """Whether a process has not run for so long, also where the kernel does not tell that."""
+    slept = slept_s(pid)
+    return slept is None or slept >= seconds
 
 
 def until(look: Callable[[], Seen], what: str, seconds: float = PATIENCE_S) -> Seen:

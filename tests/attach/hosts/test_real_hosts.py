@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 import pytest
-from processes import until
+from processes import PROGRAMS, has_slept, runs, until
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.verdict import Verdict
@@ -52,6 +53,7 @@ def test_two_hosts_by_ssh_give_one_verdict(
         node = program("node_with_sshd.py", name, config, str(number), "2", "2")
         node.announcement()
         until(lambda port=port: _listens(port), f"sshd of {name}")
+        until(lambda node=node: _stand(node.pid), f"the ranks of {name} to stand still")
     _ssh_config(ports)
     Path("hosts").write_text("node0 slots=2\nnode1 slots=2\nnode9\n")
     remote = f"HANGCHECK_IDLE_AFTER=1 {shlex.quote(sys.executable)} -m lightning_hangcheck"
@@ -64,6 +66,13 @@ def test_two_hosts_by_ssh_give_one_verdict(
     assert (verdict.culprits, verdict.victims, verdict.world_size) == ((1,), (0, 2, 3), 4)
     assert {view.host for view in verdict.ranks} == {"node0", "node1"}
     assert "host node9: ssh does not get there (ssh: Could not resolve hostname node9" in said.err
+
+
+def _stand(pid: int) -> bool:
+    """Whether both ranks below a process have slept for as long as an idle rank may."""
+    below = psutil.Process(pid).children(recursive=True)
+    ranks = [one for one in below if runs(one, str(PROGRAMS / "starting_ranks.py"))]
+    return len(ranks) == 2 and all(has_slept(one.pid, 1.0) for one in ranks)
 
 
 def _sshd_config(name: str, port: int) -> Path:

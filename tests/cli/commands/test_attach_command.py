@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import is_alive, until
+from processes import has_slept, is_alive, until
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.probes.proc.last_run import slept_s
 
 if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram
@@ -67,7 +66,7 @@ def test_the_culprit_among_eight_ranks_in_under_three_seconds(
 ) -> None:
     """Of the three seconds, two are for waiting: the rest is what this machine must work."""
     ranks = StartedRanks(program("starting_ranks.py", "stuck", "8"), 8)
-    until(lambda: (slept_s(ranks.pids[1]) or 1.0) >= 1.0, "rank 1 to stand still")
+    until(lambda: has_slept(ranks.pids[1], 1.0), "rank 1 to stand still")
     before = _processor_time_s()
     code, folder = attach("--pid", str(ranks.launcher))
     worked_s = _processor_time_s() - before
