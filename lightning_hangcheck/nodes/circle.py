@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.rank_set import members
 from lightning_hangcheck.nodes.encoding import MOST_LOST, JudgesWord
-from lightning_hangcheck.nodes.exchange import Exchange, HeardWord, Telling
+from lightning_hangcheck.nodes.exchange import Exchange
 from lightning_hangcheck.nodes.heard import as_lost, newest, who_judged
 from lightning_hangcheck.nodes.judging.moving import Moving
 from lightning_hangcheck.nodes.judging.succession import (
@@ -22,6 +22,7 @@ from lightning_hangcheck.nodes.judging.succession import (
     Role,
     Succession,
 )
+from lightning_hangcheck.nodes.words import Telling
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.heard import Heard
     from lightning_hangcheck.nodes.places.meeting_place import ClosablePlace
     from lightning_hangcheck.nodes.round_end import RoundEnd
+    from lightning_hangcheck.nodes.words import HeardWord
 
 
 class Circle:
@@ -99,6 +101,32 @@ class Circle:
         word = self._followed()
         return word.verdict if word is not None else None
 
+    def told_since(self, verdict: Verdict) -> int | None:
+        """Return since which stamp this node's words, wherever it is heard, have such a verdict.
+
+        Args:
+            verdict: One of this kind.
+
+        Returns:
+            None where its last word, at any place that can be used, has none.
+        """
+        told = [way.posted for way in self._active if way.usable]
+        if not all(one is not None and one.kind == verdict.verdict for one in told):
+            return None
+        return max((one.since for one in told if one is not None), default=None)
+
+    def all_know(self, verdict: Verdict) -> bool:
+        """Whether who judges has told that all nodes have read a verdict of this kind.
+
+        Args:
+            verdict: One of this kind.
+        """
+        words = [self._followed()]
+        if self.role.judges:
+            words = [way.posted.word for way in self._active if way.posted is not None]
+        kinds = (one.verdict for one in words if one is not None and one.known)
+        return any(one is not None and one.verdict == verdict.verdict for one in kinds)
+
     @property
     def asked(self) -> tuple[str, ...]:
         """Addresses of which that one wants to know what connections to them show."""
@@ -146,6 +174,8 @@ class Circle:
         asks: tuple[str, ...] = (),
         silent: Sequence[Heard] = (),
         end: RoundEnd | None = None,
+        *,
+        known: bool = False,
     ) -> None:
         """Have this told next.
 
@@ -155,12 +185,13 @@ class Circle:
             asks: Addresses of nodes that are no longer heard.
             silent: These nodes.
             end: How the round before ended.
+            known: All nodes have read a verdict of this kind.
         """
         self.look_round()
         role, word = self.role, None
         if role.judges or role.claims:
             word = self._word(digest, verdict if role.judges else None, asks, silent)
-            word = replace(word, end=end) if role.judges else word
+            word = replace(word, end=end, known=known) if role.judges else word
         for way in self._active:
             way.tell(Telling(digest, word))
 

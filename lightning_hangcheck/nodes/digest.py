@@ -81,8 +81,16 @@ class RoundMark(Struct, frozen=True):
     store_port: int = 0
 
 
+class ReadWord(Struct, frozen=True, array_like=True):
+    """Which word of a node that judges was read last: that node's number, and the word's stamp."""
+
+    judge: int = -1
+    stamp: int = 0
+
+
 UNTOLD = Network()
 UNMARKED = RoundMark()
+UNREAD = ReadWord()
 
 
 class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,8 +114,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
             what the word took, and the difference of the two.
         folded: Ranks of this node that are told in the digest's folds.
         furthest: Checkpoint and step of that of these which was furthest.
-        taken: When the verdict was found, as it says itself (`Verdict.detected_at`), that the node
-            read last of who judges; empty before.
+        read: The newest word of who judges that the node has read.
         code: What the source says around the lines on which ranks stand.
         left: The round before, times as those of the ranks; None once that is long ago.
         software: Version of this package there; empty where it does not tell.
@@ -131,7 +138,7 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall_clock_s: float = 0.0
     up_s: float = 0.0
     first_word_up_s: float | None = None
-    taken: str = ""
+    read: ReadWord = UNREAD
     code: tuple[CodeNote, ...] = ()
     left: LeftRound | None = None
     software: str = ""

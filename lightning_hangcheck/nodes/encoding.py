@@ -27,6 +27,7 @@ from lightning_hangcheck.nodes.digest import (
     unfold_folds,
 )
 from lightning_hangcheck.nodes.round_end import MOST_ENDS, RoundEnd
+from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +59,6 @@ MOST_OF_A_NODE = 1_024
 LONGEST_RANKS = 1_024
 """Characters of the ranks of one node."""
 LONGEST_VERSION = 64
-LONGEST_MOMENT = 32
 """Characters of the version of this package that a node has."""
 LONGEST_S = 1e9
 """30 years: no duration is longer, and in nanoseconds it still has 64 bits."""
@@ -89,6 +89,7 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
         line: The lowest numbers that it hears: they follow it, in this order.
         lost: Nodes that it no longer hears, their ranks as those that are folded.
         end: How the round before ended on all nodes; None once that is long ago.
+        known: All nodes that it hears have read a verdict of this kind.
     """
 
     version: int = 2
@@ -102,6 +103,7 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
     line: tuple[int, ...] = ()
     lost: tuple[NodeState, ...] = ()
     end: RoundEnd | None = None
+    known: bool = False
 
 
 Told = TypeVar("Told", NodeDigest, JudgesWord)
@@ -150,6 +152,11 @@ def _refuse_impossible_verdict(verdict: Verdict) -> None:
     texts = (verdict.summary, verdict.command, verdict.run_id)
     if not 0 <= verdict.world_size <= MOST_RANKS or max(map(len, texts)) > LONGEST_SENTENCE:
         raise BadDigest("its verdict has more ranks, or a longer text, than can be")
+    try:
+        for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
+            read_utc(moment)
+    except ValueError as error:
+        raise BadDigest("its verdict has a moment that cannot be") from error
 
 
 def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks, ...]]:
@@ -250,8 +257,6 @@ def _refuse_odd_states(states: Sequence[NodeState]) -> None:
         raise BadDigest("it has a world size that cannot be")
     if any(len(state.software) > LONGEST_VERSION for state in states):
         raise BadDigest("it has a version that cannot be")
-    if any(len(state.taken) > LONGEST_MOMENT for state in states):
-        raise BadDigest("it has a moment that cannot be")
     if not all(is_rank_set(state.folded, MOST_RANKS) for state in states):
         raise BadDigest("it has a set of ranks that cannot be")
     ages = [age for one in states for age in (one.age_s, one.mark.began_s)]

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.nodes.clocks import Clocks, Quickest, clock_of, own_clocks
-from lightning_hangcheck.nodes.digest import NodeDigest, NodeState, merge_digests, shortened
+from lightning_hangcheck.nodes.digest import (
+    UNREAD,
+    NodeDigest,
+    NodeState,
+    merge_digests,
+    shortened,
+)
 from lightning_hangcheck.nodes.encoding import (
     MOST_PACKED,
     BadDigest,
-    JudgesWord,
     pack,
     unpack,
     unpack_word,
@@ -31,6 +36,7 @@ from lightning_hangcheck.nodes.encoding import (
 from lightning_hangcheck.nodes.heard import Heard, passed_on
 from lightning_hangcheck.nodes.judging.same_number import SameNumber
 from lightning_hangcheck.nodes.judging.tree import FIRST, is_below, taken_by
+from lightning_hangcheck.nodes.words import HeardWord, Posted, Telling, judge_of, posted_after
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -53,25 +59,6 @@ MOVED_KEY = "moved"
 LAST_WORD_S = 1.0
 
 
-class Telling(NamedTuple):
-    """What a node tells.
-
-    Attributes:
-        digest: Of this node alone.
-        word: To all, where it judges for them, or will; its times are put in when it goes.
-    """
-
-    digest: NodeDigest
-    word: JudgesWord | None = None
-
-
-class HeardWord(NamedTuple):
-    """What a node that judges told last, and when that was new by our monotonic clock."""
-
-    word: JudgesWord
-    heard_ns: int
-
-
 class Exchange:
     """Tells the other nodes what this one sees, and hears what they tell, at one place.
 
@@ -79,6 +66,10 @@ class Exchange:
         place: Which node this is, of how many.
         meeting: The place.
         listens: It only looks whether somebody is there, until `begin` is called.
+
+    Attributes:
+        answered: The place was used once.
+        posted: What this node told last to all; None before.
     """
 
     def __init__(self, place: NodePlace, meeting: MeetingPlace, *, listens: bool = False) -> None:
@@ -107,6 +98,7 @@ class Exchange:
         self._told = threading.Event()
         self._closing = False
         self.answered = False
+        self.posted: Posted | None = None
         self._thread = threading.Thread(target=self._run, name="hangcheck-nodes", daemon=True)
         self._thread.start()
 
@@ -315,7 +307,7 @@ class Exchange:
             if key == FIRST_KEY:
                 self._leave_out(FIRST, str(error))
             return
-        judge = word.state.node if word.state is not None else FIRST
+        judge = judge_of(word)
         if (judge == FIRST) != (key == FIRST_KEY) or judge == self._own:
             return
         before, self._word_stamps[judge] = self._word_stamps.get(judge), word.stamp
@@ -342,6 +334,7 @@ class Exchange:
             word = replace(telling.word, stamp=now_ns, wall_clock_s=ours.wall_s, up_s=ours.up_s)
             key = FIRST_KEY if self._own == FIRST else SUCCESSOR_KEY
             self._meeting.post(key, pack(word))
+            self.posted = posted_after(self.posted, word)
         if self._beside:
             self._leave_mark(now_ns)
 
@@ -364,13 +357,12 @@ class Exchange:
         """Put in what is of the moment at which it goes: our clocks, and what was heard by then."""
         (state,) = digest.nodes
         ours, heard = own_clocks(), max(self.words.values(), key=_heard_ns, default=None)
-        verdict = heard.word.verdict if heard is not None else None
         state = replace(
             state,
             wall_clock_s=ours.wall_s,
             up_s=ours.up_s,
             first_word_up_s=self._quickest.least,
-            taken=verdict.detected_at if verdict is not None else "",
+            read=UNREAD if heard is None else heard.as_read,
         )
         return replace(digest, nodes=(state,))
 

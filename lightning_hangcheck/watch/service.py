@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,16 +38,17 @@ from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_
 from lightning_hangcheck.watch.ranks.start_states import StartStates
 from lightning_hangcheck.watch.srun_in_front import SrunInFront
 from lightning_hangcheck.watch.telling.alerting import Alerting
+from lightning_hangcheck.watch.telling.hang_telling import HangTelling
 from lightning_hangcheck.watch.telling.metrics_keeper import MetricsKeeper
 from lightning_hangcheck.watch.telling.note_keeper import NoteKeeper
 from lightning_hangcheck.watch.telling.publishing import Publisher
 from lightning_hangcheck.watch.telling.reminders import Reminders
 
 if TYPE_CHECKING:
+    import threading
     from types import FrameType
 
     from lightning_hangcheck.model.run import NodePlace
-    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.settings import Settings
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
@@ -94,11 +94,7 @@ class Service:
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
         self._gone_since: float | None = None
         self._signal = ""
-        self._to_tell_by: float | None = None
-        self._saved = threading.Event()
-        self._saved_as: int | None = None
-        self._proven = HangProven()
-        self._proven_by: Verdict | None = None
+        self._hang = HangTelling(ends_the_job=settings.on_hang != "report")
         self._alerting = Alerting(session)
 
     def run(self) -> None:
@@ -121,7 +117,7 @@ class Service:
             ended = self._receive()
         self._conclude(ended)
         self._publisher.close(DISK_LIMIT_S)
-        self._tell_of_hang(at_once=True)
+        self._tell_it()
         self._alerting.close()
         self._watcher.roster.close()
         if self._inbox is None:
@@ -204,40 +200,33 @@ class Service:
         self._metrics.end(roster, verdict, self._publisher, exit_code)
 
     def _hang_proven(self) -> None:
-        """`hangcheck run` may end the job on this, so the evidence should be on the disk first."""
         if self._session.facts.launched:
             watched = self._watcher.roster.round
             ranks = ((rank.found.pid, rank.found.started_ticks) for rank in watched.alive)
-            self._proven = HangProven(tuple(ranks), watched.restarts_left)
-            self._proven_by, self._saved_as = self._publisher.newest, None
-            self._to_tell_by = time.monotonic() + DISK_LIMIT_S
-            self._publisher.save(self._note_saved)
+            word = HangProven(tuple(ranks), watched.restarts_left)
+            saved = self._hang.prove(word, self._publisher.newest, time.monotonic())
+            self._publisher.save(partial(self._note_saved, saved))
 
-    def _note_saved(self) -> None:
-        self._saved_as = self._publisher.saved
-        self._saved.set()
+    def _note_saved(self, saved: threading.Event) -> None:
+        self._hang.saved_as = self._publisher.saved
+        saved.set()
 
-    def _tell_of_hang(self, *, at_once: bool = False) -> None:
-        """Tell it once its evidence is saved; storage that does not answer is not waited for.
-
-        Of several nodes only the first one alerts anybody else. Nor are nodes waited for long that
-        do not read of it: where the job is ended for it, the store by which they hear goes, too.
-        """
-        if self._to_tell_by is None:
+    def _tell_of_hang(self) -> None:
+        if not self._hang.waits:
             return
-        known = self._saved.is_set() and self._others_know
-        if at_once or known or time.monotonic() >= self._to_tell_by:
-            self._to_tell_by = None
-            self._saved.clear()
-            send(sys.stdout.buffer, self._proven)
-            if self._proven_by is not None and not self._watcher.follows:
-                run_dir = str(self._publisher.folder.path)
-                self._alerting.tell(self._proven_by, run_dir, self._saved_as)
+        known = self._nodes is None or self._nodes.all_know(self._hang.verdict)
+        if self._hang.is_due(time.monotonic(), stands=self._watcher.alarm.proven, known=known):
+            self._tell_it()
 
-    @property
-    def _others_know(self) -> bool:
-        goes_on = self._settings.on_hang == "report"
-        return goes_on or self._nodes is None or self._nodes.have_read(self._proven_by)
+    def _tell_it(self) -> None:
+        """Tell the launcher; of several nodes only the one that judges alerts anybody else."""
+        if not self._hang.waits:
+            return
+        self._hang.told()
+        send(sys.stdout.buffer, self._hang.word)
+        if self._hang.verdict is not None and not self._watcher.follows:
+            run_dir = str(self._publisher.folder.path)
+            self._alerting.tell(self._hang.verdict, run_dir, self._hang.saved_as)
 
     def _remind(self) -> None:
         """Say now and then that a verdict still stands, but not while the job is asked to end."""

@@ -166,7 +166,8 @@ class AmongNodes:
         relayed = verdict if is_on_whole_job(verdict) else None
         known = self.judged_with().values()
         silent = [one for one in known if silent_s(one, own.taken_ns)]
-        self._circle.tell(digest, relayed, asks, silent, self.round_end)
+        read = relayed is not None and self._is_read(relayed, own.taken_ns)
+        self._circle.tell(digest, relayed, asks, silent, self.round_end, known=read)
         self._note_role(own.taken_ns)
 
     def _note_role(self, now_ns: int) -> None:
@@ -210,15 +211,24 @@ class AmongNodes:
         self._relayed = verdict
         return verdict
 
-    def have_read(self, verdict: Verdict | None) -> bool:
-        """Whether all nodes for which this one judges have read a verdict, or need not.
+    def all_know(self, verdict: Verdict | None) -> bool:
+        """Whether all nodes are known to have read a verdict, or cannot, or need not.
+
+        Not before who judges has told so: any node may serve the store by which they hear of it.
 
         Args:
             verdict: That was told here.
         """
-        if verdict is None or not self.judges or not is_on_whole_job(verdict):
+        alone = not (self.judges or self.follows) or self._circle.in_trouble
+        if verdict is None or alone or not is_on_whole_job(verdict):
             return True
-        return have_read(verdict, self._circle.heard.values(), time.monotonic_ns())
+        return self._circle.all_know(verdict)
+
+    def _is_read(self, verdict: Verdict, now_ns: int) -> bool:
+        since = self._circle.told_since(verdict)
+        if since is None:
+            return False
+        return have_read(self.place.number, since, self._circle.heard.values(), now_ns)
 
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""

@@ -27,13 +27,14 @@ def is_on_whole_job(verdict: Verdict | None) -> bool:
     return verdict.stalled_since is not None
 
 
-def have_read(verdict: Verdict, others: Iterable[Heard], now_ns: int) -> bool:
-    """Whether each node that is still heard has read a verdict, or a newer one of the same node.
+def have_read(judge: int, since: int, others: Iterable[Heard], now_ns: int) -> bool:
+    """Whether each node that is still heard has read a word, or a newer one of the same node.
 
     Args:
-        verdict: Of the node that judges.
+        judge: That node.
+        since: Stamp of the word.
         others: The nodes that it hears.
         now_ns: Present time.
     """
     there = (one.state for one in others if not silent_s(one, now_ns) and not one.state.ended)
-    return all(state.taken >= verdict.detected_at for state in there)
+    return all(state.read.judge == judge and state.read.stamp >= since for state in there)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.alerts.metrics_text import RunReading, render
-from lightning_hangcheck.text.moments import NANOSECONDS, read_utc
+from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.watch.telling.newest_only import NewestOnly
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class MetricsKeeper:
     def __init__(self, file: str | None) -> None:
         self._written_ns = 0
         self._told_ns = 0
+        self._stall = Stall()
         self._writer = None if file is None else NewestOnly(Path(file).absolute())
 
     def update(
@@ -47,49 +48,76 @@ class MetricsKeeper:
         if self._writer is None:
             return
         self._writer.complain()
+        self._stall.note(standing, now_ns)
         if told.told_ns == self._told_ns and now_ns - self._written_ns < EVERY_S * NANOSECONDS:
             return
         self._written_ns, self._told_ns = now_ns, told.told_ns
-        self._writer.write(_reading(roster, standing, told, now_ns))
+        self._writer.write(self._reading(roster, standing, told, now_ns))
 
     def end(self, roster: Roster, verdict: Verdict, told: Publisher, exit_code: int | None) -> None:
         """Leave the file as the run ended, so that it tells of nothing that is over."""
         if self._writer is None:
             return
         now_ns = time.monotonic_ns()
+        self._stall.note(verdict, now_ns)
         self._writer.write(
-            _reading(roster, verdict, told, now_ns, watching=False, exit_code=exit_code)
+            self._reading(roster, verdict, told, now_ns, watching=False, exit_code=exit_code)
         )
         self._writer.close(END_LIMIT_S)
 
-
-def _reading(
-    roster: Roster,
-    verdict: Verdict | None,
-    told: Publisher,
-    now_ns: int,
-    *,
-    watching: bool = True,
-    exit_code: int | None = None,
-) -> bytes:
-    now_s = time.time()
-    return render(
-        RunReading(
-            run_id=told.folder.run_id,
-            standing=None if verdict is None else verdict.verdict,
-            stall_s=_stall_s(verdict, now_s),
-            progress={
-                number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
-                for number, rank in roster.ranks.items()
-            },
-            written=now_s,
-            watching=watching,
-            exit_code=exit_code,
+    def _reading(
+        self,
+        roster: Roster,
+        verdict: Verdict | None,
+        told: Publisher,
+        now_ns: int,
+        *,
+        watching: bool = True,
+        exit_code: int | None = None,
+    ) -> bytes:
+        now_s = time.time()
+        return render(
+            RunReading(
+                run_id=told.folder.run_id,
+                standing=None if verdict is None else verdict.verdict,
+                stall_s=self._stall.lasted_s(now_ns),
+                progress={
+                    number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
+                    for number, rank in roster.ranks.items()
+                },
+                written=now_s,
+                watching=watching,
+                exit_code=exit_code,
+            )
         )
-    )
 
 
-def _stall_s(verdict: Verdict | None, now_s: float) -> float:
-    if verdict is None or verdict.stalled_since is None or verdict.verdict not in STALLED:
-        return 0.0
-    return max(0.0, now_s - read_utc(verdict.stalled_since).timestamp())
+class Stall:
+    """How long a stall has lasted, by our own monotonic clock: another node may have told of it."""
+
+    def __init__(self) -> None:
+        self._verdict: Verdict | None = None
+        self._since_ns = 0
+
+    def note(self, verdict: Verdict | None, now_ns: int) -> None:
+        """Take the newest verdict, as soon as it is known.
+
+        Args:
+            verdict: None where all is well.
+            now_ns: Monotonic.
+        """
+        if verdict is not self._verdict:
+            self._verdict = verdict
+            lasted_s = 0.0 if verdict is None else verdict.stalled_for_s
+            self._since_ns = now_ns - int(lasted_s * NANOSECONDS)
+
+    def lasted_s(self, now_ns: int) -> float:
+        """Return for how many seconds the job has not advanced; 0 where it does.
+
+        Args:
+            now_ns: Monotonic.
+        """
+        known = self._verdict
+        if known is None or known.stalled_since is None or known.verdict not in STALLED:
+            return 0.0
+        return (now_ns - self._since_ns) / NANOSECONDS

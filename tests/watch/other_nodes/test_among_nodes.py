@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,31 +77,68 @@ def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None
     assert case.gaps == ()
 
 
-def test_it_is_known_when_all_nodes_that_are_heard_have_read_a_verdict(
-    nodes: list[AmongNodes],
-) -> None:
-    """The store by which they hear of it may go with the job that is ended for it."""
-    tell_until(nodes, lambda: hears(nodes))
+def test_it_is_known_on_each_node_when_all_have_read_a_verdict(nodes: list[AmongNodes]) -> None:
+    """The store by which they hear of it may be on any node, and goes with that one's job."""
+    tell_until(nodes, lambda: hears(nodes) and nodes[1].follows)
     verdict = judge(nodes[0].join(now(HERE)))
-    assert not nodes[0].have_read(verdict)
-    assert nodes[0].have_read(None)
-    assert nodes[1].have_read(verdict), "it does not judge, so it waits for nobody"
+    assert not any(node.all_know(verdict) for node in nodes)
+    assert all(node.all_know(None) for node in nodes)
 
-    def read() -> bool:
+    def known(node: AmongNodes) -> bool:
         nodes[0].tell(now(HERE), verdict)
         nodes[1].tell(now(THERE), None)
-        return nodes[0].have_read(verdict)
+        return node.all_know(verdict)
 
-    until(read, "the other node to have read it")
+    until(lambda: known(nodes[1]), "the word that all have read it")
     assert nodes[1].news() == verdict
-    assert not nodes[0].have_read(replace(verdict, detected_at="2999-01-01T00:00:00.000000Z"))
+    assert nodes[0].all_know(verdict)
+    assert not any(node.all_know(replace(verdict, verdict="suspect")) for node in nodes)
+
+
+def test_a_verdict_that_one_node_has_not_read_is_not_known(tmp_path: Path) -> None:
+    meeting = FolderPlace(tmp_path / "meet")
+    three = [
+        AmongNodes(NodePlace(number=n, nnodes=3), [meeting], time.monotonic_ns()) for n in range(3)
+    ]
+    here, there = (replace(one, run=replace(one.run, nnodes=3)) for one in (HERE, THERE))
+    with closing(three[0]), closing(three[1]), closing(three[2]):
+        last = digest_of(now(there), 2, 1)
+        stamps = count(1)
+
+        def heard() -> bool:
+            three[0].tell(now(here), None)
+            three[1].tell(now(there), None)
+            state = replace(last.nodes[0], stamp=next(stamps))
+            meeting.post("node-2", pack(replace(last, nodes=(state,))))
+            return three[0].judged_with().keys() == {1, 2}
+
+        three[2].close()  # somebody else tells in its place, who reads nothing
+        until(heard, "the nodes to hear each other")
+        verdict = judge(three[0].join(now(here)))
+
+        def read() -> bool:
+            heard()
+            three[0].tell(now(here), verdict)
+            return three[1].news() == verdict
+
+        until(read, "the second node to read it")
+        for _ in range(20):
+            read()
+            time.sleep(0.1)
+        assert not three[0].all_know(verdict)
+        assert not three[1].all_know(verdict)
 
 
 def test_a_node_that_has_ended_is_not_waited_for(nodes: list[AmongNodes]) -> None:
     tell_until(nodes, lambda: hears(nodes))
     verdict = judge(nodes[0].join(now(HERE)))
     nodes[1].tell(now(THERE), None, ended=True)
-    until(lambda: nodes[0].have_read(verdict), "the word that the other node has ended")
+
+    def known() -> bool:
+        nodes[0].tell(now(HERE), verdict)
+        return nodes[0].all_know(verdict)
+
+    until(known, "the word that the other node has ended")
 
 
 def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
