@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -18,37 +19,91 @@ from lightning_hangcheck.rundir.layout import (
     RunFolder,
     claim_run_folder,
     folder_of_node,
+    folder_of_start,
     name_run_folder,
     prepare_run_folder,
+    starts_so_far,
 )
 from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 DISK_LIMIT_S = 1.0
 """The command waits for this; a second is what a user does not notice beside the start of torch."""
+SCHEDULERS = (
+    "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID", "AWS_BATCH_JOB_ID",
+)  # fmt: skip
+"""Set by those who start jobs, and start them again, at night: there a terminal shows nobody."""
 
 
-def take_run_folder(wanted: str | None, record: RunRecord, number: int = 0) -> RunFolder:
+def is_typed(environment: Mapping[str, str]) -> bool:
+    """Whether somebody typed the command at a prompt, and reads now what is said of it.
+
+    A shell gives what is typed there a process group of its own; a script's commands are in its.
+
+    Args:
+        environment: Of this process.
+    """
+    scheduled = any(name in environment for name in SCHEDULERS)
+    return not scheduled and os.isatty(2) and os.getpgrp() == os.getpid()
+
+
+def take_run_folder(
+    wanted: str | None, record: RunRecord, number: int = 0, *, typed: bool = False
+) -> RunFolder:
     """Make a folder this run's own. Training goes on without: an unusable one is replaced.
 
     All nodes of a job may be given one folder: the first node takes it, the others one below it.
-    Where no node has a number yet, the first to come takes it.
+    Where no node has a number yet, the first to come takes it. Whoever starts a job again gives it
+    the same folder once more, and nobody may be there to name another: then it is kept below.
 
     Args:
         wanted: As the user named it, if at all.
         record: What is known of the run; its ``run_id`` becomes the folder's name.
         number: Which of the job's nodes this one is, 0 also where that is not known.
+        typed: Somebody is there, who can name another one.
 
     Raises:
-        UsedRunFolder: It holds another run.
+        UsedRunFolder: It holds another run, and somebody is there.
     """
-    below = number > 0 and wanted is not None
-    folder = folder_of_node(wanted, str(number)) if below else name_run_folder(wanted)
+    number = number if wanted is not None else 0
+    top = name_run_folder(wanted)
+    folder = _of_node(top, number)
     try:
-        return apart(DISK_LIMIT_S, lambda: _taken(folder, record, below=below))
+        try:
+            return apart(DISK_LIMIT_S, lambda: _taken(folder, record, below=number > 0))
+        except UsedRunFolder as used:
+            if typed:
+                raise
+            later = apart(DISK_LIMIT_S, lambda: _taken_for_next_start(top, record, number))
+            log.once("run folder", f"{used.args[0]}; this one is kept in {later.path}")
+            return later
     except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
         other = temporary_run_folder()
         log.once("run folder", kept_instead(folder, error, other))
         return _taken(other, record)
+
+
+def _of_node(top: RunFolder, number: int) -> RunFolder:
+    return folder_of_node(str(top.path), str(number)) if number else top
+
+
+def _taken_for_next_start(top: RunFolder, record: RunRecord, number: int) -> RunFolder:
+    """Take the folder of the newest start in which this node has none yet, or of one more.
+
+    So all nodes find the same one without a word between them. A start that is over takes nobody
+    in: a node that was not there then belongs to the next one.
+    """
+    start = starts_so_far(top)
+    if start == 1 or _has_ended(folder_of_start(top, start)):
+        start += 1
+    while True:
+        try:
+            folder = _of_node(folder_of_start(top, start), number)
+            return _taken(folder, record, below=number > 0)
+        except UsedRunFolder:
+            start += 1
 
 
 def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunFolder:
@@ -76,8 +131,21 @@ def _below(folder: RunFolder, host: str, record: RunRecord) -> RunFolder:
 
 def _is_of_another_node(folder: RunFolder, record: RunRecord) -> bool:
     """Whether it is the same job that took it, which still goes on: on another node, then."""
+    held = _record_in(folder)
+    return held is not None and bool(record.job) and _goes_on(held) and held.job == record.job
+
+
+def _has_ended(folder: RunFolder) -> bool:
+    held = _record_in(folder)
+    return held is not None and not _goes_on(held)
+
+
+def _goes_on(held: RunRecord) -> bool:
+    return held.ended_at is None
+
+
+def _record_in(folder: RunFolder) -> RunRecord | None:
     try:
-        held = decode(read_owned(folder.run_file, EVIDENCE_BYTES), RunRecord, str(folder.run_file))
+        return decode(read_owned(folder.run_file, EVIDENCE_BYTES), RunRecord, str(folder.run_file))
     except (OSError, UnreadableRun):
-        return False
-    return bool(record.job) and held.job == record.job and held.ended_at is None
+        return None

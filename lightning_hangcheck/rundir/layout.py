@@ -30,6 +30,8 @@ NODES_FOLDER = "nodes"
 """In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
 NODE_PREFIX = "node-"
 """Begins the names of the other nodes' run folders in that of the first."""
+START_PREFIX = "start-"
+"""Begins the names of run folders of later starts of a job, in that of its first start."""
 PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
 
 
@@ -137,6 +139,29 @@ def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
         return []
     found = [RunFolder(one) for one in below if (one / folder.run_file.name).exists()]
     return sorted(found, key=lambda one: (len(one.run_id), one.run_id))
+
+
+def folder_of_start(first: RunFolder, number: int) -> RunFolder:
+    """Choose the run folder of a later start of a job, which was given the same as its first.
+
+    Args:
+        first: Of the job's first start.
+        number: 2 for the second.
+    """
+    return RunFolder(first.path / f"{START_PREFIX}{number}")
+
+
+def starts_so_far(first: RunFolder) -> int:
+    """Count the starts of a job in its run folder, at least 1.
+
+    Args:
+        first: Of the job's first start.
+    """
+    try:
+        names = [one.name.removeprefix(START_PREFIX) for one in first.path.glob(f"{START_PREFIX}*")]
+    except OSError:
+        return 1
+    return max((int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), default=1)
 
 
 def prepare_run_folder(folder: RunFolder) -> RunFolder:

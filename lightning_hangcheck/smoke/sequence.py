@@ -14,6 +14,7 @@ import psutil
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
+from lightning_hangcheck.rundir.layout import refuse_used
 from lightning_hangcheck.smoke.trial import Outcome, output_name
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
 
     Raises:
         BadUsage: Its output has no place to go.
+        UsedRunFolder: The folder holds a run, whose verdict would be taken for this one's.
     """
+    refuse_used(folder)
     command = (
         *(sys.executable, "-m", "lightning_hangcheck", "run", "--on-hang", "abort"),
         *("--run-dir", str(folder.path), "--", *trial.command),

@@ -34,7 +34,7 @@ SBATCH = {
 """Options of sbatch(1) that the examples use, each with what its value looks like."""
 POD_FIELDS = {"restartPolicy", "securityContext", "containers", "volumes"}
 CONTAINER_FIELDS = {
-    "name", "image", "command", "args", "securityContext", "resources", "volumeMounts",
+    "name", "image", "command", "env", "args", "securityContext", "resources", "volumeMounts",
 }  # fmt: skip
 
 

@@ -6,19 +6,28 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from processes import PROGRAMS, end, end_by_pid, is_sidecar, until
-from watch.launched import python, record_of, run, start_run, verdict_of
+from watch.launched import (
+    LONGEST_RUN_S,
+    python,
+    record_of,
+    run,
+    run_words,
+    start_run,
+    verdict_of,
+)
 
+from lightning_hangcheck.launch.folder import SCHEDULERS
 from lightning_hangcheck.launch.sidecar_link import MOST_STARTS
 from lightning_hangcheck.rundir.journal_reader import read_journal
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
 pytestmark = pytest.mark.real
@@ -159,17 +168,44 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     assert "'no-such-program' cannot be started" in ended.stderr
 
 
-def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_run_folder_that_is_used_does_not_stop_the_command(tmp_path: Path) -> None:
+    """A scheduler starts a job again with the same words, and nobody is there to change them."""
     run(tmp_path, python("print('first')"))
     before = (tmp_path / "run" / "verdict.json").read_bytes()
     ended = run(tmp_path, python("print('second')"))
-    assert ended.returncode == 2
-    assert "already holds a run" in ended.stderr
-    assert ended.stdout == ""
+    assert (ended.returncode, ended.stdout) == (0, "second\n")
+    kept = tmp_path / "run" / "start-2"
+    assert f"{tmp_path}/run already holds a run; this one is kept in {kept}\n" in ended.stderr
     assert (tmp_path / "run" / "verdict.json").read_bytes() == before
+    assert "second" in record_of(kept).command
 
 
-def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(tmp_path: Path) -> None:
+def test_who_types_a_used_run_folder_at_a_prompt_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SCHEDULERS:
+        monkeypatch.delenv(name, raising=False)
+    run(tmp_path, python("print('first')"))
+    ours, terminal = os.openpty()
+    words = run_words(python("print('second')"))
+    ended = subprocess.run(
+        words,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        start_new_session=True,
+        timeout=LONGEST_RUN_S,
+        check=False,
+    )
+    os.close(terminal)
+    said = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert "run already holds a run; name another folder, or remove it" in said
+    assert not (tmp_path / "run" / "start-2").exists()
+
+
+def test_two_runs_that_want_one_folder_at_once_get_one_each(tmp_path: Path) -> None:
     processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
     try:
         for process in processes:
@@ -177,7 +213,9 @@ def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(tmp_path: Path) ->
     finally:
         for process in processes:
             end(process)
-    assert sorted(process.returncode for process in processes) == [0, 2]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert record_of(tmp_path / "run").exit_code == 0
+    assert record_of(tmp_path / "run" / "start-2").exit_code == 0
 
 
 def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:

@@ -7,8 +7,14 @@ import re
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.text.plain_text import visible
 
-HOST = re.compile(r"(?:[\w.][\w.-]*@)?(?:[A-Za-z0-9_.][\w.-]*|\[?[0-9a-fA-F:.]+(?:%\w+)?\]?)")
-"""``[user@]name``, or an address. None begins with a dash: ssh would take it for an option."""
+HOST = re.compile(
+    r"(?:[\w.][\w.-]*@)?(?:[A-Za-z0-9_.][\w.-]*|\[?[0-9a-fA-F:.]+(?:%\w+)?\]?)"
+    r"|[a-z][a-z0-9.]*/[a-z0-9][a-z0-9.-]*"
+)
+"""``[user@]name``, an address, or ``pod/name`` as ``kubectl get -o name`` prints it.
+
+Neither begins with a dash, which ssh would take for an option, nor what follows a slash.
+"""
 SLOTS = re.compile(r"([^:]+):\d+")
 """Hydra and Intel's MPI write ``host:8`` where others write ``host slots=8``."""
 LONGEST_SHOWN = 60

@@ -25,7 +25,7 @@ from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run, recor
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.traces.stack_dumps import render_dumps
 from lightning_hangcheck.report.verdict_text import terminal
-from lightning_hangcheck.rundir.layout import folders_of_nodes
+from lightning_hangcheck.rundir.layout import folder_of_start, folders_of_nodes, starts_so_far
 from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     nodes = [one.run_id for one in folders_of_nodes(folder)]
     if nodes:
         click.echo(f"what other nodes saw is in {', '.join(nodes)}: hangcheck merge {shown_folder}")
+    if (starts := starts_so_far(folder)) > 1:
+        newest = folder_of_start(folder, starts).run_id
+        click.echo(f"the job was started again: hangcheck report {shown_folder}/{newest}")
 
 
 def _formed(form: Form, folder: RunFolder, saved: SavedRun, shown_folder: str) -> str:

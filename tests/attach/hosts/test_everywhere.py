@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.run import RankRecord
 from lightning_hangcheck.model.verdict import Verdict
 
+KUBECTL_AS_SSH = (
+    Path(__file__).parents[3]
+    / "docs"
+    / "clusters"
+    / "examples"
+    / "kubernetes"
+    / "kubectl-as-ssh.sh"
+)
 STAND_IN = """\
 #!/bin/sh
 # called as ssh is: options, two dashes, the host, the command for its shell
@@ -157,6 +166,39 @@ def test_hosts_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("hosts").open() as file:
         monkeypatch.setattr(sys, "stdin", file)
         assert invoke(["attach", "--hostfile", "-", "--run-dir", "run"]) == 3
+
+
+KUBECTL = """\
+#!/bin/sh
+# called as the script calls it: exec POD --container=NAME -- sh -c LINE
+[ "$1 $3 $4 $5 $6" = "exec --container=pytorch -- sh -c" ] || exit 9
+echo "$7" > "asked-${2#pod/}"
+cat "${2#pod/}.json"
+"""
+
+
+def test_pods_that_kubectl_names_are_asked_by_the_documented_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way: what ``kubectl get pods -o name`` prints, and the example in place of ssh."""
+    for number in (0, 1):
+        sends(number)
+        Path(f"node{number}.json").rename(f"train-node-0-{number}-x7zr2.json")
+    Path("bin").mkdir()
+    Path("bin/kubectl").write_text(KUBECTL)
+    Path("bin/kubectl").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{Path('bin').absolute()}:{os.environ['PATH']}")
+    monkeypatch.delenv("DEBUG_IMAGE", raising=False)
+    Path("printed").write_text("pod/train-node-0-0-x7zr2\npod/train-node-0-1-x7zr2\n")
+    with Path("printed").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        asked = ["--ssh", f"bash {KUBECTL_AS_SSH}", "--run-dir", "run"]
+        assert invoke(["attach", "--hostfile", "-", *asked]) == 3
+    assert capsys.readouterr().err == ""
+    assert (verdict().culprits, verdict().victims, verdict().gaps) == ((3,), (0, 1, 2), ())
+    for number in (0, 1):
+        words = Path(f"asked-train-node-0-{number}-x7zr2").read_text()
+        assert words == "hangcheck attach --json-case\n"
 
 
 @pytest.mark.parametrize(

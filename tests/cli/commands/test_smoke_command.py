@@ -53,6 +53,16 @@ def test_all_pass(tmp_path: Path) -> None:
     assert Xml.fromstring((tmp_path / "smoke.xml").read_bytes())[0].get("failures") == "0"  # noqa: S314 - ours
 
 
+def test_a_folder_that_holds_a_run_is_refused_before_its_verdict_is_taken_for_this_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "smoke-2-ranks-0-workers").mkdir()
+    (tmp_path / "smoke-2-ranks-0-workers" / "run.json").touch()
+    ran = _smoke(tmp_path, "never", "stop", "--run-dir", "smoke")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "smoke-2-ranks-0-workers already holds a run; name another folder" in ran.stderr
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("when", "results", "first", "means"),

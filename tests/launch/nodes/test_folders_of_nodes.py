@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.errors import UsedRunFolder
 from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.launch.folder import take_run_folder
+from lightning_hangcheck.launch.folder import SCHEDULERS, is_typed, take_run_folder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir.layout import folders_of_nodes
@@ -21,9 +21,17 @@ from lightning_hangcheck.session.joining import join_session
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lightning_hangcheck.rundir.layout import RunFolder
+
 RECORD = RunRecord(run_id="", command="torchrun", started_at="2026-11-20T10:00:00Z")
 NAMED = replace(RECORD, job="nodes--n0-29400")
 SLURM = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run has a process of its own, which says a trouble once."""
+    monkeypatch.setattr("lightning_hangcheck.log._said", set())
 
 
 def test_the_first_node_takes_it_and_others_a_folder_below(tmp_path: Path) -> None:
@@ -38,10 +46,88 @@ def test_the_first_node_takes_it_and_others_a_folder_below(tmp_path: Path) -> No
     assert [one.path.name for one in below] == ["node-2", "node-10"]
 
 
-def test_each_nodes_folder_holds_one_run(tmp_path: Path) -> None:
-    take_run_folder(str(tmp_path / "run"), RECORD, 1)
-    with pytest.raises(UsedRunFolder, match="node-1 already holds a run"):
-        take_run_folder(str(tmp_path / "run"), RECORD, 1)
+def over(folder: RunFolder) -> None:
+    """Say in run.json that the run there has ended."""
+    ended = replace(NAMED, ended_at="2026-11-20T11:00:00Z")
+    write_atomically(folder.run_file, encode_pretty(ended))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_each_folder_holds_one_run_and_who_typed_a_used_one_is_told(
+    number: int, tmp_path: Path
+) -> None:
+    take_run_folder(str(tmp_path / "run"), RECORD, number)
+    with pytest.raises(UsedRunFolder, match="already holds a run"):
+        take_run_folder(str(tmp_path / "run"), RECORD, number, typed=True)
+    assert not (tmp_path / "run" / "start-2").exists()
+
+
+def test_nodes_of_a_job_that_is_started_again_share_one_folder_below(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever comes first; nobody is there to name another one, and training must begin."""
+    shared = tmp_path / "run"
+    below = [""] + [f"start-{start}" for start in (2, 3)]
+    for start in below:
+        first = take_run_folder(str(shared), RECORD)
+        assert first.path == shared / start
+        for number in (2, 1):
+            taken = take_run_folder(str(shared), RECORD, number)
+            assert taken.path == shared / start / f"node-{number}"
+        names = [one.path.name for one in folders_of_nodes(first)]
+        assert names == ["node-1", "node-2"], start
+        over(first)
+    said = capfd.readouterr().err
+    assert f"{shared} already holds a run; this one is kept in {shared}/start-2\n" in said
+
+
+def test_another_node_than_the_first_may_come_first_when_a_job_is_started_again(
+    tmp_path: Path,
+) -> None:
+    shared = tmp_path / "run"
+    taken = [take_run_folder(str(shared), RECORD, number).path for number in (0, 1, 1, 0, 1, 0)]
+    below = [one.relative_to(tmp_path).as_posix() for one in taken]
+    assert below[2:] == [
+        "run/start-2/node-1", "run/start-2", "run/start-3/node-1", "run/start-3",
+    ]  # fmt: skip
+
+
+def test_a_node_that_missed_a_start_joins_none_that_is_over(tmp_path: Path) -> None:
+    shared = tmp_path / "run"
+    for number in (0, 1):
+        take_run_folder(str(shared), RECORD, number)
+    over(take_run_folder(str(shared), RECORD))
+    assert take_run_folder(str(shared), RECORD, 1).path == shared / "start-3" / "node-1"
+    assert take_run_folder(str(shared), RECORD).path == shared / "start-3"
+
+
+def test_a_start_is_kept_elsewhere_where_its_folder_cannot_be_made(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shared = tmp_path / "run"
+    take_run_folder(str(shared), RECORD)
+    (shared / "start-2").write_text("a file")
+    assert take_run_folder(str(shared), RECORD).path.name.startswith("hangcheck-run-")
+    assert "this run is kept in" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("scheduler", [None, *SCHEDULERS])
+def test_nobody_typed_what_a_scheduler_started_though_it_has_a_terminal(
+    scheduler: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda _: True)
+    monkeypatch.setattr("os.getpgrp", os.getpid)
+    assert is_typed({} if scheduler is None else {scheduler: "1"}) is (scheduler is None)
+
+
+@pytest.mark.parametrize("gone", ["terminal", "group of its own"])
+def test_nobody_typed_what_a_script_started_or_what_nobody_reads(
+    gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda _: gone != "terminal")
+    monkeypatch.setattr("os.getpgrp", lambda: 1 if gone != "terminal" else os.getpid())
+    assert not is_typed({})
 
 
 def test_where_no_node_has_a_number_yet_the_first_to_come_takes_it(tmp_path: Path) -> None:
@@ -61,13 +147,16 @@ def test_hosts_that_have_one_name_take_one_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["the same job again", "another job"])
-def test_a_folder_of_an_earlier_run_is_refused(ended: bool, tmp_path: Path) -> None:
-    first = take_run_folder(str(tmp_path / "run"), NAMED if ended else RECORD)
+def test_where_none_has_a_number_a_folder_of_an_earlier_run_is_not_used(
+    ended: bool, tmp_path: Path
+) -> None:
+    shared = tmp_path / "run"
+    first = take_run_folder(str(shared), NAMED if ended else RECORD)
     if ended:
-        over = replace(NAMED, ended_at="2026-11-20T11:00:00Z")
-        write_atomically(first.run_file, encode_pretty(over))
-    with pytest.raises(UsedRunFolder, match="already holds a run"):
-        take_run_folder(str(tmp_path / "run"), NAMED)
+        over(first)
+    host = socket.gethostname().partition(".")[0]
+    taken = [take_run_folder(str(shared), NAMED).path for _ in range(2)]
+    assert taken == [shared / "start-2", shared / "start-2" / f"node-{host}"]
 
 
 @pytest.mark.parametrize(("number", "below"), [("0", ""), ("3", "/node-3")])

@@ -26,7 +26,7 @@ from lightning_hangcheck.model.evidence import (
     Sample,
     ThreadStack,
 )
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.rundir.layout import RunFolder, folder_of_start, prepare_run_folder
 from lightning_hangcheck.session.session import SessionFacts, open_session
 
 
@@ -38,6 +38,17 @@ def test_report_shows_the_newest_verdict(
     text = capsys.readouterr().out
     assert text.startswith("HANG  rank 1 is stuck in wait_for_feed (train.py:88)")
     assert "\x1b" not in text
+
+
+def test_report_names_the_newest_start_of_a_job_that_was_started_again(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.verdict_file.write_bytes(encode_pretty(HANG))
+    for start in (10, 9):
+        prepare_run_folder(folder_of_start(folder, start))
+    assert invoke(["report", str(folder.path)]) == 0
+    line = f"the job was started again: hangcheck report {folder.path}/start-10\n"
+    assert capsys.readouterr().out.endswith(line)
 
 
 def test_report_takes_times_from_the_case_of_that_verdict(
