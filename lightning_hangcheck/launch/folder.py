@@ -34,38 +34,35 @@ DISK_LIMIT_S = 1.0
 SCHEDULERS = (
     "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID", "AWS_BATCH_JOB_ID",
 )  # fmt: skip
-"""Set by those who start jobs, and start them again, at night: there a terminal shows nobody."""
+"""Set by those who start a job, and start it again with the same words, at night."""
 
 
-def is_typed(environment: Mapping[str, str]) -> bool:
-    """Whether somebody typed the command at a prompt, and reads now what is said of it.
-
-    A shell gives what is typed there a process group of its own; a script's commands are in its.
+def is_scheduled(environment: Mapping[str, str]) -> bool:
+    """Whether a scheduler started the command, so that nobody may be there who can change it.
 
     Args:
         environment: Of this process.
     """
-    scheduled = any(name in environment for name in SCHEDULERS)
-    return not scheduled and os.isatty(2) and os.getpgrp() == os.getpid()
+    return any(name in environment for name in SCHEDULERS)
 
 
 def take_run_folder(
-    wanted: str | None, record: RunRecord, number: int = 0, *, typed: bool = False
+    wanted: str | None, record: RunRecord, number: int = 0, *, scheduled: bool = False
 ) -> RunFolder:
     """Make a folder this run's own. Training goes on without: an unusable one is replaced.
 
     All nodes of a job may be given one folder: the first node takes it, the others one below it.
-    Where no node has a number yet, the first to come takes it. Whoever starts a job again gives it
-    the same folder once more, and nobody may be there to name another: then it is kept below.
+    Where no node has a number yet, the first to come takes it. A scheduler that starts a job again
+    gives it the same folder once more, and nobody is there to name another: it is kept below.
 
     Args:
         wanted: As the user named it, if at all.
         record: What is known of the run; its ``run_id`` becomes the folder's name.
         number: Which of the job's nodes this one is, 0 also where that is not known.
-        typed: Somebody is there, who can name another one.
+        scheduled: A scheduler started the command.
 
     Raises:
-        UsedRunFolder: It holds another run, and somebody is there.
+        UsedRunFolder: It holds another run, and somebody can name another folder.
     """
     number = number if wanted is not None else 0
     top = name_run_folder(wanted)
@@ -74,7 +71,7 @@ def take_run_folder(
         try:
             return apart(DISK_LIMIT_S, lambda: _taken(folder, record, below=number > 0))
         except UsedRunFolder as used:
-            if typed:
+            if not scheduled:
                 raise
             later = apart(DISK_LIMIT_S, lambda: _taken_for_next_start(top, record, number))
             log.once("run folder", f"{used.args[0]}; this one is kept in {later.path}")

@@ -12,7 +12,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.launch.folder import is_typed, take_run_folder
+from lightning_hangcheck.launch.folder import is_scheduled, take_run_folder
 from lightning_hangcheck.launch.job import (
     Abort,
     Job,
@@ -83,7 +83,7 @@ def run_command(
 
     Raises:
         BadUsage: The command cannot be started.
-        UsedRunFolder: The named run folder holds another run, and somebody typed the command.
+        UsedRunFolder: The named run folder holds another run, and no scheduler started this one.
     """
     refuse_unstartable(command)
     if settings.disable:
@@ -251,8 +251,8 @@ def _open_session(
     record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
     # NODE_RANK numbers a node of a job that Lightning starts, which says no more of it so early
     number = identify(os.environ).node_rank if node is None else node.number
-    typed = is_typed(os.environ)
-    folder = take_run_folder(settings.run_dir, record, number or 0, typed=typed)
+    scheduled = is_scheduled(os.environ)
+    folder = take_run_folder(settings.run_dir, record, number or 0, scheduled=scheduled)
     facts = SessionFacts(
         run_dir=str(folder.path),
         command=shown,

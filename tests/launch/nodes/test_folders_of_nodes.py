@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.errors import UsedRunFolder
 from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.launch.folder import SCHEDULERS, is_typed, take_run_folder
+from lightning_hangcheck.launch.folder import SCHEDULERS, is_scheduled, take_run_folder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir.layout import folders_of_nodes
@@ -46,6 +47,9 @@ def test_the_first_node_takes_it_and_others_a_folder_below(tmp_path: Path) -> No
     assert [one.path.name for one in below] == ["node-2", "node-10"]
 
 
+start_again = partial(take_run_folder, scheduled=True)
+
+
 def over(folder: RunFolder) -> None:
     """Say in run.json that the run there has ended."""
     ended = replace(NAMED, ended_at="2026-11-20T11:00:00Z")
@@ -53,12 +57,12 @@ def over(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_each_folder_holds_one_run_and_who_typed_a_used_one_is_told(
+def test_each_folder_holds_one_run_and_who_names_a_used_one_is_told(
     number: int, tmp_path: Path
 ) -> None:
     take_run_folder(str(tmp_path / "run"), RECORD, number)
     with pytest.raises(UsedRunFolder, match="already holds a run"):
-        take_run_folder(str(tmp_path / "run"), RECORD, number, typed=True)
+        take_run_folder(str(tmp_path / "run"), RECORD, number)
     assert not (tmp_path / "run" / "start-2").exists()
 
 
@@ -69,10 +73,10 @@ def test_nodes_of_a_job_that_is_started_again_share_one_folder_below(
     shared = tmp_path / "run"
     below = [""] + [f"start-{start}" for start in (2, 3)]
     for start in below:
-        first = take_run_folder(str(shared), RECORD)
+        first = start_again(str(shared), RECORD)
         assert first.path == shared / start
         for number in (2, 1):
-            taken = take_run_folder(str(shared), RECORD, number)
+            taken = start_again(str(shared), RECORD, number)
             assert taken.path == shared / start / f"node-{number}"
         names = [one.path.name for one in folders_of_nodes(first)]
         assert names == ["node-1", "node-2"], start
@@ -85,7 +89,7 @@ def test_another_node_than_the_first_may_come_first_when_a_job_is_started_again(
     tmp_path: Path,
 ) -> None:
     shared = tmp_path / "run"
-    taken = [take_run_folder(str(shared), RECORD, number).path for number in (0, 1, 1, 0, 1, 0)]
+    taken = [start_again(str(shared), RECORD, number).path for number in (0, 1, 1, 0, 1, 0)]
     below = [one.relative_to(tmp_path).as_posix() for one in taken]
     assert below[2:] == [
         "run/start-2/node-1", "run/start-2", "run/start-3/node-1", "run/start-3",
@@ -95,10 +99,10 @@ def test_another_node_than_the_first_may_come_first_when_a_job_is_started_again(
 def test_a_node_that_missed_a_start_joins_none_that_is_over(tmp_path: Path) -> None:
     shared = tmp_path / "run"
     for number in (0, 1):
-        take_run_folder(str(shared), RECORD, number)
-    over(take_run_folder(str(shared), RECORD))
-    assert take_run_folder(str(shared), RECORD, 1).path == shared / "start-3" / "node-1"
-    assert take_run_folder(str(shared), RECORD).path == shared / "start-3"
+        start_again(str(shared), RECORD, number)
+    over(start_again(str(shared), RECORD))
+    assert start_again(str(shared), RECORD, 1).path == shared / "start-3" / "node-1"
+    assert start_again(str(shared), RECORD).path == shared / "start-3"
 
 
 def test_a_start_is_kept_elsewhere_where_its_folder_cannot_be_made(
@@ -106,28 +110,16 @@ def test_a_start_is_kept_elsewhere_where_its_folder_cannot_be_made(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     shared = tmp_path / "run"
-    take_run_folder(str(shared), RECORD)
+    start_again(str(shared), RECORD)
     (shared / "start-2").write_text("a file")
-    assert take_run_folder(str(shared), RECORD).path.name.startswith("hangcheck-run-")
+    assert start_again(str(shared), RECORD).path.name.startswith("hangcheck-run-")
     assert "this run is kept in" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("scheduler", [None, *SCHEDULERS])
-def test_nobody_typed_what_a_scheduler_started_though_it_has_a_terminal(
-    scheduler: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.isatty", lambda _: True)
-    monkeypatch.setattr("os.getpgrp", os.getpid)
-    assert is_typed({} if scheduler is None else {scheduler: "1"}) is (scheduler is None)
-
-
-@pytest.mark.parametrize("gone", ["terminal", "group of its own"])
-def test_nobody_typed_what_a_script_started_or_what_nobody_reads(
-    gone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.isatty", lambda _: gone != "terminal")
-    monkeypatch.setattr("os.getpgrp", lambda: 1 if gone != "terminal" else os.getpid())
-    assert not is_typed({})
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_who_starts_jobs_again_is_known_by_a_variable(name: str) -> None:
+    assert is_scheduled({name: "1"})
+    assert not is_scheduled({"PATH": "/bin"})
 
 
 def test_where_no_node_has_a_number_yet_the_first_to_come_takes_it(tmp_path: Path) -> None:
@@ -151,11 +143,11 @@ def test_where_none_has_a_number_a_folder_of_an_earlier_run_is_not_used(
     ended: bool, tmp_path: Path
 ) -> None:
     shared = tmp_path / "run"
-    first = take_run_folder(str(shared), NAMED if ended else RECORD)
+    first = start_again(str(shared), NAMED if ended else RECORD)
     if ended:
         over(first)
     host = socket.gethostname().partition(".")[0]
-    taken = [take_run_folder(str(shared), NAMED).path for _ in range(2)]
+    taken = [start_again(str(shared), NAMED).path for _ in range(2)]
     assert taken == [shared / "start-2", shared / "start-2" / f"node-{host}"]
 
 
