@@ -1,7 +1,8 @@
 """The nodes of a job around this one: who judges, what is heard of whom, wherever they meet.
 
-They meet in one place; where that is a store, and a folder is known that all of them see, they
-go on there as well once the store is lost to any of them.
+They meet in one place; where that is a store, and a folder is known that all of them may see, they
+go on there as well once the store is lost to any of them. Each may have a folder of its own by that
+name: so it counts as a place where nodes meet only once another one was seen there.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Circle:
         now_ns = time.monotonic_ns()
         for judge, (word, heard_ns) in self._words.items():
             self._succession.hear(judge, word.line, _seconds(heard_ns))
-        role = self._succession.role(_seconds(now_ns), reaches=not self.in_trouble)
+        role = self._succession.role(_seconds(now_ns), reaches=self._reaches)
         self.role = role
         told = self._words.get(role.judge) if role.judge is not None else None
         if told is not None and told is not self._known_by:
@@ -147,25 +148,27 @@ class Circle:
     @property
     def where(self) -> str:
         """The place where they meet, in words."""
-        return self._active[-1].where
+        return self._shared[-1].where
 
     @property
     def moved(self) -> bool:
-        """Whether others were heard in the folder, as the store is lost to some."""
-        folder = self._ways[-1]
-        return self._moving.moved and bool(folder.heard or folder.words)
+        """Whether others were seen in the folder, as the store is lost to some."""
+        return len(self._shared) > 1
 
     @property
     def in_trouble(self) -> bool:
-        """Whether no place can be used."""
+        """Whether no place can be used; one may be usable in which nobody else is."""
         return not any(way.usable for way in self._active)
 
     @property
     def trouble(self) -> str:
         """Why the nodes do not hear each other, where that lasts; empty where they do."""
         now_ns = time.monotonic_ns()
-        told = [way.trouble(now_ns) for way in self._active]
-        return told[0] if all(told) else ""
+        told = [way.trouble(now_ns) for way in self._shared]
+        if not all(told):
+            return ""
+        alone_in = [way.where for way in self._active if way not in self._shared]
+        return "; ".join([*(f"no other node was seen in {one}" for one in alone_in), told[0]])
 
     def tell(
         self,
@@ -227,6 +230,17 @@ class Circle:
     @property
     def _active(self) -> list[Exchange]:
         return self._ways if self._moving.moved else self._ways[:1]
+
+    @property
+    def _shared(self) -> list[Exchange]:
+        """The places by which nodes can hear each other, as far as it is known."""
+        folder = self._ways[-1]
+        came = folder.somebody_came or folder.heard or folder.words
+        return self._ways if self._moving.moved and came else self._ways[:1]
+
+    @property
+    def _reaches(self) -> bool:
+        return any(way.usable for way in self._shared)
 
     @property
     def _words(self) -> dict[int, HeardWord]:

@@ -91,7 +91,7 @@ class Exchange:
         self._telling: Telling | None = None
         self._trouble = ""
         self._trouble_since_ns = 0
-        self._moved_ns = 0
+        self._moved_ns = self._marked_ns = 0
         self._hurried = False
         self._turn_began_ns = 0
         self._wake = threading.Event()
@@ -147,7 +147,7 @@ class Exchange:
 
     @property
     def somebody_came(self) -> bool:
-        """Whether another node was seen to use this place, while this one only listened."""
+        """Whether another node was seen to use this place, beside another one."""
         return bool(self._moved_ns)
 
     @property
@@ -339,9 +339,10 @@ class Exchange:
             self._leave_mark(now_ns)
 
     def _leave_mark(self, now_ns: int) -> None:
-        """Show those who only listen here that somebody came; the mark of one is enough."""
+        """Show that this one came; each does, for those who came alone and those who listen."""
         self._look_for_others()
-        if now_ns - self._moved_ns > LISTENS_EVERY_S * NANOSECONDS:
+        if not self._moved_ns or now_ns - self._marked_ns > LISTENS_EVERY_S * NANOSECONDS:
+            self._marked_ns = now_ns
             self._read[MOVED_KEY] = mark = f"{self._own} {now_ns}".encode()
             self._meeting.post(MOVED_KEY, mark)
 

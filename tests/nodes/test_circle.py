@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +15,12 @@ from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes import exchange
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.judging import moving
-from lightning_hangcheck.nodes.judging.succession import Role
+from lightning_hangcheck.nodes.judging import moving, succession
+from lightning_hangcheck.nodes.judging.succession import ALONE, Role
 from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 NODES = 3
@@ -53,15 +53,20 @@ class Store:
 
 
 class Job:
-    """Nodes that tell in turns."""
+    """Nodes that tell in turns.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folders: Of each node, the one in which it goes on.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
         values: dict[str, bytes] = {}
-        self.folder = folder
+        self.folders = folders
+        self.folder = folders[0]
         self.stores = [Store(values) for _ in range(NODES)]
         self.nodes = [
             Circle(NodePlace(number=n, nnodes=NODES), [store, FolderPlace(folder)])
-            for n, store in enumerate(self.stores)
+            for n, (store, folder) in enumerate(zip(self.stores, folders, strict=True))
         ]
         self.silent: set[int] = set()
         self._stamp = 0
@@ -89,17 +94,51 @@ class Job:
             "the nodes to meet in the store",
         )
 
+    def lose_first(self) -> None:
+        """The first node, and with it the store."""
+        self.nodes[0].close()
+        self.silent = {0}
+        for store in self.stores:
+            store.lost = True
 
-@pytest.fixture
-def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    """Three nodes, with less patience than in a job."""
-    monkeypatch.setattr(moving, "MOVED_AFTER_S", 0.5)
-    monkeypatch.setattr(exchange, "LISTENS_EVERY_S", 0.3)
-    nodes = Job(tmp_path / "nodes")
+
+@contextmanager
+def meeting_in(folders: Sequence[Path]) -> Iterator[Job]:
+    nodes = Job(folders)
     with ExitStack() as stack:
         for node in nodes.nodes:
             stack.enter_context(closing(node))
         yield nodes
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience than in a job."""
+    monkeypatch.setattr(moving, "MOVED_AFTER_S", 0.5)
+    monkeypatch.setattr(exchange, "LISTENS_EVERY_S", 0.3)
+
+
+@pytest.fixture
+def meeting(hasty: None, tmp_path: Path) -> Iterator[Job]:
+    """Three nodes, and a folder that all of them see."""
+    with meeting_in([tmp_path / "nodes"] * NODES) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def meeting_apart(hasty: None, tmp_path: Path) -> Iterator[Job]:
+    """Three nodes, each with a folder of its own by the same name, as in containers."""
+    with meeting_in([tmp_path / f"node{n}" / "nodes" for n in range(NODES)]) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def successors_in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whom they follow is lost after seconds."""
+    monkeypatch.setattr(succession, "SILENT_AFTER_S", 3.0)
+    monkeypatch.setattr(succession, "STEP_S", 1.0)
+    monkeypatch.setattr(succession, "GAP_S", 1.0)
+    monkeypatch.setattr(succession, "HELD_S", 1.0)
 
 
 def test_while_the_store_answers_the_folder_is_not_touched(meeting: Job) -> None:
@@ -128,6 +167,56 @@ def test_whoever_loses_the_store_all_go_on_in_the_folder(meeting: Job, losing: s
     )
     assert all(node.role == Role(judge=0) for node in meeting.nodes[1:])
     assert all("folder" in node.where for node in meeting.nodes)
+
+
+@pytest.mark.usefixtures("successors_in_haste")
+def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_folder(
+    meeting: Job,
+) -> None:
+    """Neither of the two left tells the other anything before one judges: marks show that it came.
+
+    The one that came there first sees that the other one followed, and need not wait for its turn.
+    """
+    meeting.meet()
+    _, second, third = meeting.nodes
+    meeting.stores[1].lost = True
+    meeting.tell_until(lambda: third.moved, "the third node to see where the second one went")
+    meeting.lose_first()
+    roles = set[Role]()
+
+    def told() -> bool:
+        roles.add(third.role)
+        return third.role == Role(judge=1) and second.role.judges and set(second.heard) == {2}
+
+    meeting.tell_until(told, "the second node to judge for both")
+    assert not any(role.claims or role.judges for role in roles)
+    assert [node.trouble for node in (second, third)] == ["", ""]
+    assert all(node.moved and "folder" in node.where for node in (second, third))
+
+
+@pytest.mark.usefixtures("successors_in_haste")
+def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(
+    meeting_apart: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would judge for a job of which it hears nobody, and nothing would say why."""
+    monkeypatch.setattr(exchange, "TROUBLE_AFTER_S", 8.0)
+    meeting_apart.meet()
+    meeting_apart.lose_first()
+    left, roles = meeting_apart.nodes[1:], set[Role]()
+
+    def told() -> bool:
+        roles.update(node.role for node in left)
+        return all(node.trouble for node in left)
+
+    meeting_apart.tell_until(told, "both to say that they hear nobody")
+    assert roles == {Role(judge=0), ALONE}
+    for number, node in enumerate(left, 1):
+        assert not node.moved
+        assert node.where == Store.where
+        assert not node.in_trouble, "the folder can be used: another node may come yet"
+        assert f"no other node was seen in folder {meeting_apart.folders[number]};" in node.trouble
+        assert "the store does not answer" in node.trouble
+        assert "hangcheck merge" in node.trouble
 
 
 def test_a_mark_that_an_earlier_job_left_moves_nobody(meeting: Job) -> None:

@@ -1,8 +1,11 @@
-"""Ranks of several nodes reduce together, step after step; one may stop in its own code.
+"""Ranks of several nodes reduce together, step after step; one may stop or leave the common way.
 
-``nodes_training.py STEPS [RANK]``: after STEPS the job ends well, or that rank stands still.
+``nodes_training.py STEPS [RANK [skips|mistakes]]``: after STEPS the job ends well, or that rank
+stands still. Or all evaluate and save every STEPS, and the fourth time that rank skips the
+collective of the evaluation, or makes another one in its place; that job never ends.
 """
 
+import itertools
 import sys
 import time
 
@@ -11,9 +14,21 @@ import torch.distributed as dist
 
 import lightning_hangcheck as hc
 
+DEPARTS_AT = 4
+
 
 def stand_still():
     time.sleep(100_000)
+
+
+def evaluate(way):
+    if way != "skips":
+        operation = dist.reduce if way == "mistakes" else dist.broadcast
+        operation(torch.ones(1), 0)
+
+
+def save():
+    dist.barrier()
 
 
 def train(steps):
@@ -27,11 +42,21 @@ def train(steps):
     return total
 
 
+def depart(steps, way):
+    for turn in itertools.count(1):
+        train(steps)
+        evaluate(way if turn == DEPARTS_AT else "")
+        save()
+
+
 dist.init_process_group("gloo")
 hc.checkpoint("Ranks have met")
 train(int(sys.argv[1]))
 if len(sys.argv) > 2:
-    if dist.get_rank() == int(sys.argv[2]):
+    named = dist.get_rank() == int(sys.argv[2])
+    if len(sys.argv) > 3:
+        depart(int(sys.argv[1]), sys.argv[3] if named else "")
+    elif named:
         stand_still()
     train(1)
 dist.destroy_process_group()
