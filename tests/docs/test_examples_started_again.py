@@ -133,22 +133,20 @@ def test_pods_that_are_started_again_train_again(name: str, number: str, tmp_pat
     assert folders() == of_two_nodes(run, f"{run}/start-2")
 
 
-def test_accelerate_that_a_script_starts_again_trains_again() -> None:
-    script = str(EXAMPLES / "launchers" / "accelerate-node.sh")
-    nodes = [["bash", script, "node0", node, "one"] for node in "01"]
-    start(*nodes)
-    start(*nodes)
-    assert folders() == of_two_nodes("one", "one/start-2")
-
-
-def test_an_elastic_job_that_a_script_starts_again_trains_again() -> None:
-    """Nobody has numbered its nodes: the first to come takes the folder."""
-    nodes = [["bash", str(EXAMPLES / "launchers" / "torchrun-elastic.sh"), "node0", "one"]] * 2
-    start(*nodes)
-    assert (len(folders()), folders()[0]) == (2, "one")
-    start(*nodes)
-    assert len(folders()) == 4
-    assert sum("start-2" in folder for folder in folders()) == 2
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("accelerate-node", ("node0", "{node}")), ("torchrun-elastic", ("node0",))],
+)
+def test_nodes_that_are_started_by_hand_share_the_run_that_is_named(
+    name: str, words: Sequence[str]
+) -> None:
+    """An elastic job numbers no node beforehand: the first to come takes the folder."""
+    script = ["bash", str(EXAMPLES / "launchers" / f"{name}.sh")]
+    for run in ("one", "two"):
+        start(*([*script, *(one.format(node=node) for one in words), run] for node in "01"))
+        first, second = (folder for folder in folders() if folder.startswith(run))
+        assert first == run
+        assert second.startswith(f"{run}/node-")
 
 
 def _scripts(manifest: Path) -> list[str]:

@@ -190,7 +190,11 @@ def test_a_used_run_folder_is_refused_where_somebody_can_name_another(
     assert not (tmp_path / "run" / "start-2").exists()
 
 
-def test_two_runs_that_want_one_folder_at_once_get_one_each(tmp_path: Path) -> None:
+def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SCHEDULERS:
+        monkeypatch.delenv(name, raising=False)
     processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
     try:
         for process in processes:
@@ -198,9 +202,7 @@ def test_two_runs_that_want_one_folder_at_once_get_one_each(tmp_path: Path) -> N
     finally:
         for process in processes:
             end(process)
-    assert [process.returncode for process in processes] == [0, 0]
-    assert record_of(tmp_path / "run").exit_code == 0
-    assert record_of(tmp_path / "run" / "start-2").exit_code == 0
+    assert sorted(process.returncode for process in processes) == [0, 2]
 
 
 def test_an_unusable_run_folder_does_not_stop_the_command(tmp_path: Path) -> None:
