@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.gather.group_families import groups_in, numbers_in
+from lightning_hangcheck.gather.group_families import groups_in, is_number, numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ class AlikeRecords:
 def root_of(site: CallSite) -> int | None:
     """Return the rank that a call names as its root; None where it names none."""
     number = site.root.rpartition(" ")[2]
-    return int(number) if number.isdecimal() else None
+    return int(number) if is_number(number) else None
 
 
 def moved_root(site: CallSite, by: int) -> str:
@@ -142,10 +142,11 @@ def _records(
     if family is None or not family.offsets:
         return dict.fromkeys(ranks, record)
     found: dict[int, CollectiveRecord] = {}
-    offsets = numbers_in(family.offsets)
+    offsets: tuple[int, ...] = ()
     for first, name in groups_in(family):
         key = family.offsets, first
         if key not in known:
+            offsets = offsets or numbers_in(family.offsets)
             known[key] = tuple(first + offset for offset in offsets)
         here = ranks.intersection(known[key])
         if here:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Offsets = tuple[int, ...]
 TRIPLE = 3
+LONGEST_NUMBER = 18
+"""Digits: it has 64 bits then, and Python refuses to read one of 5,000."""
 
 
 def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
@@ -88,6 +90,18 @@ def numbers_in(offsets: Offsets) -> tuple[int, ...]:
     return tuple(chain.from_iterable(runs))
 
 
+def members_in(family: GroupFamily) -> int:
+    """Return how many members the groups of a family have, all together."""
+    return sum(family.offsets[2::3]) * sum(run.count for run in family.runs)
+
+
+def is_number(name: str) -> bool:
+    """Whether a name is a number of at most 18 digits that is written as we write it."""
+    if len(name) > LONGEST_NUMBER or not (name.isascii() and name.isdecimal()):
+        return False
+    return str(int(name)) == name
+
+
 def can_be_families(families: Sequence[GroupFamily], groups: int, most: int) -> bool:
     """Whether what a stranger sent can be the families of a rank's record.
 
@@ -105,10 +119,9 @@ def _can_be(family: GroupFamily, most: int) -> bool:
         return False
     if not all(0 < count <= most for count in (*offsets[2::3], *(run.count for run in runs))):
         return False
-    if any(run.name_step and not _is_number(run.name) for run in runs):
+    if any(run.name_step and not is_number(run.name) for run in runs):
         return False
-    members = sum(offsets[2::3]) * sum(run.count for run in runs)
-    if members > most or (bool(offsets) is not bool(runs)):
+    if members_in(family) > most or (bool(offsets) is not bool(runs)):
         return False
     ends = [start + step * (n - 1) for start, step, n in _triples(offsets)]
     lowest, highest = min((*offsets[::3], *ends), default=0), max((*offsets[::3], *ends), default=0)
@@ -149,7 +162,7 @@ def _joined(families: Sequence[GroupFamily]) -> GroupFamily:
 
 
 def _group_runs(groups: Sequence[Group]) -> Iterator[GroupRun]:
-    numbers = [int(name) if _is_number(name) else None for _, name in groups]
+    numbers = [int(name) if is_number(name) else None for _, name in groups]
     at = 0
     while at < len(groups):
         end, (first, name) = at + 1, groups[at]
@@ -172,11 +185,6 @@ def _apart(groups: Sequence[Group], numbers: Sequence[int | None], at: int) -> i
     if groups[at][1] == groups[at + 1][1]:
         return 0
     return None if here is None or following is None else following - here
-
-
-def _is_number(name: str) -> bool:
-    """Whether a name is a number that is written as we write it."""
-    return name.isascii() and name.isdecimal() and str(int(name)) == name
 
 
 def _in_runs(numbers: Sequence[int]) -> Iterable[int]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.gather.rank_set import members
-from lightning_hangcheck.nodes.encoding import MOST_LOST, JudgesWord
+from lightning_hangcheck.nodes.bounds import MOST_LOST
+from lightning_hangcheck.nodes.encoding import JudgesWord
 from lightning_hangcheck.nodes.exchange import Exchange
 from lightning_hangcheck.nodes.heard import as_lost, newest, who_judged
 from lightning_hangcheck.nodes.judging.moving import Moving

@@ -8,7 +8,7 @@ a clock of its own.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +20,8 @@ from lightning_hangcheck.gather.rank_set import RankSet, joined, size
 from lightning_hangcheck.model.beat import CheckpointMark
 from lightning_hangcheck.model.case import CodeNote, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Gap, ProcessLook, Sample, ThreadStack
+from lightning_hangcheck.nodes import bounds
+from lightning_hangcheck.nodes.bounds import MOST_CODE, MOST_GAPS
 from lightning_hangcheck.nodes.folding import (
     FOLDED_ABOVE,
     FoldedRanks,
@@ -49,9 +51,6 @@ TAKEN_NS = 1 << 60
 there is no such time."""
 CALM_BELOW_S = 1.5
 """Silence below which a rank tells no stacks and no collectives: a look comes at 2 s."""
-MOST_GAPS = 64
-MOST_CODE = 1_024
-"""Gaps, and lines of code, that all nodes together tell of ranks that are folded."""
 TOO_LARGE = Gap("evidence of this node", None, "it is too large to be told", "other")
 
 
@@ -128,20 +127,20 @@ class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mark: RoundMark = UNMARKED
     world_size: int = 0
     local_world_size: int | None = None
-    machine: str = ""
-    ranks: tuple[RankDigest, ...] = ()
-    folded: RankSet = ()
+    machine: Annotated[str, bounds.MACHINE] = ""
+    ranks: Annotated[tuple[RankDigest, ...], bounds.RANKS_OF_A_NODE] = ()
+    folded: Annotated[RankSet, bounds.SET_OF_A_NODE] = ()
     furthest: Furthest | None = None
-    gaps: tuple[Gap, ...] = ()
-    addresses: tuple[str, ...] = ()
-    reach: tuple[AddressReach, ...] = ()
+    gaps: Annotated[tuple[Gap, ...], bounds.GAPS_OF_A_NODE] = ()
+    addresses: Annotated[tuple[str, ...], bounds.ASKED] = ()
+    reach: Annotated[tuple[AddressReach, ...], bounds.ASKED] = ()
     wall_clock_s: float = 0.0
     up_s: float = 0.0
     first_word_up_s: float | None = None
     read: ReadWord = UNREAD
-    code: tuple[CodeNote, ...] = ()
+    code: Annotated[tuple[CodeNote, ...], bounds.CODE] = ()
     left: LeftRound | None = None
-    software: str = ""
+    software: Annotated[str, bounds.VERSION_TEXT] = ""
 
 
 class NodeDigest(Struct, frozen=True, kw_only=True):
@@ -155,11 +154,11 @@ class NodeDigest(Struct, frozen=True, kw_only=True):
     """
 
     version: int = 2
-    nodes: tuple[NodeState, ...]
+    nodes: Annotated[tuple[NodeState, ...], bounds.NODES]
     tree: StackTree = StackTree()
-    folds: tuple[FoldedRanks, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    code: tuple[CodeNote, ...] = ()
+    folds: Annotated[tuple[FoldedRanks, ...], bounds.FOLDS] = ()
+    gaps: Annotated[tuple[Gap, ...], bounds.GAPS] = ()
+    code: Annotated[tuple[CodeNote, ...], bounds.CODE] = ()
 
 
 class NodeViews(Struct, frozen=True):
@@ -279,6 +278,8 @@ def shortened(digest: NodeDigest) -> NodeDigest:
             code=(),
             left=None,
             gaps=(TOO_LARGE,) if state.ranks else (),
+            addresses=state.addresses[: bounds.MOST_ASKED],
+            reach=state.reach[: bounds.MOST_ASKED],
         )
         for state in digest.nodes
     ]

@@ -2,23 +2,42 @@
 
 Whoever can write to the meeting place could send anything. So sizes are bounded before and while
 bytes grow, nothing but the structs of a digest is built from them, and what these say is checked
-before it is used. There is no pickle.
+before it is used. What goes wrong on the way is that sender's fault alone. There is no pickle.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple
 
-from lightning_hangcheck.gather.group_families import can_be_families
+from lightning_hangcheck.gather.group_families import can_be_families, is_number, members_in
 from lightning_hangcheck.gather.rank_set import common, is_rank_set, joined, size
 from lightning_hangcheck.model.decoders import msgpack_decoder
-from lightning_hangcheck.model.evidence import ThreadState
+from lightning_hangcheck.model.evidence import ThreadState, WaitTarget
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.nodes import bounds
+from lightning_hangcheck.nodes.bounds import (
+    A_MEMBER,
+    DEEPEST_STACK,
+    LONGEST_S,
+    LONGEST_SENTENCE,
+    MOST_FRAMES,
+    MOST_MEMBERS,
+    MOST_MEMBERSHIPS,
+    MOST_MEMORY,
+    MOST_MEMORY_OF_WORD,
+    MOST_OF_A_NODE,
+    MOST_OF_WORD,
+    MOST_PACKED,
+    MOST_RANKS,
+    MOST_TOLD,
+    MOST_UNPACKED,
+    most_memory,
+)
 from lightning_hangcheck.nodes.digest import (
     NodeDigest,
     NodeState,
@@ -26,46 +45,21 @@ from lightning_hangcheck.nodes.digest import (
     unfold,
     unfold_folds,
 )
-from lightning_hangcheck.nodes.round_end import MOST_ENDS, RoundEnd
+from lightning_hangcheck.nodes.round_end import RoundEnd
 from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.nodes.folding import FoldedRanks
 
 MARK = b"HCND"
 VERSION = 2
-MOST_PACKED = 4 * 1024 * 1024
-"""Bytes of a digest as it travels: eight ranks that hang take about 20 kB."""
-MOST_UNPACKED = 64 * 1024 * 1024
-DEEPEST_STACK = 1_024
-"""Python's own limit for calls within each other is 1,000."""
-MOST_FRAMES = 2_000_000
-"""Of all stacks, each node of their tree counted with its callers."""
-MOST_RANKS = 1 << 20
-"""Of a job."""
 INTEGERS = range(-(1 << 63), 1 << 63)
 """msgpack has 64 bits, one more where there is no sign; JSON has as many as are written."""
 REGISTERS = range(1 << 64)
 """As the kernel shows those of a thread: without a sign, so -1 is the largest of all."""
-MOST_ASKED = 64
-"""Addresses of silent nodes: where more fell silent, those of a few tell enough."""
-MOST_LOST = 64
-"""Nodes that fell silent, told to those who may have to judge without whoever knew them."""
-MOST_OF_A_NODE = 1_024
-"""Ranks of one node."""
-LONGEST_RANKS = 1_024
-"""Characters of the ranks of one node."""
-LONGEST_VERSION = 64
-"""Characters of the version of this package that a node has."""
-LONGEST_S = 1e9
-"""30 years: no duration is longer, and in nanoseconds it still has 64 bits."""
-MOST_OF_WORD = 8 * 1024 * 1024
-"""Bytes of what the first node says, unpacked: 1,024 ranks and 512 ways to stand take a tenth."""
-LONGEST_SENTENCE = 64 * 1024
-"""Characters of one text in it: all nodes print the summary."""
 LEVEL = 6
 
 
@@ -95,18 +89,20 @@ class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 2
     stamp: int
     verdict: Verdict | None = None
-    asks: tuple[str, ...] = ()
+    asks: Annotated[tuple[str, ...], bounds.ASKED] = ()
     state: NodeState | None = None
-    ranks: str = ""
+    ranks: Annotated[str, bounds.RANKS_TEXT] = ""
     wall_clock_s: float = 0.0
     up_s: float = 0.0
-    line: tuple[int, ...] = ()
-    lost: tuple[NodeState, ...] = ()
+    line: Annotated[tuple[int, ...], bounds.ASKED] = ()
+    lost: Annotated[tuple[NodeState, ...], bounds.LOST] = ()
     end: RoundEnd | None = None
     known: bool = False
 
 
 Told = TypeVar("Told", NodeDigest, JudgesWord)
+Read = TypeVar("Read")
+ReadDigest = tuple[NodeDigest, list[NodeViews], "tuple[FoldedRanks, ...]"]
 DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (NodeDigest, JudgesWord)
 }
@@ -119,17 +115,53 @@ def pack(told: NodeDigest | JudgesWord) -> bytes:
     return MARK + zlib.compress(msgspec.msgpack.encode(told), LEVEL)
 
 
+def memory_of(digest: NodeDigest) -> int:
+    """Return how many bytes a digest takes at most, with the members of its groups."""
+    return most_memory(msgspec.msgpack.encode(digest)) + A_MEMBER * _members(digest)
+
+
+def can_be_told(packed: bytes) -> bool:
+    """Whether other nodes will read a digest of ours, as far as that hangs on how much it tells."""
+    try:
+        _blamed(_bounded, packed)
+    except BadDigest:
+        return False
+    return True
+
+
 def unpack_word(data: bytes) -> JudgesWord:
     """Decode what the node that judges tells, whoever wrote it.
 
     Raises:
         BadDigest: As for `unpack`.
     """
-    word = _decoded(data, JudgesWord, MOST_OF_WORD)
-    if len(word.asks) > MOST_ASKED or len(word.ranks) > LONGEST_RANKS:
-        raise BadDigest("it asks for more, or has more ranks, than can be")
-    if len(word.line) > MOST_ASKED or len(word.lost) > MOST_LOST:
-        raise BadDigest("it tells of more nodes than can be")
+    return _blamed(_word, data)
+
+
+def unpack(data: bytes) -> ReadDigest:
+    """Decode a digest, whoever wrote it.
+
+    Returns:
+        The digest, its nodes with the views of their ranks, and its folds with theirs.
+
+    Raises:
+        BadDigest: It is none, too large, of another version, or says what cannot be.
+    """
+    return _blamed(_digest, data)
+
+
+def _blamed(read: Callable[[bytes], Read], data: bytes) -> Read:
+    """Whatever a stranger's bytes break, memory that is not there too, other nodes are heard."""
+    try:
+        return read(data)
+    except BadDigest:
+        raise
+    except Exception as error:  # whatever it is, it is of their making
+        raise BadDigest(f"reading it fails ({error!r:.200})") from error
+
+
+def _word(data: bytes) -> JudgesWord:
+    word = _decoded(data, JudgesWord, MOST_OF_WORD, MOST_MEMORY_OF_WORD)
     states = [*word.lost, *([word.state] if word.state is not None else [])]
     _refuse_odd_states(states)
     if any(one.ranks or size(one.folded) > MOST_OF_A_NODE for one in word.lost):
@@ -159,18 +191,8 @@ def _refuse_impossible_verdict(verdict: Verdict) -> None:
         raise BadDigest("its verdict has a moment that cannot be") from error
 
 
-def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks, ...]]:
-    """Decode a digest, whoever wrote it.
-
-    Returns:
-        The digest, its nodes with the views of their ranks, and its folds with theirs.
-
-    Raises:
-        BadDigest: It is none, too large, of another version, or says what cannot be.
-    """
-    digest = _decoded(data, NodeDigest, MOST_UNPACKED)
-    _refuse_deep(digest)
-    _refuse_odd_groups(digest)
+def _digest(data: bytes) -> ReadDigest:
+    digest = _bounded(data)
     try:
         stacks = digest.tree.stacks(DEEPEST_STACK)
         nodes, folds = unfold(digest, stacks), unfold_folds(digest, stacks)
@@ -180,11 +202,22 @@ def unpack(data: bytes) -> tuple[NodeDigest, list[NodeViews], tuple[FoldedRanks,
     return digest, nodes, folds
 
 
-def _decoded(data: bytes, kind: type[Told], most: int) -> Told:
+def _bounded(data: bytes) -> NodeDigest:
+    """Decode a digest that has no more of anything than it may."""
+    digest = _decoded(data, NodeDigest, MOST_UNPACKED, MOST_MEMORY)
+    _refuse_deep(digest)
+    _refuse_odd_groups(digest)
+    return digest
+
+
+def _decoded(data: bytes, kind: type[Told], most_bytes: int, most_taken: int) -> Told:
     if not data.startswith(MARK):
         raise BadDigest("these bytes are none of ours")
     try:
-        told = msgpack_decoder(kind).decode(_inflated(data, most))
+        inflated = _inflated(data, most_bytes)
+        if most_memory(inflated) > most_taken:
+            raise BadDigest(f"its parts could take more than {most_taken:,} bytes of memory")
+        told = msgpack_decoder(kind).decode(inflated)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadDigest(
             f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
@@ -221,12 +254,23 @@ def _refuse_deep(digest: NodeDigest) -> None:
 def _refuse_odd_groups(digest: NodeDigest) -> None:
     """Before any group is made: whose shapes, and how many members, can be."""
     told = [one for state in digest.nodes for one in state.ranks]
+    if len(told) > MOST_TOLD:
+        raise BadDigest(f"it tells of more than {MOST_TOLD:,} ranks one by one")
     for one in (*told, *(fold.told for fold in digest.folds)):
         records = one.view.flight.groups if one.view.flight is not None else ()
         if not 0 <= one.view.rank < MOST_RANKS:
             raise BadDigest("it has a node or rank whose number cannot be")
         if not can_be_families(one.groups, len(records), MOST_RANKS):
             raise BadDigest("it has groups of ranks that cannot be")
+    every = sum(members_in(family) for one in told for family in one.groups)
+    if every > MOST_MEMBERSHIPS or _members(digest) > MOST_MEMBERS:
+        raise BadDigest("its groups have more members than can be")
+
+
+def _members(digest: NodeDigest) -> int:
+    """Count the members of all groups that `unfold` makes, each group once."""
+    told = (one for state in digest.nodes for one in state.ranks)
+    return sum(map(members_in, {family for one in told for family in one.groups}))
 
 
 def _refuse_impossible(digest: NodeDigest) -> None:
@@ -234,7 +278,7 @@ def _refuse_impossible(digest: NodeDigest) -> None:
     views += [one.told.view for one in digest.folds]
     left = [state.left for state in digest.nodes if state.left is not None]
     views += [view for one in left for view in one.ranks]
-    if any(len(one.ranks) > MOST_ENDS or not 0 <= one.world_size <= MOST_RANKS for one in left):
+    if any(not 0 <= one.world_size <= MOST_RANKS for one in left):
         raise BadDigest("it has a round with more ranks than can be")
     _refuse_odd_states(digest.nodes)
     if any(not 0 <= view.rank < MOST_RANKS for view in views):
@@ -255,8 +299,6 @@ def _refuse_odd_states(states: Sequence[NodeState]) -> None:
         raise BadDigest("it has a node whose number cannot be")
     if any(not 0 <= size <= MOST_RANKS for size in sizes):
         raise BadDigest("it has a world size that cannot be")
-    if any(len(state.software) > LONGEST_VERSION for state in states):
-        raise BadDigest("it has a version that cannot be")
     if not all(is_rank_set(state.folded, MOST_RANKS) for state in states):
         raise BadDigest("it has a set of ranks that cannot be")
     ages = [age for one in states for age in (one.age_s, one.mark.began_s)]
@@ -284,15 +326,36 @@ def _durations(views: list[RankView]) -> Iterator[float]:
 
 def can_be_reckoned_with(fact: object) -> bool:
     """Whether every number in a fact is finite, and every whole one has 64 bits."""
-    if isinstance(fact, float):
-        return math.isfinite(fact)
-    if isinstance(fact, int):
-        return fact in INTEGERS
-    if isinstance(fact, ThreadState) and fact.arguments:
-        known = all(one in REGISTERS for one in fact.arguments)
-        return known and can_be_reckoned_with(replace(fact, arguments=()))
-    if isinstance(fact, msgspec.Struct):
-        return all(can_be_reckoned_with(getattr(fact, name)) for name in fact.__struct_fields__)
-    if isinstance(fact, dict):
-        return all(map(can_be_reckoned_with, fact.values()))
-    return all(map(can_be_reckoned_with, fact)) if isinstance(fact, tuple) else True
+    left: list[Any] = [fact]
+    while left:
+        one = left.pop()
+        if isinstance(one, str) or one is None:
+            continue
+        if isinstance(one, float):
+            if not math.isfinite(one):
+                return False
+        elif isinstance(one, int):
+            if one not in INTEGERS:
+                return False
+        elif isinstance(one, tuple):
+            left += one
+        elif isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, msgspec.Struct):
+            if not _can_be(one):
+                return False
+            left += _without_registers(one) if isinstance(one, ThreadState) else astuple(one)
+    return True
+
+
+def _can_be(fact: msgspec.Struct) -> bool:
+    """Whether texts and registers in which others look for numbers have such as can be."""
+    if isinstance(fact, ThreadState):
+        return all(one in REGISTERS for one in fact.arguments)
+    if isinstance(fact, WaitTarget) and fact.kind == "process":
+        return not fact.name or is_number(fact.name.removeprefix("-"))
+    return True
+
+
+def _without_registers(state: ThreadState) -> list[object]:
+    return [one for one in astuple(state) if one is not state.arguments]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.nodes.bounds import MOST_WORDS
 from lightning_hangcheck.nodes.clocks import Clocks, Quickest, clock_of, own_clocks
 from lightning_hangcheck.nodes.digest import (
     UNREAD,
@@ -27,13 +28,12 @@ from lightning_hangcheck.nodes.digest import (
     shortened,
 )
 from lightning_hangcheck.nodes.encoding import (
-    MOST_PACKED,
     BadDigest,
+    can_be_told,
     pack,
-    unpack,
     unpack_word,
 )
-from lightning_hangcheck.nodes.heard import Heard, passed_on
+from lightning_hangcheck.nodes.heard import Heard, addresses_in, newly_heard, passed_on
 from lightning_hangcheck.nodes.judging.same_number import SameNumber
 from lightning_hangcheck.nodes.judging.tree import FIRST, is_below, taken_by
 from lightning_hangcheck.nodes.words import HeardWord, Posted, Telling, judge_of, posted_after
@@ -131,7 +131,7 @@ class Exchange:
     def same_number(self) -> tuple[str, ...] | None:
         """Addresses of another node that has this one's number; None while there is none."""
         found = self._same_number.found
-        return None if found is None else _addresses_in(found, self._own)
+        return None if found is None else addresses_in(found, self._own)
 
     @property
     def clocks(self) -> dict[int, NodeClock]:
@@ -232,11 +232,13 @@ class Exchange:
         if self._listens:
             self._look_for_others()
             return
-        self._hear(judges=telling is not None and telling.word is not None)
-        if telling is not None:
-            self._post(telling)
-            if telling is self._telling:
-                self._told.set()
+        try:
+            self._hear(judges=telling is not None and telling.word is not None)
+        finally:  # whatever is wrong with hearing, the others are to hear this node
+            if telling is not None:
+                self._post(telling)
+                if telling is self._telling:
+                    self._told.set()
 
     def _look_for_others(self) -> None:
         """Those who came leave a mark again and again: one that does not change is of nobody."""
@@ -278,24 +280,22 @@ class Exchange:
 
     def _take(self, sender: int, data: bytes) -> None:
         try:
-            digest, nodes, folds = unpack(data)
-        except BadDigest as error:
+            found = newly_heard(data, self._heard.values(), time.monotonic_ns())
+        except (BadDigest, MemoryError) as error:
             log.once(f"digest {sender}", f"what node {sender} tells is not used: {error}")
             self._leave_out(sender, str(error))
             return
         self._unused.pop(sender, None)
-        now_ns = time.monotonic_ns()
-        for told in nodes:
-            state = told.state
+        for heard in found:
+            state = heard.state
             if state.node == self._own or not is_below(state.node, sender, self._nnodes):
                 continue
             before, known = self._stamps.get(state.node), self._heard.get(state.node)
             self._stamps[state.node] = state.stamp
-            heard_ns = now_ns - int(state.age_s * NANOSECONDS)
             # by way of a node that has come back, older words may come than were heard directly
-            if before in (None, state.stamp) or (known and known.heard_ns > heard_ns):
+            if before in (None, state.stamp) or (known and known.heard_ns > heard.heard_ns):
                 continue
-            self._heard[state.node] = Heard(state, told.views, heard_ns, digest, folds)
+            self._heard[state.node] = heard
             answers = self._answers.setdefault(state.node, Quickest())
             answers.take(own_clocks().up_s - state.up_s, time.monotonic())
 
@@ -308,12 +308,15 @@ class Exchange:
                 self._leave_out(FIRST, str(error))
             return
         judge = judge_of(word)
-        if (judge == FIRST) != (key == FIRST_KEY) or judge == self._own:
+        possible = judge < self._nnodes and judge != self._own
+        if (judge == FIRST) != (key == FIRST_KEY) or not possible:
             return
         before, self._word_stamps[judge] = self._word_stamps.get(judge), word.stamp
         if before not in (None, word.stamp):
             self._unused.pop(judge, None)
-            self._words[judge] = HeardWord(word, time.monotonic_ns())
+            others = [(one, told) for one, told in self._words.items() if one != judge]
+            newest = HeardWord(word, time.monotonic_ns())
+            self._words = {**dict(others[1 - MOST_WORDS :]), judge: newest}
             if judge == FIRST:
                 self._quickest.take(own_clocks().up_s - word.up_s, time.monotonic())
 
@@ -350,9 +353,14 @@ class Exchange:
         """Nobody is above the first node: it tells only that it is there."""
         nodes = [] if self._own == FIRST else list(self._heard.items())
         below = [one for node, one in nodes if is_below(node, self._own, self._nnodes)]
-        joined = merge_digests([self._present(digest), *passed_on(below, now_ns)])
+        own = self._present(digest)
+        try:
+            joined = merge_digests([own, *passed_on(below, now_ns)])
+        except Exception as error:  # noqa: BLE001 - what others told is no reason to fall silent
+            log.once("not joined", f"what the nodes below tell is not passed on: {error!r}")
+            joined = own
         data = pack(joined)
-        return data if len(data) <= MOST_PACKED else pack(shortened(joined))
+        return data if can_be_told(data) else pack(shortened(joined))
 
     def _present(self, digest: NodeDigest) -> NodeDigest:
         """Put in what is of the moment at which it goes: our clocks, and what was heard by then."""
@@ -366,15 +374,6 @@ class Exchange:
             read=UNREAD if heard is None else heard.as_read,
         )
         return replace(digest, nodes=(state,))
-
-
-def _addresses_in(data: bytes, node: int) -> tuple[str, ...]:
-    """Return by which addresses the node may be known that left this, as far as it can be read."""
-    try:
-        _, nodes, _ = unpack(data)
-    except BadDigest:
-        return ()
-    return next((told.state.addresses for told in nodes if told.state.node == node), ())
 
 
 def _heard_ns(heard: HeardWord) -> int:

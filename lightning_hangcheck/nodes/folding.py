@@ -6,7 +6,7 @@ digest of a hundred thousand ranks has as much evidence as they have ways to sta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,16 +16,20 @@ from lightning_hangcheck.gather.group_families import joined_families
 from lightning_hangcheck.gather.rank_set import RankSet, common, in_words, joined, size
 from lightning_hangcheck.model.case import Alike, Pace, RankName, RankView
 from lightning_hangcheck.model.flight import GroupFamily
+from lightning_hangcheck.nodes.bounds import (
+    GROUPS,
+    LEAVES,
+    MOST_NAMES,
+    MOST_WAYS,
+    NAMES,
+    SET,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 FOLDED_ABOVE = 1_024
 """Ranks of a job above which those that stand alike are folded; below, each is told by itself."""
-MOST_WAYS = 512
-"""Ways to stand that are told with their evidence: jobs that hang have a handful."""
-MOST_NAMES = 32
-"""Ranks of one way to stand whose processes are named."""
 WITHOUT_EVIDENCE = -1
 """The standing of ranks of whose evidence there was too much."""
 
@@ -41,8 +45,8 @@ class RankDigest(Struct, frozen=True, array_like=True):
     """
 
     view: RankView
-    leaves: tuple[int, ...] = ()
-    groups: tuple[GroupFamily, ...] = ()
+    leaves: Annotated[tuple[int, ...], LEAVES] = ()
+    groups: Annotated[tuple[GroupFamily, ...], GROUPS] = ()
 
 
 class FoldedRanks(Struct, frozen=True, array_like=True):
@@ -57,8 +61,8 @@ class FoldedRanks(Struct, frozen=True, array_like=True):
 
     standing: int
     told: RankDigest
-    ranks: RankSet
-    names: tuple[RankName, ...] = ()
+    ranks: Annotated[RankSet, SET]
+    names: Annotated[tuple[RankName, ...], NAMES] = ()
 
 
 def folded(told: RankDigest, standing: int) -> FoldedRanks:

@@ -9,8 +9,17 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.gather.rank_set import members, rank_set
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.nodes.digest import TAKEN_NS, NodeDigest, NodeState, folds_of
-from lightning_hangcheck.nodes.encoding import MOST_OF_A_NODE
+from lightning_hangcheck.nodes.bounds import MOST_MEMORY, MOST_OF_A_NODE, MOST_TOGETHER
+from lightning_hangcheck.nodes.digest import (
+    TAKEN_NS,
+    NodeDigest,
+    NodeState,
+    folds_of,
+    shortened,
+    unfold,
+    unfold_folds,
+)
+from lightning_hangcheck.nodes.encoding import BadDigest, memory_of, unpack
 from lightning_hangcheck.nodes.folding import FoldedRanks, together
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import parse_ranks
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.nodes.encoding import JudgesWord
 
 NOTHING = NodeDigest(nodes=())
+WITHOUT_STACKS = ((),)
 
 
 class Heard(Struct, frozen=True):
@@ -32,6 +42,7 @@ class Heard(Struct, frozen=True):
         heard_ns: When that was new, by our monotonic clock.
         source: The digest that it came in.
         folds: Of that digest, the views of their ranks as in ``views``.
+        most_memory: Bytes that the digest takes at most.
     """
 
     state: NodeState
@@ -39,6 +50,49 @@ class Heard(Struct, frozen=True):
     heard_ns: int
     source: NodeDigest
     folds: tuple[FoldedRanks, ...] = ()
+    most_memory: int = 0
+
+
+def newly_heard(data: bytes, known: Iterable[Heard], now_ns: int) -> list[Heard]:
+    """Read what a node tells, without its evidence where all that is kept would take too much.
+
+    Args:
+        data: As it came.
+        known: What is kept so far; one node that says nothing new keeps all that it came with.
+        now_ns: Present time by our monotonic clock.
+
+    Raises:
+        BadDigest: It cannot be read, or there is no room left for it.
+    """
+    digest, nodes, folds = unpack(data)
+    kept = sum({id(one.source): one.most_memory for one in known}.values())
+    memory = memory_of(digest)
+    if kept + memory > MOST_TOGETHER:
+        digest = shortened(digest)
+        nodes, folds = unfold(digest, WITHOUT_STACKS), unfold_folds(digest, WITHOUT_STACKS)
+        memory = memory_of(digest)
+    if kept + memory > MOST_TOGETHER + MOST_MEMORY:
+        raise BadDigest("with what others tell it could take more memory than there is for all")
+    return [
+        Heard(
+            one.state,
+            one.views,
+            now_ns - int(one.state.age_s * NANOSECONDS),
+            digest,
+            folds,
+            memory,
+        )
+        for one in nodes
+    ]
+
+
+def addresses_in(data: bytes, node: int) -> tuple[str, ...]:
+    """Return by which addresses a node may be known that left this, as far as it can be read."""
+    try:
+        _, nodes, _ = unpack(data)
+    except BadDigest:
+        return ()
+    return next((told.state.addresses for told in nodes if told.state.node == node), ())
 
 
 def ranks_of(heard: Heard) -> Iterator[int]:

@@ -6,21 +6,21 @@ is told beside the present one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.run import Round
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.nodes.bounds import ENDS, MOST_ENDS
 from lightning_hangcheck.nodes.folding import FOLDED_ABOVE, brief
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
 
-MOST_ENDS = 8
-"""Ranks of a node whose end is told: those that ended first, and of large jobs only a few."""
 FEW_ENDS = 2
+"""Ranks of a node of a large job whose end is told."""
 
 
 class LeftRound(Struct, frozen=True, omit_defaults=True):
@@ -34,7 +34,7 @@ class LeftRound(Struct, frozen=True, omit_defaults=True):
     number: int
     world_size: int = 0
     local_world_size: int | None = None
-    ranks: tuple[RankView, ...] = ()
+    ranks: Annotated[tuple[RankView, ...], ENDS] = ()
 
 
 class RoundEnd(Struct, frozen=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.nodes.bounds import CALLS, NODES_OF_TREE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,9 +27,9 @@ class StackTree(Struct, frozen=True, array_like=True):
         calls: Of the same node, its call: an index of ``frames``.
     """
 
-    frames: tuple[Frame, ...] = ()
-    parents: tuple[int, ...] = ()
-    calls: tuple[int, ...] = ()
+    frames: Annotated[tuple[Frame, ...], CALLS] = ()
+    parents: Annotated[tuple[int, ...], NODES_OF_TREE] = ()
+    calls: Annotated[tuple[int, ...], NODES_OF_TREE] = ()
 
     def stacks(self, deepest: int) -> list[Frames]:
         """Return the stack that ends at each node, the empty one first.

@@ -6,10 +6,11 @@ import errno
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from cases import IN_BARRIER, job, rank
@@ -23,9 +24,6 @@ from lightning_hangcheck.nodes.digest import digest_of
 from lightning_hangcheck.nodes.places import store_place
 from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.places.store_place import CourierPlace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STRANGER = 65_534
 CASE = job(rank(0, IN_BARRIER))
@@ -125,6 +123,40 @@ def test_a_folder_that_is_replaced_while_nodes_meet_is_looked_at_again(tmp_path:
     (tmp_path / "meet").symlink_to(tmp_path / "ours")
     with pytest.raises(MeetingFailed, match="it is a link"):
         place.look("first")
+
+
+ANSWERS_ITS_PID = """
+import os
+import msgspec
+from lightning_hangcheck.nodes.places.store_place import Answer, read_message, write_message
+
+answer = msgspec.msgpack.encode(Answer(value=str(os.getpid()).encode()))
+write_message(1, answer)
+while read_message(0, None) is not None:
+    write_message(1, answer)
+"""
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000], ids=["less than a pipe holds", "more"])
+def test_who_talks_with_a_store_and_is_stopped_holds_nobody_up(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing to it has the limit, too: a pipe holds 64 KiB, and a large job's digest is more."""
+    monkeypatch.setattr(store_place, "own_command", lambda *_: own_python(ANSWERS_ITS_PID))
+    with closing(CourierPlace("127.0.0.1", 29500)) as place:
+        pid = int(place.look("first") or b"0")
+        place.post("node-1", b"1" * size)
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(store_place, "ANSWERED_WITHIN_S", 0.5)
+        began = time.monotonic()
+        with pytest.raises(MeetingFailed, match="in time"):
+            place.post("node-1", b"1" * size)
+        assert time.monotonic() - began < 10.0
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def own_python(source: str) -> list[str]:
+    return [sys.executable, "-c", source]
 
 
 @pytest.mark.real

@@ -16,6 +16,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.evidence import WaitTarget
+from lightning_hangcheck.model.flight import (
+    CallSite,
+    CollectiveEntry,
+    CollectiveRecord,
+    FlightRecord,
+    GroupFamily,
+    GroupRun,
+)
 from lightning_hangcheck.nodes import encoding
 from lightning_hangcheck.nodes.digest import NodeDigest, RoundMark, digest_of, merge_digests
 from lightning_hangcheck.nodes.encoding import (
@@ -23,6 +32,7 @@ from lightning_hangcheck.nodes.encoding import (
     VERSION,
     BadDigest,
     JudgesWord,
+    can_be_told,
     pack,
     unpack,
     unpack_word,
@@ -180,6 +190,87 @@ def test_registers_have_no_sign() -> None:
 )
 def test_what_cannot_be_is_refused(data: bytes) -> None:
     assert refusal(data)
+
+
+DIGITS = "1" * 5_000
+"""Python refuses to read a number of so many."""
+IN_GROUPS = FlightRecord(
+    taken_ns=1,
+    groups=(CollectiveRecord(group="1", entries=(CollectiveEntry(seq=1, op="", site=1),)),),
+    sites={1: CallSite(root="root 0")},
+)
+
+
+def in_groups(family: GroupFamily, root: str = "root 0") -> tuple[bytes, bytes]:
+    """A rank by itself, and one of a fold, in such groups."""
+    flight = replace(IN_GROUPS, sites={1: CallSite(root=root)})
+    told = FOLDED.folds[0].told
+    view = replace(told.view, flight=flight)
+    one = RankDigest(replace(DIGEST.nodes[0].ranks[0].view, flight=flight, processes=()))
+    alone = with_state(ranks=(replace(one, groups=(family,)), *DIGEST.nodes[0].ranks[1:]))
+    return alone, with_fold(told=replace(told, view=view, groups=(family,)))
+
+
+def made_use_of(data: bytes) -> None:
+    """Do all that is done with what was read."""
+    digest, nodes, folds = unpack(data)
+    found = [Heard(one.state, one.views, 1, digest, folds) for one in nodes]
+    own = job(rank(3, IN_BARRIER), world_size=4)
+    judge(join_heard(own, found))
+    assert can_be_told(pack(merge_digests([digest, FOLDED])))
+
+
+@given(
+    first=st.integers(-2, 5),
+    step=st.integers(-2, 1 << 62),
+    count=st.integers(-1, 4),
+    name=st.text(max_size=5) | st.sampled_from([DIGITS, "7", "07", "-7", "\u0667", "\u00b2"]),
+    name_step=st.integers(-(1 << 63), (1 << 63) - 1),
+    offsets=st.lists(st.integers(-2, 5), max_size=6),
+    root=st.text(max_size=5) | st.sampled_from([f"root {DIGITS}", "root 0", "root \u00b2"]),
+)
+@example(0, 1, 2, DIGITS, 1, [0, 1, 2], "root 0")
+@example(0, 1, 1, DIGITS, 0, [0, 1, 2], "root 0")
+@example(0, 1, 1, "1", 0, [0, 1, 2], f"root {DIGITS}")
+def test_odd_groups_are_refused_or_harm_nobody(
+    first: int,
+    step: int,
+    count: int,
+    name: str,
+    name_step: int,
+    offsets: list[int],
+    root: str,
+) -> None:
+    run = GroupRun(first, step, count, name, name_step)
+    for data in in_groups(GroupFamily(tuple(offsets), (run,)), root):
+        with suppress(BadDigest):
+            made_use_of(data)
+
+
+@pytest.mark.parametrize("name", [DIGITS, "abc", "4 4", "\u00b2"])
+def test_a_process_that_is_waited_for_has_a_number(name: str) -> None:
+    (look,) = DIGEST.nodes[0].ranks[0].view.processes
+    kernel = look.samples[-1].kernel
+    assert kernel is not None
+    target = WaitTarget(call="waitid", kind="process", name=name)
+    thread = replace(kernel.threads[0], waits_for=(target,))
+    sample = replace(look.samples[-1], kernel=replace(kernel, threads=(thread,)))
+    odd = with_first_rank(processes=(replace(look, samples=(*look.samples[:-1], sample)),))
+    assert "that cannot be" in refusal(odd)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError(), ValueError("x"), OSError()])
+def test_whatever_goes_wrong_with_a_digest_is_its_senders_fault(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(encoding, "_refuse_odd_groups", fails)
+    monkeypatch.setattr(encoding, "_refuse_odd_states", fails)
+    assert type(error).__name__ in refusal(PACKED)
+    with pytest.raises(BadDigest, match=type(error).__name__):
+        unpack_word(pack(JudgesWord(stamp=3)))
 
 
 def test_another_version_says_what_to_do() -> None:

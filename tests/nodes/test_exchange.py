@@ -5,20 +5,31 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pytest
 from cases import IN_BARRIER, job, rank
+from msgspec.structs import replace
 from processes import until
 
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.flight import (
+    CollectiveRecord,
+    FlightRecord,
+    GroupFamily,
+    GroupRun,
+)
 from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.bounds import MOST_WORDS
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.encoding import pack, unpack
+from lightning_hangcheck.nodes.encoding import JudgesWord, pack, unpack
+from lightning_hangcheck.nodes.exchange import Exchange
+from lightning_hangcheck.nodes.folding import RankDigest
 from lightning_hangcheck.nodes.judging.succession import Role
 from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 CASE = job(rank(0, IN_BARRIER))
 
@@ -80,3 +91,77 @@ def test_bytes_that_are_no_digest_are_said_once_and_harm_nobody(
 
         until(complained, "one sentence", seconds=30.0)
         until(lambda: folder.look("first"), "what the first node tells")
+
+
+class Odd:
+    """A folder in which the word of one node cannot be read at all."""
+
+    def __init__(self, folder: FolderPlace, key: str, error: Exception) -> None:
+        self._folder, self._key, self._error = folder, key, error
+        self.where = folder.where
+
+    def post(self, key: str, value: bytes) -> None:
+        self._folder.post(key, value)
+
+    def look(self, key: str) -> bytes | None:
+        if key == self._key:
+            raise self._error
+        return self._folder.look(key)
+
+    def close(self) -> None:
+        self._folder.close()
+
+
+@pytest.mark.parametrize(
+    "error", [MeetingFailed("it is a link", "remove it"), RuntimeError("anything")]
+)
+def test_a_node_that_cannot_hear_tells_all_the_same(error: Exception, tmp_path: Path) -> None:
+    folder = FolderPlace(tmp_path / "meet")
+    with closing(Circle(NodePlace(number=0, nnodes=2), [Odd(folder, "node-1", error)])) as first:
+
+        def told() -> bool:
+            first.tell(digest_of(CASE, 0, 1), None)
+            return folder.look("node-0") is not None and folder.look("first") is not None
+
+        until(told, "what the first node tells", seconds=30.0)
+
+
+def test_one_odd_digest_silences_neither_the_nodes_after_it_nor_this_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A group with a name of 5,000 digits, which Python does not read as a number."""
+    family = GroupFamily((0, 1, 1), (GroupRun(0, 1, 1, "1" * 5_000, 1),))
+    flight = FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="1"),))
+    odd = digest_of(CASE, 1, 1)
+    told = RankDigest(RankView(rank=0, flight=flight), (), (family,))
+    state = replace(odd.nodes[0], ranks=(told,))
+    folder, stamps, said = FolderPlace(tmp_path / "meet"), iter(range(1, 1_000)), ""
+    with closing(Circle(NodePlace(number=0, nnodes=3), [folder])) as first:
+
+        def heard() -> bool:
+            nonlocal said
+            stamp = next(stamps)
+            folder.post("node-1", pack(replace(odd, nodes=(replace(state, stamp=stamp),))))
+            folder.post("node-2", pack(digest_of(CASE, 2, stamp)))
+            first.tell(digest_of(CASE, 0, stamp), None)
+            said += capfd.readouterr().err
+            return set(first.heard) == {2} and set(first.unused) == {1}
+
+        until(heard, "the node after it to be heard", seconds=30.0)
+        until(lambda: folder.look("first"), "what the first node tells")
+    said += capfd.readouterr().err
+    assert said.count("what node 1 tells is not used") <= 1, "it is said once by a process"
+    assert "nodes do not hear each other" not in said
+
+
+def test_words_of_no_more_than_a_few_who_judged_are_kept(tmp_path: Path) -> None:
+    """A stranger could make up another one in each of his words."""
+    place = NodePlace(number=1, nnodes=100)
+    way = Exchange(place, FolderPlace(tmp_path / "meet"), listens=True)
+    with closing(way):
+        for judge in range(2, 200):
+            (state,) = digest_of(CASE, judge, 1).nodes
+            word = JudgesWord(stamp=1, state=replace(state, ranks=()))
+            for stamp in (1, 2):
+                way._take_word("successor", pack(replace(word, stamp=stamp)))  # noqa: SLF001
+    assert sorted(way.words) == list(range(100 - MOST_WORDS, 100))

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.gather.group_families import without_members
 from lightning_hangcheck.gather.node_clocks import NodeCase
 from lightning_hangcheck.gather.node_view import rebased
-from lightning_hangcheck.nodes.digest import MOST_CODE, MOST_GAPS, TAKEN_NS
+from lightning_hangcheck.nodes.bounds import MOST_CODE, MOST_GAPS
+from lightning_hangcheck.nodes.digest import TAKEN_NS
 from lightning_hangcheck.nodes.folding import (
     FOLDED_ABOVE,
     FoldedRanks,

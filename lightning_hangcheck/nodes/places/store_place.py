@@ -118,6 +118,8 @@ class CourierPlace:
                 stderr=subprocess.DEVNULL,
                 env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             )
+            if process.stdin is not None:
+                os.set_blocking(process.stdin.fileno(), False)
             connected = _answer(process, self._start_limit_s)
         except TimeoutError as error:
             self._start_limit_s = min(2 * self._start_limit_s, LONGEST_START_S)
@@ -149,8 +151,9 @@ class CourierPlace:
 def _exchange(process: subprocess.Popen[bytes], request: Request) -> Answer:
     if process.stdin is None:
         raise BrokenPipeError("nobody can be asked")
-    write_message(process.stdin.fileno(), msgspec.msgpack.encode(request))
-    return _answer(process, ANSWERED_WITHIN_S)
+    deadline = time.monotonic() + ANSWERED_WITHIN_S
+    write_message(process.stdin.fileno(), msgspec.msgpack.encode(request), ANSWERED_WITHIN_S)
+    return _answer(process, max(0.0, deadline - time.monotonic()))
 
 
 def _answer(process: subprocess.Popen[bytes], limit_s: float) -> Answer:
@@ -160,14 +163,23 @@ def _answer(process: subprocess.Popen[bytes], limit_s: float) -> Answer:
     return msgpack_decoder(Answer).decode(data)
 
 
-def write_message(descriptor: int, data: bytes) -> None:
+def write_message(descriptor: int, data: bytes, limit_s: float | None = None) -> None:
     """Write a message, its length first.
 
+    Args:
+        descriptor: Of a pipe, one that does not block where there is a limit.
+        data: The message.
+        limit_s: Seconds for it to be taken; None for ever.
+
     Raises:
+        TimeoutError: It was not taken in time, as by a process that is stopped.
         OSError: Nobody reads it.
     """
-    unwritten = len(data).to_bytes(LENGTH_BYTES, "big") + data
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    unwritten = memoryview(len(data).to_bytes(LENGTH_BYTES, "big") + data)
     while unwritten:
+        if not select.select([], [descriptor], [], _left_s(deadline))[1]:
+            raise TimeoutError("what it is asked is not read in time")
         unwritten = unwritten[os.write(descriptor, unwritten) :]
 
 
@@ -195,8 +207,7 @@ def read_message(descriptor: int, limit_s: float | None) -> bytes | None:
 def _read(descriptor: int, length: int, deadline: float | None) -> bytes | None:
     parts: list[bytes] = []
     while length:
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([descriptor], [], [], left_s)[0]:
+        if not select.select([descriptor], [], [], _left_s(deadline))[0]:
             raise TimeoutError("no answer in time")
         part = os.read(descriptor, length)
         if not part:
@@ -204,3 +215,7 @@ def _read(descriptor: int, length: int, deadline: float | None) -> bytes | None:
         parts.append(part)
         length -= len(part)
     return b"".join(parts)
+
+
+def _left_s(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -12,10 +12,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
+from lightning_hangcheck.nodes.bounds import MOST_ASKED
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.clocks import worth_showing
 from lightning_hangcheck.nodes.digest import UNMARKED, Network, digest_of
-from lightning_hangcheck.nodes.encoding import MOST_ASKED
 from lightning_hangcheck.nodes.exchange import EVERY_S
 from lightning_hangcheck.nodes.heard import Heard, folds_heard, newest, newest_sample_ns
 from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.nodes.encoding import MOST_PACKED
+from lightning_hangcheck.nodes.bounds import MOST_PACKED
 from lightning_hangcheck.nodes.judging.tree import FIRST
 from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.places.sealed_place import SealedPlace
