@@ -227,6 +227,8 @@ def test_where_the_main_thread_only_serves_the_training_thread_tells_where_the_r
     running = program(actor, "training_in_thread", "load", HANGCHECK_RUN_DIR=run_dir)
     reader = PageReader(Path(running.first_words) / "pages" / f"{running.pid}.page")
     # torn where the writer was interrupted in the middle of a record
-    page = until(lambda: read if isinstance(read := reader.read(), Beat) else None, "the page")
+    until(lambda: isinstance(reader.read(), Beat), f"a whole page, not {reader.read()}")
+    page = reader.read()
+    assert isinstance(page, Beat)
     assert [section.in_main_thread for section in page.sections] == [True]
     assert page.phase == "model_load"
