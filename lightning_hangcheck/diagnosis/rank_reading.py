@@ -156,6 +156,12 @@ class RankReading(Struct, frozen=True, kw_only=True, gc=False):
         return self.rank_activity.process_activity
 
     @property
+    def works_in_child(self) -> bool:
+        """Whether it is only busy as a process that it started is."""
+        itself = self.process_activity.activity != "idle" or self.rank_activity.for_gpu
+        return self.activity == "busy" and not itself
+
+    @property
     def livelocked(self) -> bool:
         """Whether it moves, but only round in a loop."""
         return self.rank_activity.livelocked

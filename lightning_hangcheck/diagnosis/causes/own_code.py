@@ -93,12 +93,15 @@ def spinning(situation: Situation) -> Finding | None:
     if not busy:
         return None
     for_gpu = all(one.rank_activity.for_gpu for one in busy)
+    doing = "waited for a busy GPU" if for_gpu else "burnt CPU"
+    if all(one.works_in_child for one in busy):
+        doing = "waited for a process of its own that burns CPU"
     finding = _blame_in_place(
         situation,
         busy,
         cause="spinning",
         ended_by=who_ends(situation, busy),
-        doing="waited for a busy GPU" if for_gpu else "burnt CPU",
+        doing=doing,
         manner="without advancing",
         confidence=0.7 if situation.waited_for else 0.4,
     )

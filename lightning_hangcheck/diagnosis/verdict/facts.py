@@ -101,7 +101,7 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
         yield EvidenceItem(
             "activity",
             rank,
-            f"{observed.samples} samples over {observed.span_s:.1f} s: {reading.activity}, "
+            f"{observed.samples} samples over {observed.span_s:.1f} s: {_does(reading)}, "
             f"{observed.cpu_share:.2f} of a core, {observed.bytes} bytes read and written",
         )
     if reading.livelocked:
@@ -117,6 +117,10 @@ def _facts_of(reading: RankReading) -> Iterator[EvidenceItem]:
     yield from _torchs_waits(reading)
     yield from _machine(reading)
     yield from _page(reading)
+
+
+def _does(reading: RankReading) -> str:
+    return "idle itself" if reading.works_in_child else reading.activity
 
 
 def _stands(reading: RankReading) -> str:

@@ -164,6 +164,9 @@ def test_children_may_have_been_given_the_same_again_and_again() -> None:
     assert judge(job(view)).verdict == "healthy"
     awaited = job(view, rank(1, IN_BARRIER, silent=60.0))
     assert told(awaited) == ("suspect", (0,), "spinning")
+    said = judge(awaited)
+    assert said.summary.startswith("rank 0 has waited for a process of its own that burns CPU in ")
+    assert any("idle itself, 0.00 of a core" in item.text for item in said.evidence)
 
 
 def test_ranks_that_go_round_stand_at_other_lines_each_time_they_are_seen() -> None:
