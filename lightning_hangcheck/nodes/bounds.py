@@ -12,14 +12,14 @@ from msgspec import Meta
 
 MOST_PACKED = 4 * 1024 * 1024
 """Bytes of a digest as it travels: eight ranks that hang take about 20 kB."""
-MOST_UNPACKED = 16 * 1024 * 1024
-"""Bytes of the same: 264 simulated ranks, as many as one node tells of 1,024, take 1.6 MB."""
-MOST_MEMORY = 192 * 1024 * 1024
-"""Bytes that a digest may take, by `most_memory`: those ranks are 44 MB by it, 7 MB in truth."""
-MOST_TOGETHER = 4 * MOST_MEMORY
-"""Of all digests that a node keeps with their evidence: 1,024 such ranks are 170 MB by it."""
+MOST_UNPACKED = 32 * 1024 * 1024
+"""Bytes of the same: 132 ranks of real training, the most that one node tells of 256, take 7 MB."""
+MOST_MEMORY = 512 * 1024 * 1024
+"""Bytes that a digest may take, by `most_memory`: those ranks are 200 MB by it, 30 MB in truth."""
+MOST_TOGETHER = 2 * MOST_MEMORY
+"""Of all digests that a node keeps with their evidence: 256 such ranks are 400 MB by it."""
 MOST_OF_WORD = 8 * 1024 * 1024
-"""Bytes of what the first node says, unpacked: 1,024 ranks and 512 ways to stand take a tenth."""
+"""Bytes of what the first node says, unpacked: 1,024 ranks and 512 ways to stand took a tenth."""
 MOST_MEMORY_OF_WORD = 96 * 1024 * 1024
 MOST_WORDS = 8
 """Nodes that judged, of which the word is kept: one does, and another one follows it."""
@@ -37,7 +37,7 @@ MOST_MEMBERSHIPS = 1 << 26
 A_MEMBER = 36
 """Bytes that one takes."""
 MOST_TOLD = 16_384
-"""Ranks of a digest that are told one by one: in a job of more than 1,024 a few that are odd."""
+"""Ranks of a digest that are told one by one: in a job that is folded a few that are odd."""
 MOST_ASKED = 64
 """Addresses of silent nodes: where more fell silent, those of a few tell enough."""
 MOST_LOST = 64
@@ -53,7 +53,7 @@ LONGEST_SENTENCE = 64 * 1024
 MOST_GAPS = 64
 MOST_CODE = 1_024
 """Gaps, and lines of code, that all nodes together tell of ranks that are folded."""
-MOST_WAYS = 512
+MOST_WAYS = 256
 """Ways to stand that are told with their evidence: jobs that hang have a handful."""
 MOST_NAMES = 32
 """Ranks of one way to stand whose processes are named."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_BARRIER, IN_LOAD, job, rank
+from cases import IN_BARRIER, IN_LOAD, job, look, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.diagnosis import judge
@@ -42,7 +42,7 @@ from lightning_hangcheck.nodes.encoding import (
     unpack,
     unpack_word,
 )
-from lightning_hangcheck.nodes.folding import FoldedRanks, RankDigest
+from lightning_hangcheck.nodes.folding import FOLDED_ABOVE, FoldedRanks, RankDigest
 from lightning_hangcheck.nodes.heard import newly_heard
 from lightning_hangcheck.nodes.round_end import LeftRound
 
@@ -229,7 +229,7 @@ def replace_node(digest: NodeDigest, node: int) -> NodeDigest:
 
 
 def test_what_the_largest_job_tells_is_read() -> None:
-    """All nodes of a subtree of 16,384 nodes, with the ends of a round, and 512 ways to stand."""
+    """All nodes of a subtree of 16,384 nodes, with the ends of a round, and 256 ways to stand."""
     views = tuple(RankView(rank=number, host=f"node-{number:05d}") for number in range(2))
     (state,) = DIGEST.nodes
     ended = LeftRound(1, 131_072, 8, views)
@@ -237,8 +237,8 @@ def test_what_the_largest_job_tells_is_read() -> None:
     first = DIGEST.nodes[0].ranks[0]
     ranks = range(0, 131_072, 2)
     folds = [
-        FoldedRanks(standing, first, tuple(chain.from_iterable((n, n) for n in ranks[at::512])))
-        for at, standing in enumerate(range(1, 513))
+        FoldedRanks(standing, first, tuple(chain.from_iterable((n, n) for n in ranks[at::256])))
+        for at, standing in enumerate(range(1, 257))
     ]
     states = [
         replace(one, folded=rank_set(range(n * 8, n * 8 + 8))) for n, one in enumerate(states)
@@ -248,3 +248,21 @@ def test_what_the_largest_job_tells_is_read() -> None:
     assert can_be_told(pack(told))
     assert memory_of(told) < MOST_MEMORY / 4
     assert len(unpack(pack(told))[1]) == 1_057
+
+
+def test_each_rank_of_the_largest_job_that_is_not_folded_is_told_with_its_evidence() -> None:
+    """Ranks of real training were 40 to 57 kB each: as many bytes are made of workers here."""
+    workers = [look(IN_LOAD, pid=9_000 + number, role="worker") for number in range(45)]
+    waits = rank(0, IN_BARRIER, children=workers)
+    nodes = range(FOLDED_ABOVE // 4 // 2 + 1)  # half of all nodes, with four ranks each
+    told = merge_digests(
+        digest_of(job(*(replace(waits, rank=4 * node + local) for local in range(4))), node, 1)
+        for node in nodes
+    )
+    unpacked = len(msgspec.msgpack.encode(told))
+    assert unpacked > 50_000 * 4 * len(nodes)
+    data = pack(told)
+    assert can_be_told(data)
+    (first, *_) = newly_heard(data, [], 1)
+    assert len(first.views[0].processes) == 46
+    assert memory_of(told) < MOST_MEMORY
