@@ -12,6 +12,7 @@ from hypothesis import settings
 from processes import MARK, end_by_pid, marked_processes, start_program, until
 
 from lightning_hangcheck.doctor.seeing.stacks_readable import stacks_readable
+from lightning_hangcheck.session.session import SESSION_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,13 @@ def nothing_left_behind() -> Iterator[None]:
         names = [(process.pid, " ".join(process.cmdline())) for process in left]
         end_by_pid(left)
         pytest.fail(f"tests left processes behind (ended now): {names}")
+
+
+@pytest.fixture(autouse=True)
+def no_session_of_the_test_before() -> Iterator[None]:
+    """What records in a test's own process names its session for what that process starts."""
+    yield
+    os.environ.pop(SESSION_VARIABLE, None)
 
 
 @cache
