@@ -33,13 +33,7 @@ def test_without_a_folder_a_verdict_a_node_that_merge_joins_and_with_it_one_by_t
         network, tmp_path, ["100000"], "--stall-timeout", "20", shared=shared
     )
     try:
-        until(
-            lambda: hears_all(first, NODES) and "made 10 steps" in first.said,
-            "the first steps, and the nodes to hear each other",
-            seconds=LONGEST_S,
-        )
-        between.order("cut 0")
-        first.lose_power()
+        lose(first, between)
         for node in (second, third):
             until(
                 lambda node=node: node.verdict() == ("hang", (0,)),
@@ -89,13 +83,7 @@ def test_where_each_node_has_a_run_folder_of_its_own_each_judges_alone_and_says_
     network, between = cable
     nodes = first, second, third = start(network, tmp_path, ["100000"], "--stall-timeout", "20")
     try:
-        until(
-            lambda: hears_all(first, NODES) and "made 10 steps" in first.said,
-            "the first steps, and the nodes to hear each other",
-            seconds=LONGEST_S,
-        )
-        between.order("cut 0")
-        first.lose_power()
+        lose(first, between)
         for node in (second, third):
             until(
                 lambda node=node: "the nodes do not hear each other" in node.said,
@@ -118,6 +106,17 @@ def test_where_each_node_has_a_run_folder_of_its_own_each_judges_alone_and_says_
         assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (0,), (1, 2))
     finally:
         end_all(*nodes)
+
+
+def lose(first: Node, between: Cable) -> None:
+    """Cut the first node off, and its power, once all train and hear each other."""
+    until(
+        lambda: hears_all(first, NODES) and "made 10 steps" in first.said,
+        "the first steps, and the nodes to hear each other",
+        seconds=LONGEST_S,
+    )
+    between.order("cut 0")
+    first.lose_power()
 
 
 def lines(node: Node) -> int:
