@@ -168,6 +168,9 @@ def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[F
         traces = [_trace(path, handler, deadline) for handler in handlers]
         counted = ask_server(path, "wait_counter_values", deadline)
         counters = json_decoder(dict[str, _Counter]).decode(counted)
+    except _NoSuchHandler as error:
+        why = f"this torch is too old: its worker server has no {error}, which torch 2.13 has"
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record", "upgrade torch"),)
     except (OSError, http.client.HTTPException) as error:
         why = f"torch's worker server gave no answer ({error!r})"
         return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
@@ -214,7 +217,7 @@ def ask_server(path: Path, handler: str, deadline: float) -> bytes:
         connection.request("POST", f"/handler/{handler}", headers={"Connection": "close"})
         answer = connection.getresponse()
         if answer.status == http.client.NOT_FOUND:
-            raise _NoSuchHandler(f"{handler}: status {answer.status}")
+            raise _NoSuchHandler(handler)
         if answer.status != http.client.OK:
             raise http.client.HTTPException(f"{handler}: status {answer.status}")
         return answer.read(LARGEST_ANSWER)

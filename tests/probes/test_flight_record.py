@@ -178,7 +178,7 @@ def test_of_a_record_that_does_not_reach_back_nothing_is_said_of_groups_without_
     [
         ("fr_trace_json", b'{"entries": [{"seq": 1}]}', "another form"),
         ("fr_trace_json", b"not json", "another form"),
-        ("wait_counter_values", None, "status 404"),
+        ("wait_counter_values", None, "this torch is too old"),
     ],
 )
 def test_an_answer_of_another_form_is_a_gap(
