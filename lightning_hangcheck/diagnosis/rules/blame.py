@@ -110,8 +110,14 @@ def _measure(culprits: Sequence[RankReading]) -> _Measure:
         silence_s=max(one.silence_s for one in culprits),
         pace=max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
         samples=min(one.process_activity.samples for one in culprits),
-        span_s=min(one.process_activity.span_s for one in culprits),
+        span_s=min(map(_seen_s, culprits)),
     )
+
+
+def _seen_s(culprit: RankReading) -> float:
+    """By samples, or by the kernel, which saw for as long that its main thread did not run."""
+    slept_s = min(culprit.view.slept_for_s or 0.0, culprit.silence_s)
+    return max(culprit.process_activity.span_s, slept_s)
 
 
 def _goes_on_after_s(culprit: RankReading) -> float:

@@ -126,7 +126,8 @@ class Finding(Struct, frozen=True, kw_only=True):
         goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
             goes on; 0 where nobody does.
         samples: Fewest usable samples of any culprit.
-        span_s: Shortest span of these, seconds.
+        span_s: Shortest time for which a culprit was seen: from its first sample to its last, or
+            for as long as the kernel says that it slept, seconds.
         aspect: Of the cause, where some remedies help only against one.
         place: Line of the user's own code that the finding is about.
         test: Words for the test under which that line stands, where a rank left it out; empty

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.wait_limit import said_while_waiting
+from lightning_hangcheck.hooks.wait_limit import notice_after
 
 if TYPE_CHECKING:
     from lightning_hangcheck.nodes.places.meeting_place import MeetingPlace
@@ -32,6 +32,7 @@ LEADER = "leader"
 LETTERS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.2  # seconds between two rounds of answers
 END_LIMIT_S = 1.0
+LATE_RANKS = "rank 0 is done, and waits for ranks that have not come to their first guard"
 
 _starts: dict[str, Start] = {}
 """By the place: one agreement holds as long as this process lives."""
@@ -88,9 +89,12 @@ class Start:
         """
         limit_s = max(0.0, self._expected_until - time.monotonic())
         if getattr(sys, "last_value", None) is None and limit_s:
-            sentence = "rank 0 is done, and waits for ranks that have not come to their first guard"
-            with said_while_waiting(f"{sentence}, for {limit_s:.0f} s at most", limit_s):
-                self._answering.join(limit_s)
+            silent_s = notice_after(limit_s)
+            self._answering.join(silent_s)
+            if self._answering.is_alive():
+                left_s = limit_s - silent_s
+                log.once("late-ranks", f"{LATE_RANKS}, for {left_s:.0f} s at most")
+                self._answering.join(left_s)
         self.close()
 
     def close(self) -> None:
