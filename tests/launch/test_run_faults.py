@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -66,6 +68,28 @@ def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None
     assert errors.count("verdicts are printed but not saved") == 1
     assert "HANG" in errors
     assert "wait_for_shard" in errors
+
+
+def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    script = "import lightning_hangcheck as hc; hc.checkpoint('made'); print('trained')"
+    ended = subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", "run", "--", sys.executable, "-c", script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr
+    assert "its name is not UTF-8; this run is kept below /tmp" in ended.stderr
+    (kept,) = re.findall(r"; run folder (/tmp/hangcheck-run-\S+)$", ended.stderr, re.M)[:1]
+    try:
+        assert "CHECKPOINT 1: made" in ended.stderr
+        assert verdict_of(Path(kept)).verdict == "finished"
+    finally:
+        shutil.rmtree(kept)
 
 
 def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(

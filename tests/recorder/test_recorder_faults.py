@@ -112,6 +112,39 @@ def test_a_journal_whose_last_line_was_torn_goes_on_on_a_line_of_its_own(
     assert lines[2].startswith(b'{"at":')
 
 
+BAD_ARGUMENTS = """
+import lightning_hangcheck as hc
+
+class Bad:
+    def __str__(self):
+        raise ValueError("not that one")
+
+    __int__ = __len__ = __str__
+
+assert list(hc.track([1, 2], name=Bad())) == [1, 2]
+for total in (-1, 2**70, "many", float("inf"), Bad()):
+    assert list(hc.track([1, 2], total=total)) == [1, 2]
+with hc.step(Bad()), hc.step("say", say=True, value=Bad()), hc.section(Bad()):
+    hc.checkpoint(Bad())
+for number in (2**70, -1, "many", Bad()):
+    hc.checkpoint("next", number=number)
+hc.checkpoint("given", number=40)
+hc.checkpoint("last")
+print("trained")
+"""
+
+
+def test_a_bad_argument_is_refused_alone(run: Callable[..., Program]) -> None:
+    program = run(BAD_ARGUMENTS)
+    assert program.out == "trained\n", program.err
+    passed = [line for line in program.said if line.startswith("CHECKPOINT")]
+    assert passed[0] == "CHECKPOINT 1: (cannot be shown)"
+    assert passed[1:5] == [f"CHECKPOINT {number}: next" for number in (2, 3, 4, 5)]
+    assert passed[5:] == ["CHECKPOINT 40: given", "CHECKPOINT 41: last"]
+    assert len(program.troubles) == 2, "one for each argument, however often"
+    assert "checkpoint(number=...) is ignored" in program.troubles[1]
+
+
 def test_a_world_size_that_is_no_number(run: Callable[..., Program]) -> None:
     program = run(TRAIN, WORLD_SIZE="two")
     assert_trained(program, "WORLD_SIZE='two' is not a whole number")
@@ -199,7 +232,7 @@ def test_a_failure_of_our_own_ends_recording_and_is_judged_from_outside(
 import lightning_hangcheck as hc
 from lightning_hangcheck.recorder.lifecycle import current
 hc.beat()
-hc.checkpoint("too large", number=2**80)
+current().checkpoint("too large", number=2**80)
 current().learn_identity(0, 2, 0)
 hc.checkpoint("after")
 hc.beat()
