@@ -81,7 +81,7 @@ def silent_rank() -> WatchedRank:
 def test_the_figures_are_those_of_the_table() -> None:
     foreseen, others = figures_of(Limits())
     assert set(foreseen) == {3.0, 5.0, 10.0}
-    assert set(others) == {15.0, 30.0, 60.0, 300.0}
+    assert set(others) == {15.0, 30.0, 120.0, 300.0}
 
 
 def test_what_only_time_makes_a_hang_is_looked_at_after_it() -> None:
