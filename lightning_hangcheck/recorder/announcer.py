@@ -356,8 +356,15 @@ class Announcer:
 
     @harmless
     def mark_raised(self, error: BaseException) -> None:
-        """Leave this exception as last words; they stay unless `mark_finished` is called."""
+        """Leave this exception as last words; they stay until training goes on or is finished."""
         self._mark_raised(last_words(error))
+
+    @harmless
+    def mark_going_on(self) -> None:
+        """Training goes on: what a stage raised was caught, and ends nothing."""
+        if self.page.ending == "raised":
+            self.page.end("running")
+            self.note("went_on")
 
     def _mark_raised(self, words: str) -> None:
         self._console.in_trouble = True
