@@ -34,6 +34,9 @@ class Memory:
     def post(self, key: str, value: bytes) -> None:
         self.values[key] = value
 
+    def decide(self, key: str, value: bytes) -> bytes:
+        return self.values.setdefault(key, value)
+
     def look(self, key: str) -> bytes | None:
         return self.values.get(key)
 
