@@ -204,6 +204,7 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
                 )
                 for entry in record.entries
             ],
+            [(one.away, one.sends, one.retired) for one in record.messages],
         )
         for record in records
     ]
