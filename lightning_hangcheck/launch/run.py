@@ -93,13 +93,16 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    session = _open_session(command, settings, node, job, store)
-    if session is not None and not settings.quiet:
-        facts = session.facts
-        log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
-    live = live and session is not None and _can_show(session)
-    mask, began = hold(HELD_WITH_REGION if live else HELD), time.monotonic()
+    mask, began, session = hold(HELD), time.monotonic(), None
+    log.start_writer()
     try:
+        session = _open_session(command, settings, node, job, store)
+        if session is not None and not settings.quiet:
+            facts = session.facts
+            log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
+        live = live and session is not None and _can_show(session)
+        if live:
+            hold(HELD_WITH_REGION)
         run = _Run(command, settings, session, extra_environment, mask, alerts)
         code = run.until_ended(live=live)
         if junit is not None:
@@ -110,6 +113,7 @@ def run_command(
         restore(mask)
         if session is not None:
             session.remove()
+        log.finish(log.LAST_WORDS_S)
 
 
 class _Run:

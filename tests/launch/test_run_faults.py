@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from processes import end
 from watch.launched import start_run, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(100)]
 CASE = Path(__file__).parents[1] / "hangbench" / "cases" / "stalled_in_own_code.py"
@@ -58,6 +59,42 @@ def bare_python(tmp_path: Path) -> Path:
     everything = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
     (Path(packages) / "everything.pth").write_text(everything)
     return home / "bin" / "python"
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """The writing end of a pipe that is full, and that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for piece in (bytes(4096), b"."):
+        with suppress(BlockingIOError):
+            while os.write(writing, piece):
+                pass
+    os.set_blocking(writing, True)
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+TAKES_ITS_LOCK_TWICE = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
+
+
+@pytest.mark.parametrize(
+    ("code", "ends_with", "kind"), [("", 0, "finished"), (TAKES_ITS_LOCK_TWICE, 75, "hang")]
+)
+def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
+    unread: int, tmp_path: Path, code: str, ends_with: int, kind: str
+) -> None:
+    """A reader that pauses, a terminal stopped with Ctrl-S."""
+    hangcheck = [sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", str(tmp_path)]
+    command = [*hangcheck, "--on-hang", "abort", "--", sys.executable, "-c", code]
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **os.environ, **IMPATIENT}
+    process = subprocess.Popen(command, stdout=unread, stderr=unread, env=environment)
+    try:
+        assert process.wait(timeout=80) == ends_with
+    finally:
+        end(process)
+    assert verdict_of(tmp_path).verdict == kind
 
 
 def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None:
