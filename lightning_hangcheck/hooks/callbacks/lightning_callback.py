@@ -178,7 +178,7 @@ class HangCheck:
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """The exception leaves ``fit`` after this; the script may catch it and go on."""
+        """The exception leaves ``fit`` after this; a script that catches it may go on."""
         current().mark_raised(exception)
 
     def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:
