@@ -1,5 +1,6 @@
 """Makes a group and posts messages; torch's fake backend answers for the other rank."""
 
+import inspect
 import time
 
 import torch
@@ -13,9 +14,11 @@ for _ in range(3):
     received = dist.irecv(torch.empty(4), 1)
     dist.send(torch.ones(4), 1)
     received.wait()
+by_group = "group_peer" in inspect.signature(dist.P2POp.__new__).parameters  # not in torch 2.5
+end = {"group_peer" if by_group else "peer": 1}
 operations = [
-    dist.P2POp(dist.irecv, torch.empty(4), group=group, group_peer=1),
-    dist.P2POp(dist.isend, torch.ones(4), group=group, group_peer=1),
+    dist.P2POp(dist.irecv, torch.empty(4), group=group, **end),
+    dist.P2POp(dist.isend, torch.ones(4), group=group, **end),
 ]
 for work in dist.batch_isend_irecv(operations):
     work.wait()

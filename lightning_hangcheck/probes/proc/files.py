@@ -1,4 +1,4 @@
-"""Reading files of /proc at the least cost, the one line of /proc/PID/stat among them.
+"""Reading files of /proc at the least cost, a process's line of numbers and memory among them.
 
 Which of them can block (read in the sources of Linux 6.x, fs/proc): ``stat``, ``status``, ``wchan``
 and ``children`` take no lock that a stuck process can hold; ``syscall`` and ``io`` wait only while
@@ -12,9 +12,12 @@ from __future__ import annotations
 import os
 
 from lightning_hangcheck.machine.process_stat import StatLine, parse_stat
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 # ENOENT when it is opened, ESRCH when it ends between open and read
 GONE = (FileNotFoundError, ProcessLookupError)
+MEMORY_LIMIT_S = 0.2
+PAGE = 4096
 
 
 def read_proc(path: str) -> bytes:
@@ -59,3 +62,34 @@ def read_stat(pid: int, tid: int | None = None) -> StatLine:
     """
     task = "" if tid is None else f"/task/{tid}"
     return parse_stat(read_proc(f"/proc/{pid}{task}/stat"))
+
+
+def read_memory(pid: int, address: int, length: int) -> bytes:
+    """Read memory of a process without stopping it; takes its mmap lock, so it may block.
+
+    Returns:
+        Fewer bytes where the mapping ends before; none where it cannot be read, or not in 0.2 s.
+    """
+    try:
+        return within(MEMORY_LIMIT_S, lambda: _read_pages(pid, address, length))
+    except (NoAnswer, OSError, OverflowError):
+        return b""
+
+
+def _read_pages(pid: int, address: int, length: int) -> bytes:
+    """Read page by page: one read over the end of a mapping would fail as a whole."""
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    data = b""
+    try:
+        while len(data) < length:
+            start = address + len(data)
+            part = os.pread(descriptor, min(length - len(data), PAGE - start % PAGE), start)
+            data += part
+            if not part:
+                break
+    except OSError:
+        if not data:
+            raise
+    finally:
+        os.close(descriptor)
+    return data

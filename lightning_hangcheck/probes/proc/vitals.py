@@ -109,6 +109,11 @@ def thread_ids(pid: int) -> dict[int, int]:
     return {ids[-1]: ids[0] for ids in every if ids}
 
 
+def is_thread(pid: int, tid: int) -> bool:
+    """Whether a process has a thread of this id, as the kernel names it to us."""
+    return tid > 0 and os.path.exists(f"/proc/{pid}/task/{tid}")  # noqa: PTH110 - a hot path
+
+
 def _ids(path: str) -> list[int]:
     """The ids of a process or thread in all pid namespaces from ours to its own; none if gone."""
     try:

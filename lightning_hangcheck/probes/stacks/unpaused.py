@@ -8,6 +8,7 @@ that waits cannot be torn.
 
 from __future__ import annotations
 
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.probes.proc.files import read_memory
 from lightning_hangcheck.probes.proc.permission import why_refused
-from lightning_hangcheck.probes.proc.vitals import has_ended, thread_ids
+from lightning_hangcheck.probes.proc.vitals import has_ended, is_thread, thread_ids
 from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, dump
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 MOST_DUMPS = 3
 """By the measurement above three torn ones in a row come once in a hundred thousand reads on an
 idle machine; on a busy one, where a read takes longer, more often."""
+LARGEST_STRUCTURE = 1024
+"""Bytes of a thread's own structure in which its id is looked for: glibc has it at 720 (x86-64)."""
+WORD = 4
 
 
 class DumpedLocal(msgspec.Struct):
@@ -101,11 +106,37 @@ def read_threads(
 def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
     """Name threads as the kernel names them to us: py-spy reads their ids in the process."""
     ours = thread_ids(pid)
-    return [replace(one, os_thread_id=_ours(one.os_thread_id, ours)) for one in threads]
+    unnamed = [one.thread_id for one in threads if one.os_thread_id is None]
+    found = _ids_in_memory(pid, unnamed, ours) if unnamed else {}
+    named = ((one, one.os_thread_id or found.get(one.thread_id)) for one in threads)
+    return [
+        replace(one, os_thread_id=ours.get(tid, tid) if tid is not None else None)
+        for one, tid in named
+    ]
 
 
-def _ours(tid: int | None, ours: dict[int, int]) -> int | None:
-    return ours.get(tid, tid) if tid is not None else None
+def _ids_in_memory(pid: int, addresses: list[int], ours: dict[int, int]) -> dict[int, int]:
+    """Read the kernel's ids of threads from the C library's structures of them, by their addresses.
+
+    Python 3.10 keeps no such id. Where in its structure a thread has it, the main one's tells: that
+    alone is the process's own.
+
+    Args:
+        pid: The process.
+        addresses: Of the structures: what ``threading.get_ident`` tells.
+        ours: As `thread_ids` returns them.
+    """
+    main = next((inner for inner, outer in ours.items() if outer == pid), pid)
+    words = {one: _words(read_memory(pid, one, LARGEST_STRUCTURE)) for one in addresses}
+    place = min((one.index(main) for one in words.values() if main in one), default=None)
+    if place is None:
+        return {}
+    tids = {address: one[place] for address, one in words.items() if place < len(one)}
+    return {address: tid for address, tid in tids.items() if is_thread(pid, ours.get(tid, tid))}
+
+
+def _words(data: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"={len(data) // WORD}i", data[: len(data) // WORD * WORD])
 
 
 def is_torn(thread: DumpedThread) -> bool:

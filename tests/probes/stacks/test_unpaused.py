@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -84,6 +85,7 @@ def test_all_attempts_share_one_time_limit(program: StartProgram, tmp_path: Path
     assert time.monotonic() - began < 3.0
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="py-spy marks the outer end of any stack")
 @pytest.mark.real
 def test_a_thread_that_calls_without_end_is_shown_in_whole_stacks(program: StartProgram) -> None:
     """py-spy itself, on a program made to tear what it reads: each begins at the top."""
@@ -122,3 +124,20 @@ def switches(pid: int) -> list[str]:
     """How often its main thread gave up its processor, of its own will or not."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return [line for line in lines if "ctxt_switches" in line]
+
+
+@pytest.mark.real
+def test_threads_that_python_does_not_number_have_the_kernels_ids_all_the_same(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """As of Python 3.10, where py-spy knows no ids without pausing the process."""
+    running = program("many_threads.py", "3")
+    py_spy = find_py_spy()
+    assert py_spy is not None
+    known = {one.thread_name: one.os_thread_id for one in read_threads(py_spy, running.pid, 20.0)}
+    told = json.loads(dump(py_spy, running.pid, 20.0))
+    unnumbered = answering(tmp_path, [{**one, "os_thread_id": None} for one in told])
+    found = {one.thread_name: one.os_thread_id for one in read_threads(unnumbered, running.pid, 20)}
+    tids = {int(task.name) for task in Path(f"/proc/{running.pid}/task").iterdir()}
+    assert found == known
+    assert set(found.values()) == tids

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ def test_a_lock_is_known_to_be_the_threads_own(
 ) -> None:
     """Of two objects of one class each has its own lock."""
     running = program("waiting_in_itself.py", kind)
-    main = main_thread(running.pid, "Counts.report")
+    main = main_thread(running.pid, "report")
     assert (main.takes_lock, main.holds_lock) == (True, own)
 
 
@@ -84,7 +83,6 @@ def known_holders(pid: int, *functions: str) -> dict[str, str]:
 CIRCLE = {"MainThread": "the other", "the other": "MainThread"}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="py-spy has no kernel ids of its threads")
 @pytest.mark.parametrize(
     ("kind", "functions", "known"),
     [

@@ -1,6 +1,7 @@
 """Notes what torch's record leaves out: who belongs to which group, and who sends to whom.
 
-Only ``isend`` and ``irecv`` are watched: ``send``, ``recv`` and ``batch_isend_irecv`` call them.
+``isend`` and ``irecv`` are watched, which ``batch_isend_irecv`` calls. So do ``send`` and ``recv``,
+but not in torch 2.5, where these are watched too.
 """
 
 from __future__ import annotations
@@ -45,8 +46,14 @@ def instrument_notes(module: ModuleType) -> None:
         wrap(module, maker, making)
     if hasattr(sys.modules.get(PACKAGE), "isend"):
         return
-    _count(module, "isend", "dst", MessageCounter.post_send)
-    _count(module, "irecv", "src", MessageCounter.post_receive)
+    for blocking, end, post in (
+        ("send", "dst", MessageCounter.post_send),
+        ("recv", "src", MessageCounter.post_receive),
+    ):
+        calls = inspect.unwrap(getattr(module, blocking)).__code__.co_names
+        names = [f"i{blocking}"] if f"i{blocking}" in calls else [f"i{blocking}", blocking]
+        for name in names:
+            _count(module, name, end, post)
 
 
 def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
@@ -61,11 +68,13 @@ def _note_group(module: ModuleType, arguments: Mapping[str, Any]) -> None:
 def _count(module: ModuleType, name: str, end: str, post: Post) -> None:
     """Have messages counted; their arguments are found without binding them, which costs 10 us."""
     parameters = list(inspect.signature(getattr(module, name)).parameters)
-    places = {one: parameters.index(one) for one in (end, "group", f"group_{end}")}
+    places = {one: place for place, one in enumerate(parameters)}
 
     def argument(call: Call, one: str) -> Any:  # noqa: ANN401 - of any type
-        place = places[one]
-        return call.arguments[place] if place < len(call.arguments) else call.named.get(one)
+        place = places.get(one)  # torch 2.5 has no group_dst
+        if place is None or place >= len(call.arguments):
+            return call.named.get(one)
+        return call.arguments[place]
 
     def counting(call: Call) -> AbstractContextManager[None]:
         counter = _counter(os.getpid())
