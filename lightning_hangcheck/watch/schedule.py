@@ -34,8 +34,9 @@ USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
 FRESH_NS = 2 * NANOSECONDS
 """Age up to which a look may be judged again: the longest lead, and as much for what is late."""
 LONGEST_S = 30.0
-LONGEST_OF_ALARM_S = 60.0
-"""Between two looks, at most: while ranks are only slow, and while an alarm stands."""
+SHARE_OF_SILENCE, LONGEST_OF_ALARM_S = 1 / 16, 60.0
+"""Between two looks while an alarm stands: this share of its silence, and seconds at most. Fewer
+looks before the last figure of the table would miss new code of a rank that computes."""
 MOST_OF_A_CORE = 0.01
 """What looks at ranks that are only slow may cost together: the target of the performance page."""
 BETWEEN_AFRESH = 6
@@ -195,11 +196,11 @@ class Schedule:
         self._last_ns = begun_ns
         if self._looks < FIRST_LOOKS:
             self._interval_s = BETWEEN_FIRST_LOOKS_S
-        elif min(self._silent_s, still_s) < ALL_NAMED_S:
-            self._interval_s = WHILE_SUSPECT_S
+        elif suspicious or min(self._silent_s, still_s) < ALL_NAMED_S:
+            share_s = SHARE_OF_SILENCE * self._silent_s
+            self._interval_s = min(max(WHILE_SUSPECT_S, share_s), LONGEST_OF_ALARM_S)
         else:
-            longest_s = LONGEST_OF_ALARM_S if suspicious else self._slowest_s()
-            self._interval_s = min(max(WHILE_SUSPECT_S, 2 * self._interval_s), longest_s)
+            self._interval_s = min(2 * self._interval_s, self._slowest_s())
 
     def _slowest_s(self) -> float:
         return max(LONGEST_S, self._cost_s / MOST_OF_A_CORE)

@@ -101,12 +101,11 @@ def test_what_is_only_slow_is_looked_at_less_and_less() -> None:
 
 
 def test_an_alarm_that_stands_is_looked_at_once_a_minute_in_the_end() -> None:
-    """Ten hours of it cost no more than a look a minute; a figure of the table is never missed."""
-    looks = looks_of_a_silence(Schedule(2.0), 600.0, suspicious=True)
+    looks = looks_of_a_silence(Schedule(2.0), 1800.0, suspicious=True)
     gaps = [later - earlier for earlier, later in pairwise(looks)]
     assert gaps == sorted(gaps)
-    assert max(gaps) == 60.0
-    assert len(looks) <= 20
+    assert gaps[-1] == 60.0
+    assert max(later - earlier for earlier, later in pairwise(looks) if later <= 40.0) <= 2.5
 
 
 def test_a_pause_that_is_usual_here_is_no_surprise() -> None:
