@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
+ASKED_BY_US = "hangcheck run ("
 POLL_S = 0.2
 
 
@@ -204,7 +205,7 @@ class _Run:
             f"the job is ended because of the hang ({option}): SIGTERM now, SIGKILL to what "
             f"is left after {grace_s:g} s; exit code {ABORTED}",
         )
-        sidecar_link.end_asked(f"hangcheck run ({option})")
+        sidecar_link.end_asked(f"{ASKED_BY_US}{option})")
         self._abort = Abort(self._job, grace_s)
 
     def _take_signal(self) -> None:
