@@ -94,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idle_after: float = 30.0
     suspect_outside_after: float = 10.0
     suspect_busy_after: float = 10.0
-    busy_floor: float = 60.0
+    busy_floor: float = 120.0
     busy_factor: float = 20.0
     suspect_absent_after: float = 10.0
     absent_after: float = 15.0

@@ -10,6 +10,8 @@ from lightning_hangcheck.diagnosis.process_exit import (
     TOLD_TO_END,
     ended_by_served,
     ending_signal,
+    left_well,
+    lost_a_peer,
 )
 from lightning_hangcheck.gather.stack_groups import latest_frames
 from lightning_hangcheck.model.case import AskedEnd
@@ -18,6 +20,8 @@ from lightning_hangcheck.reading.last_words import last_words, raised
 from lightning_hangcheck.reading.wording import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lightning_hangcheck.diagnosis.job import JobReading
     from lightning_hangcheck.model.case import Aftermath, RankView
 
@@ -35,6 +39,21 @@ def asked_by(view: RankView) -> str | None:
         return f"{words} in rank {view.rank}"
     number = _by_signal(view) or _by_handler(view)
     return f"{number} to rank {view.rank}" if number else None
+
+
+def shown_by(views: Sequence[RankView]) -> str | None:
+    """Say who asked a job to end that is still there, as its ranks show; None where none shows it.
+
+    One rank that answers a signal speaks for all: of the others, who wait in native code, none can.
+    A rank that a signal ended may be one that the others need: all that are left must show it. And
+    where a rank ended by itself, its launcher ends the others for that.
+    """
+    shown = {view.rank: asked_by(view) for view in views}
+    gone = [view for view in views if view.process_exit is not None]
+    if any(not (shown[one.rank] or left_well(one) or lost_a_peer(one)) for one in gone):
+        return None
+    speak = (one for one in views if one.process_exit is None or _by_words(one))
+    return next(filter(None, (shown[one.rank] for one in speak)), None)
 
 
 def asked_end(job: JobReading) -> AskedEnd | None:

@@ -196,11 +196,14 @@ def _functions(reading: RankReading) -> list[tuple[str, str]]:
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
     """Read a rank that waits, without a frame of torch, for an operation that it started before."""
-    if reading.activity not in ("idle", "busy") or reading.wait is not None:
-        return reading
-    wait = asked_end(case.code, every, reading.view, reading.frames)
-    if wait is None and reading.activity == "busy":
+    if reading.wait_kind == "device":
         wait = device_message(every, reading.view)
+    elif reading.activity not in ("idle", "busy") or reading.wait is not None:
+        return reading
+    else:
+        wait = asked_end(case.code, every, reading.view, reading.frames)
+        if wait is None and reading.activity == "busy":
+            wait = device_message(every, reading.view)
     if wait is None:
         return reading
     activity = replace(reading.rank_activity, activity="waiting", wait=wait)

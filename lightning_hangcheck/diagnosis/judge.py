@@ -212,8 +212,8 @@ def _moment(text: str) -> datetime | None:
 
 
 def ended_well(case: Case) -> bool:
-    """Whether a job is seen to have ended by itself and without a fault."""
-    if case.asked_end is not None or conclude(case).kind != "finished":
+    """Whether a job is seen to have ended without a fault, be it that somebody asked it to."""
+    if conclude(case).kind != "finished":
         return False
     return case.exit_code == 0 or all(map(left_well, case.ranks))
 

@@ -54,7 +54,7 @@ class Examination(Struct, frozen=True, kw_only=True):
     """All answers, in the order of the questions.
 
     Attributes:
-        status: The worst of all.
+        status: The worst of all; a warning where nothing was checked.
         seconds: That all took together.
     """
 
@@ -136,4 +136,4 @@ def _answer(question: Question, check: Check, seconds: float) -> Answer:
 
 def _worst(statuses: Iterable[Status]) -> Status:
     order = get_args(Status)
-    return max(statuses, key=order.index, default="ok")
+    return max(statuses, key=order.index, default="warning")

@@ -43,6 +43,11 @@ def render(examination: Examination) -> str:
 def _headline(examination: Examination) -> str:
     checks = several(len(examination.answers), "check")
     took = f"in {examination.seconds:.1f} s"
+    if not examination.answers:
+        return (
+            "nothing was checked: no check of these groups applies; name what the run needs, for "
+            "example: hangcheck doctor --needs FILE --checkpoints PLACE -- torchrun train.py"
+        )
     if examination.status == "ok":
         return f"all is well: {checks} {took}"
     failed = f"{examination.count('failed')} failed" if examination.count("failed") else ""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.files.apart import apart
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from lightning_hangcheck.doctor.subject import Subject
 
 MOST_BYTES = 2**20
+READ_LIMIT_S = 1.0
 
 
 def nearest(folder: Path) -> Path:
@@ -17,6 +19,24 @@ def nearest(folder: Path) -> Path:
     while not folder.exists():
         folder = folder.parent
     return folder
+
+
+def is_used(subject: Subject, tool: str) -> bool:
+    """Whether the run is seen to use a tool: a variable of it is set, or command or script name it.
+
+    Args:
+        subject: The run.
+        tool: In lower case.
+    """
+    if any(name.startswith(f"{tool.upper()}_") for name in subject.environment):
+        return True
+    if tool in " ".join(subject.command).lower().split():
+        return True
+    script = subject.launch.script
+    try:
+        return script is not None and tool.encode() in beginning(Path(script), READ_LIMIT_S).lower()
+    except (OSError, NoAnswerFromStorage):
+        return False
 
 
 def beginning(file: Path, time_limit_s: float) -> bytes:

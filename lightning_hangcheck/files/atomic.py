@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.files.owned_file import FACT_BYTES, read_owned
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -56,8 +56,13 @@ def name_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
-def create_once(path: Path, data: bytes) -> bytes:
+def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
     """Create a file unless it exists, and return what it holds: of several writers one wins.
+
+    Args:
+        path: Of the file.
+        data: All of it.
+        largest: Bytes above which what another one wrote is refused.
 
     Raises:
         OSError: The folder is gone, full or not ours.
@@ -67,7 +72,7 @@ def create_once(path: Path, data: bytes) -> bytes:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return read_owned(path)
+        return read_owned(path, largest)
     finally:
         temporary.unlink(missing_ok=True)
     return data

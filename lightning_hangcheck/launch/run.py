@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
+ASKED_BY_US = "hangcheck run ("
 POLL_S = 0.2
 
 
@@ -93,13 +94,16 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    session = _open_session(command, settings, node, job, store)
-    if session is not None and not settings.quiet:
-        facts = session.facts
-        log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
-    live = live and session is not None and _can_show(session)
-    mask, began = hold(HELD_WITH_REGION if live else HELD), time.monotonic()
+    mask, began, session = hold(HELD), time.monotonic(), None
+    log.start_writer()
     try:
+        session = _open_session(command, settings, node, job, store)
+        if session is not None and not settings.quiet:
+            facts = session.facts
+            log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
+        live = live and session is not None and _can_show(session)
+        if live:
+            hold(HELD_WITH_REGION)
         run = _Run(command, settings, session, extra_environment, mask, alerts)
         code = run.until_ended(live=live)
         if junit is not None:
@@ -110,6 +114,7 @@ def run_command(
         restore(mask)
         if session is not None:
             session.remove()
+        log.finish(log.LAST_WORDS_S)
 
 
 class _Run:
@@ -200,7 +205,7 @@ class _Run:
             f"the job is ended because of the hang ({option}): SIGTERM now, SIGKILL to what "
             f"is left after {grace_s:g} s; exit code {ABORTED}",
         )
-        sidecar_link.end_asked(f"hangcheck run ({option})")
+        sidecar_link.end_asked(f"{ASKED_BY_US}{option})")
         self._abort = Abort(self._job, grace_s)
 
     def _take_signal(self) -> None:

@@ -17,7 +17,7 @@ from lightning_hangcheck.files.atomic import make_private_folder, open_for_appen
 from lightning_hangcheck.files.decoding import unreadable
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.ledger.records import AnyLine
-from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
@@ -51,7 +51,7 @@ def append(ledger: Path, line: AnyLine) -> None:
         OSError: The disk is full or may not be written, or the file is not ours.
     """
     _prepare_folder(ledger.parent)
-    data = msgspec.json.encode(line) + b"\n"
+    data = encode(line) + b"\n"
     descriptor = open_for_append(ledger)
     try:
         if _is_torn(descriptor):

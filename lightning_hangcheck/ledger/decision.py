@@ -37,12 +37,14 @@ class Decision(Struct, frozen=True, kw_only=True):
         why: In one clause.
         earlier: The phase whose outputs are at stake; None where there is none.
         invalidated: Phases that rest on it, which running it again makes stale.
+        reusable: Whether its script can do without running it.
     """
 
     act: Literal["run", "reuse", "ask"]
     why: str
     earlier: PhaseStory | None = None
     invalidated: tuple[PhaseStory, ...] = ()
+    reusable: bool = True
 
 
 def decide(
@@ -72,9 +74,22 @@ def decide(
     if earlier is None:
         return Decision(act="run", why="it is not done yet")
     now = inputs if inputs is not None else tuple(look(one.path) for one in earlier.inputs)
-    changes = (*_changed(earlier.inputs, now), *_changed_outputs(earlier.outputs, look))
+    changes = [*_changed(earlier.inputs, now), *_changed_outputs(earlier.outputs, look)]
+    if earlier.stale and not changes:
+        changes = [earlier.stale]
     act, why = _weigh(earlier, if_done, changes, thresholds)
-    return Decision(act=act, why=why, earlier=earlier, invalidated=story.resting_on(earlier))
+    invalidated = story.resting_on(earlier)
+    asked_about = [one.name for one in invalidated if one.asked_about]
+    if act == "run" and asked_about:
+        rest = "rests" if len(asked_about) == 1 else "rest"
+        act, why = "ask", f"{why}, and {' and '.join(asked_about)} {rest} on it"
+    return Decision(
+        act=act,
+        why=why,
+        earlier=earlier,
+        invalidated=invalidated,
+        reusable=if_done != "rerun",
+    )
 
 
 def _weigh(
@@ -118,9 +133,10 @@ def question(decision: Decision, prices: Prices) -> str:
     earlier = decision.earlier
     if earlier is None:
         return ""
+    reuse = f"  reuse  what it made ({_metrics(earlier)}): no time, no price"
     lines = [
         f"phase {earlier.name}: {decision.why}",
-        f"  reuse  what it made ({_metrics(earlier)}): no time, no price",
+        *([reuse] if decision.reusable else []),
         f"  rerun  {_price(earlier, prices)}, as the last time{_stale(decision, prices)}",
     ]
     return "\n".join(lines)
@@ -134,6 +150,12 @@ def _stale(decision: Decision, prices: Prices) -> str:
         for one in decision.invalidated
     )
     return f"; what rests on it becomes stale:{phases}"
+
+
+def stale_in_words(decision: Decision) -> str:
+    """Name what running it again makes stale, in a clause; empty where nothing rests on it."""
+    names = ", ".join(f"{one.name} ({_metrics(one)})" for one in decision.invalidated)
+    return f"; if it makes something else, this becomes stale: {names}" if names else ""
 
 
 def _metrics(phase: PhaseStory) -> str:

@@ -50,11 +50,14 @@ class Begun(Line, frozen=True, kw_only=True, tag="begin"):
 
     Attributes:
         deciding: Name of the metric that says whether it went well; empty for the only one.
+        ask_from: A person is asked before what it made is lost or made stale, unless its metric is
+            below this; None where nobody is to be asked.
     """
 
     phase: str
     place: Place
     deciding: str = ""
+    ask_from: float | None = None
     inputs: tuple[Fingerprint, ...] = ()
 
 
@@ -91,10 +94,10 @@ class Reused(Line, frozen=True, kw_only=True, tag="reuse"):
 
 
 class Discarded(Line, frozen=True, kw_only=True, tag="discarded"):
-    """What a phase made is not counted any more; ``id`` is that phase's. No file was touched.
+    """What a phase made was replaced, or what it was made from was; ``id`` is that phase's.
 
     Attributes:
-        by: Id of the phase that takes its place.
+        by: Id of the phase that was run: this one again, or one that it rests on.
     """
 
     phase: str

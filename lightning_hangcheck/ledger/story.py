@@ -38,8 +38,10 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
         duration_s: None where nothing tells; of one that told no end, what it is known to have
             lasted at least.
         deciding: Name of the metric that says whether it went well; empty for the only one.
+        ask_from: As in `Begun`.
         reused: How often it was used instead of being run again.
         discarded: Why what it made does not count any more; empty while it does.
+        stale: Why what it made is there, but of an older version than what it rests on.
         offloaded: As in `Ended`.
     """
 
@@ -51,12 +53,14 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
     duration_s: float | None = None
     cpu_s: float = 0.0
     deciding: str = ""
+    ask_from: float | None = None
     metrics: dict[str, float] = {}
     error: str = ""
     inputs: tuple[Fingerprint, ...] = ()
     outputs: tuple[Fingerprint, ...] = ()
     reused: int = 0
     discarded: str = ""
+    stale: str = ""
     offloaded: tuple[str, ...] = ()
 
     @property
@@ -71,6 +75,18 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
             value = self.metrics.get(self.deciding)
             return None if value is None else (self.deciding, value)
         return next(iter(self.metrics.items())) if len(self.metrics) == 1 else None
+
+    @property
+    def asked_about(self) -> bool:
+        """Whether a person wants to be asked before what it made is lost or made stale."""
+        measured = self.metric
+        return self.ask_from is not None and (measured is None or measured[1] >= self.ask_from)
+
+    def made_same(self, outputs: Collection[Fingerprint]) -> bool:
+        """Whether it made just these files, with this content, as far as that is known."""
+        made = {one.path: one.digest for one in self.outputs}
+        known = bool(made) and all(made.values())
+        return known and made == {one.path: one.digest for one in outputs}
 
 
 class Story(Struct, frozen=True, kw_only=True):
@@ -93,21 +109,28 @@ class Story(Struct, frozen=True, kw_only=True):
             outputs: Only one that made files of just these paths; None for any.
         """
         for one in reversed(self.phases):
-            made = {output.path for output in one.outputs}
-            if one.name == name and one.counts and (outputs is None or made == set(outputs)):
+            fits = outputs is None or _paths(one) == set(outputs)
+            if one.name == name and one.counts and fits:
                 return one
         return None
 
     def resting_on(self, phase: PhaseStory) -> tuple[PhaseStory, ...]:
-        """Return the phases that were made, at whatever remove, from what this one made."""
-        made = {output.path for output in phase.outputs}
+        """Return what was made from this one's files, directly or not, and is not stale yet."""
+        made = _paths(phase)
         found: list[PhaseStory] = []
-        began = next((at for at, one in enumerate(self.phases) if one.id == phase.id), -1)
-        for later in self.phases[began + 1 :]:
-            if later.counts and any(_is_within(one.path, made) for one in later.inputs):
+        # an earlier run of it may have made the same: what rests on that rests on this one
+        same = (
+            at
+            for at, one in enumerate(self.phases)
+            if one.id == phase.id or (one.name == phase.name and one.made_same(phase.outputs))
+        )
+        for later in self.phases[next(same, -1) + 1 :]:
+            if later.id == phase.id or not later.counts:
+                continue
+            if any(_is_within(one.path, made) for one in later.inputs):
                 found.append(later)
-                made.update(output.path for output in later.outputs)
-        return tuple(found)
+                made |= _paths(later)
+        return tuple(one for one in found if not one.stale)
 
 
 def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> Story:
@@ -124,6 +147,9 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> S
             runs.append(line)
         elif isinstance(line, Begun):
             phases[line.id] = _begin(line)
+        elif isinstance(line, Discarded):
+            if line.id in phases:
+                phases[line.id] = _set_aside(phases[line.id], line, phases.get(line.by))
         elif line.id in phases:
             phases[line.id] = _go_on(phases[line.id], line)
     ask = alive or process_alive
@@ -147,6 +173,7 @@ def _begin(line: Begun) -> PhaseStory:
         begun_at=line.at,
         place=line.place,
         deciding=line.deciding,
+        ask_from=line.ask_from,
         inputs=line.inputs,
     )
 
@@ -167,9 +194,18 @@ def _go_on(phase: PhaseStory, line: AnyLine) -> PhaseStory:
             outputs=line.outputs,
             offloaded=line.offloaded,
         )
-    if isinstance(line, Reused):
-        return replace(phase, reused=phase.reused + 1)
-    return replace(phase, discarded=line.why) if isinstance(line, Discarded) else phase
+    return replace(phase, reused=phase.reused + 1) if isinstance(line, Reused) else phase
+
+
+def _set_aside(phase: PhaseStory, line: Discarded, by: PhaseStory | None) -> PhaseStory:
+    """Run again, its files were replaced; where another phase was, they are only stale."""
+    if by is None or (by.name == phase.name and _paths(by) == _paths(phase)):
+        return replace(phase, discarded=line.why)
+    return replace(phase, stale=phase.stale or line.why)
+
+
+def _paths(phase: PhaseStory) -> set[str]:
+    return {output.path for output in phase.outputs}
 
 
 def _with_end(phase: PhaseStory, alive: Callable[[Place], bool | None]) -> PhaseStory:

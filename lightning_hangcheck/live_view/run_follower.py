@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.attach.running_job import RunningJob, RunningJobReader
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
 from lightning_hangcheck.live_view.gpu_reader import GpuReader
 from lightning_hangcheck.live_view.rank_now import RunSources, ranks_now
 from lightning_hangcheck.live_view.rank_use import UseMeter
@@ -203,6 +204,8 @@ def _exit_code(record: RunRecord) -> str:
     code, by = record.exit_code, record.ended_by
     if code is None:
         return f", by {by}" if by else ""
+    if by.startswith(ASKED_BY_US):  # the record keeps the command's code, `run` returned its own
+        code = ABORTED
     told = f"{shell_code(code)}, by {by}" if by else exit_code_in_words(code)
     return f", exit code {told}"
 

@@ -79,8 +79,8 @@ class Beat(Struct, frozen=True, kw_only=True):
         pulse_ns: Monotonic time at which a Python thread of the process last ran. Far behind the
             present while the process is alive: something keeps the interpreter lock.
             0 where no such thread was started.
-        ending: ``raised`` once an exception left the program or a Lightning stage, ``finished``
-            once the interpreter began to exit without one.
+        ending: ``raised`` once an exception left the program or a Lightning stage, and no further
+            stage or step came; ``finished`` once the interpreter began to exit without one.
         ended_ns: Monotonic time of that; 0 while it runs.
         last_words: Type, message and place of that exception, redacted, in one line.
         training: In which thread it trains; where that is ``over``, ``ending`` says how it ended.

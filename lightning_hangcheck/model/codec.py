@@ -11,9 +11,34 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.text.plain_text import visible_json
 
 
-def encode(fact: msgspec.Struct) -> bytes:
-    """Encode a fact as one line of JSON, without a newline."""
-    return msgspec.json.encode(fact)
+def encode(fact: object) -> bytes:
+    """Encode a fact as one line of JSON, without a newline.
+
+    Names of files, processes and threads may be no UTF-8: such bytes are shown as escapes.
+    """
+    try:
+        return msgspec.json.encode(fact)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_as_text(msgspec.to_builtins(fact, str_keys=True)))
+
+
+def encode_packed(fact: object) -> bytes:
+    """Encode a fact as msgpack, with names as in `encode`."""
+    try:
+        return msgspec.msgpack.encode(fact)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(fact, builtin_types=(bytes,))
+        return msgspec.msgpack.encode(_as_text(plain))
+
+
+def _as_text(value: Any) -> Any:  # noqa: ANN401 - whatever `to_builtins` makes of a fact
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_text(inner) for inner in value]
+    return value
 
 
 MOST_INDENTED = 256_000
@@ -28,7 +53,7 @@ def encode_for_file(fact: msgspec.Struct) -> bytes:
 
 def encode_pretty(fact: msgspec.Struct) -> bytes:
     """Encode a fact as indented JSON that ends in a newline, for people to open or print."""
-    return visible_json(msgspec.json.format(msgspec.json.encode(fact), indent=2)) + b"\n"
+    return visible_json(msgspec.json.format(encode(fact), indent=2)) + b"\n"
 
 
 def verdict_schema() -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Only what is the same on gloo and NCCL is kept. On gloo (torch 2.13) ``state`` stays ``scheduled``
 and times of start and end are null, so `retired` tells what ended; ``pg_status`` counts sends too,
-so the last operations are taken from the entries; sends and receives are not recorded, and the
-members of a group are not named: `session.collectives` has what ranks noted of both.
+so the last operations are taken from the entries; gloo records no sends and receives, and does not
+name the members of a group: `session.collectives` has what ranks noted of both.
 """
 
 from __future__ import annotations
@@ -58,6 +58,26 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
     site: int = 0
 
 
+class Message(Struct, frozen=True, kw_only=True):
+    """A send to another rank or a receive from it, as NCCL's record has it.
+
+    Attributes:
+        seq: Number among the messages of this rank in the group, not known to the other end; those
+            of one batch share it.
+        away: By how much the other end's global rank is larger than this one's: ranks that stand
+            alike tell the same.
+        sends: Whether it is a send.
+        retired: It has ended on this rank. The messages of a batch end with it.
+        created_ns: As of `CollectiveEntry`.
+    """
+
+    seq: int
+    away: int
+    sends: bool
+    retired: bool = False
+    created_ns: int = 0
+
+
 class CollectiveRecord(Struct, frozen=True, kw_only=True):
     """One process group as one rank knows it.
 
@@ -70,6 +90,7 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
         last_completed: Number of the newest before which all ended on this rank.
         entries: The newest operations, oldest first; none where the rank is a member that has not
             entered any.
+        messages: Sends and receives that are kept, oldest first; they count apart from operations.
     """
 
     group: str
@@ -79,6 +100,7 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
     last_enqueued: int = 0
     last_completed: int = 0
     entries: tuple[CollectiveEntry, ...] = ()
+    messages: tuple[Message, ...] = ()
 
     def has_ended(self, entry: CollectiveEntry) -> bool:
         """Whether one of its entries has ended on this rank."""

@@ -29,7 +29,7 @@ from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.model.verdict import Verdict
@@ -46,6 +46,7 @@ class Circle:
     Args:
         place: Which node this is, of how many.
         meetings: Where they meet, and the folder in which they go on, if there is one.
+        now_ns: Tells the present time, monotonic.
 
     Attributes:
         role: What this node does, as of when it told last.
@@ -53,20 +54,38 @@ class Circle:
 
     role: Role
 
-    def __init__(self, place: NodePlace, meetings: Sequence[ClosablePlace]) -> None:
+    def __init__(
+        self,
+        place: NodePlace,
+        meetings: Sequence[ClosablePlace],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._now_ns = now_ns
         self._own = place.number
         self._meetings = meetings
-        self._ways = [Exchange(place, one, listens=bool(n)) for n, one in enumerate(meetings)]
-        self._succession = Succession(place.number, _seconds(time.monotonic_ns()))
+        self._ways = [
+            Exchange(place, one, listens=bool(n), now_ns=now_ns) for n, one in enumerate(meetings)
+        ]
+        self._succession = Succession(place.number, _seconds(now_ns()))
         self._moving = Moving()
         self._known: dict[int, Heard] = {}
         self._known_by: HeardWord | None = None
         self._hurried = False
         self._take_role()
 
+    def start(self) -> None:
+        """Hear and tell in threads of its own from now on."""
+        for way in self._ways:
+            way.start()
+
+    def take_turn(self) -> None:
+        """Hear and tell once, at each place; `start` has it done each second."""
+        for way in self._ways:
+            way.take_turn()
+
     def _take_role(self) -> None:
         """Only now and then: whoever judges must not find in between that another one does."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         for judge, (word, heard_ns) in self._words.items():
             self._succession.hear(judge, word.line, _seconds(heard_ns))
         role = self._succession.role(_seconds(now_ns), reaches=self._reaches)
@@ -164,7 +183,7 @@ class Circle:
     @property
     def trouble(self) -> str:
         """Why the nodes do not hear each other, where that lasts; empty where they do."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         told = [way.trouble(now_ns) for way in self._shared]
         if not all(told):
             return ""
@@ -206,7 +225,7 @@ class Circle:
             return
         store, folder = self._ways
         if self._moving.look(
-            _seconds(time.monotonic_ns()),
+            _seconds(self._now_ns()),
             trouble=store.in_trouble,
             answered=store.answered,
             others=folder.somebody_came,
@@ -264,7 +283,7 @@ class Circle:
         silent: Sequence[Heard],
     ) -> JudgesWord:
         (state,) = digest.nodes
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         limit_ns = now_ns - int(SILENT_AFTER_S * NANOSECONDS)
         there = sorted(node for node, one in self.heard.items() if one.heard_ns > limit_ns)
         return JudgesWord(

@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from lightning_hangcheck.gather.group_families import can_be_families, is_number, members_in
 from lightning_hangcheck.gather.rank_set import common, is_rank_set, joined, size
+from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState, WaitTarget
 from lightning_hangcheck.model.verdict import Verdict
@@ -112,12 +113,12 @@ two threads that did so at the same moment crashed the interpreter."""
 
 def pack(told: NodeDigest | JudgesWord) -> bytes:
     """Encode what is told."""
-    return MARK + zlib.compress(msgspec.msgpack.encode(told), LEVEL)
+    return MARK + zlib.compress(encode_packed(told), LEVEL)
 
 
 def memory_of(digest: NodeDigest) -> int:
     """Return how many bytes a digest takes at most, with the members of its groups."""
-    return most_memory(msgspec.msgpack.encode(digest)) + A_MEMBER * _members(digest)
+    return most_memory(encode_packed(digest)) + A_MEMBER * _members(digest)
 
 
 def can_be_told(packed: bytes) -> bool:

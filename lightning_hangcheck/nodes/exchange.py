@@ -40,6 +40,8 @@ from lightning_hangcheck.nodes.words import HeardWord, Posted, Telling, judge_of
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.nodes.places.meeting_place import MeetingPlace
 
@@ -66,13 +68,22 @@ class Exchange:
         place: Which node this is, of how many.
         meeting: The place.
         listens: It only looks whether somebody is there, until `begin` is called.
+        now_ns: Tells the present time, monotonic.
 
     Attributes:
         answered: The place was used once.
         posted: What this node told last to all; None before.
     """
 
-    def __init__(self, place: NodePlace, meeting: MeetingPlace, *, listens: bool = False) -> None:
+    def __init__(
+        self,
+        place: NodePlace,
+        meeting: MeetingPlace,
+        *,
+        listens: bool = False,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._now_ns = now_ns
         self._own, self._nnodes = place.number, place.nnodes
         self._meeting = meeting
         self._listens = self._beside = listens
@@ -99,6 +110,10 @@ class Exchange:
         self._closing = False
         self.answered = False
         self.posted: Posted | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Take turns in a thread of its own from now on."""
         self._thread = threading.Thread(target=self._run, name="hangcheck-nodes", daemon=True)
         self._thread.start()
 
@@ -159,7 +174,7 @@ class Exchange:
     def usable(self) -> bool:
         """Whether the place answered when last tried, and not too long ago."""
         began_ns = self._turn_began_ns
-        stuck = began_ns and time.monotonic_ns() - began_ns > RELIEVED_AFTER_S * NANOSECONDS
+        stuck = began_ns and self._now_ns() - began_ns > RELIEVED_AFTER_S * NANOSECONDS
         return self.answered and not self.in_trouble and not stuck
 
     def trouble(self, now_ns: int) -> str:
@@ -201,26 +216,33 @@ class Exchange:
 
     def close(self) -> None:
         """Tell what was asked for last, and no more; a place that does not answer is left alone."""
+        thread = self._thread
+        if thread is None:
+            return
         if not self._listens:
             self._told.wait(LAST_WORD_S)
         self._closing = True
         self._wake.set()
-        self._thread.join(LAST_WORD_S)
+        thread.join(LAST_WORD_S)
 
     def _run(self) -> None:
         while not self._closing:
             self._wait()
-            self._turn_began_ns = time.monotonic_ns()
-            try:
-                self._turn()
-                self._trouble_since_ns = 0
-                self.answered = True
-            except MeetingFailed as error:
-                self._trouble = str(error)
-                self._trouble_since_ns = self._trouble_since_ns or time.monotonic_ns()
-            except Exception as error:  # noqa: BLE001 - the thread's boundary: the watch goes on
-                log.once("nodes failed", f"the nodes do not hear each other: {error!r}")
-            self._turn_began_ns = 0
+            self.take_turn()
+
+    def take_turn(self) -> None:
+        """Hear the others once, and tell them what is to be told: `start` does it each second."""
+        self._turn_began_ns = self._now_ns()
+        try:
+            self._turn()
+            self._trouble_since_ns = 0
+            self.answered = True
+        except MeetingFailed as error:
+            self._trouble = str(error)
+            self._trouble_since_ns = self._trouble_since_ns or self._now_ns()
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: the watch goes on
+            log.once("nodes failed", f"the nodes do not hear each other: {error!r}")
+        self._turn_began_ns = 0
 
     def _wait(self) -> None:
         every_s = HURRIED_S if self._hurried else EVERY_S
@@ -246,11 +268,11 @@ class Exchange:
         if data is not None and data != known:
             self._read[MOVED_KEY] = data
             if self._looked:
-                self._moved_ns = time.monotonic_ns()
+                self._moved_ns = self._now_ns()
         self._looked = True
 
     def _hear(self, *, judges: bool) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
 
         def silent(node: int) -> bool:
             heard = self._heard.get(node)
@@ -280,7 +302,7 @@ class Exchange:
 
     def _take(self, sender: int, data: bytes) -> None:
         try:
-            found = newly_heard(data, self._heard.values(), time.monotonic_ns())
+            found = newly_heard(data, self._heard.values(), self._now_ns())
         except (BadDigest, MemoryError) as error:
             log.once(f"digest {sender}", f"what node {sender} tells is not used: {error}")
             self._leave_out(sender, str(error))
@@ -297,7 +319,7 @@ class Exchange:
                 continue
             self._heard[state.node] = heard
             answers = self._answers.setdefault(state.node, Quickest())
-            answers.take(own_clocks().up_s - state.up_s, time.monotonic())
+            answers.take(own_clocks().up_s - state.up_s, self._now_ns() / NANOSECONDS)
 
     def _take_word(self, key: str, data: bytes) -> None:
         try:
@@ -315,10 +337,10 @@ class Exchange:
         if before not in (None, word.stamp):
             self._unused.pop(judge, None)
             others = [(one, told) for one, told in self._words.items() if one != judge]
-            newest = HeardWord(word, time.monotonic_ns())
+            newest = HeardWord(word, self._now_ns())
             self._words = {**dict(others[1 - MOST_WORDS :]), judge: newest}
             if judge == FIRST:
-                self._quickest.take(own_clocks().up_s - word.up_s, time.monotonic())
+                self._quickest.take(own_clocks().up_s - word.up_s, self._now_ns() / NANOSECONDS)
 
     def _leave_out(self, node: int, why: str) -> None:
         """Note a node that tells more than once what cannot be read: no earlier job left that."""
@@ -327,9 +349,9 @@ class Exchange:
         self._unreadable[node] = why
 
     def _post(self, telling: Telling) -> None:
-        now_ns, key = time.monotonic_ns(), _key(self._own)
+        now_ns, key = self._now_ns(), _key(self._own)
         data = self._packed(telling.digest, now_ns)
-        self._same_number.look(self._meeting.look(key), time.monotonic())
+        self._same_number.look(self._meeting.look(key), self._now_ns() / NANOSECONDS)
         self._meeting.post(key, data)
         self._same_number.told(data)
         if telling.word is not None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import socket
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from lightning_hangcheck.model.flight import (
     CollectiveEntry,
     CollectiveRecord,
     FlightRecord,
+    Message,
 )
 from lightning_hangcheck.probes.operation_sites import with_sites
 from lightning_hangcheck.probes.proc.files import read_proc
@@ -32,7 +35,7 @@ from lightning_hangcheck.session.stack_offers import why_withheld
 from lightning_hangcheck.time_limit import Looked, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 ENTRIES_KEPT = 2_000
@@ -48,6 +51,8 @@ answers, which holds nothing of them."""
 NCCL2_THREADS = b"pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
+MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
+"""How NCCL's record names a message: ``nccl:send 0->3``, by ranks of the group."""
 
 
 class _Operation(msgspec.Struct):
@@ -60,12 +65,15 @@ class _Operation(msgspec.Struct):
     retired: bool
     time_created_ns: int
     record_id: int = 0
+    pg_id: int = -1
+    p2p_seq_id: int = 0
     thread_id: str = ""
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
 
 
 class _Group(msgspec.Struct):
+    desc: str = ""
     ranks: str = ""
 
     @property
@@ -235,7 +243,7 @@ def _groups(
     """
     names = {name: group.members for trace in traces for name, group in trace.pg_config.items()}
     members = noted | {name: ranks for name, ranks in names.items() if ranks}
-    entries = [one for trace in traces for one in trace.entries if not one.is_p2p]
+    entries = [one for trace in traces for one in trace.entries]
     entries.sort(key=lambda operation: operation.time_created_ns)
     together: dict[tuple[str, str], list[_Operation]] = {}
     for operation in entries[-ENTRIES_KEPT:]:
@@ -259,11 +267,12 @@ def _groups(
 
 def _at_rest(trace: _Trace) -> Iterator[CollectiveRecord]:
     """Read the groups on GPUs, of which the record keeps the numbers where nothing is open."""
-    for name, group in trace.pg_config.items():
-        status = trace.pg_status.get(name)
-        if status is not None and group.members and int(status.last_enqueued_collective) > 0:
+    for name, status in _statuses(trace).items():
+        group = trace.pg_config.get(name)
+        if group is not None and group.members and int(status.last_enqueued_collective) > 0:
             yield CollectiveRecord(
                 group=name,
+                description=group.desc,
                 ranks=group.members,
                 on_device=True,
                 last_enqueued=int(status.last_enqueued_collective),
@@ -271,12 +280,31 @@ def _at_rest(trace: _Trace) -> Iterator[CollectiveRecord]:
             )
 
 
+def _statuses(trace: _Trace) -> dict[str, _Status]:
+    """Return the numbers of groups by their names; torch keys them by a number of its own.
+
+    It counts the groups that a process is in, and a name all groups of the job; an entry tells
+    both. Names that are numbers grow as groups are made, as torch's own numbers do: where all used
+    groups have such a name, those of both kinds belong together in their order. (torch 2.13,
+    ``FlightRecorderDetail.hpp``, ``getPgStatus``)
+    """
+    told = {str(one.pg_id): one.process_group[0] for one in trace.entries}
+    numbered = [*trace.pg_config, *trace.pg_status]
+    if len(trace.pg_config) == len(trace.pg_status) and all(map(str.isdecimal, numbered)):
+        pairs = zip(sorted(trace.pg_status, key=int), sorted(trace.pg_config, key=int), strict=True)
+        in_order = dict(pairs)
+        told = in_order if told.items() <= in_order.items() else told
+    return {name: trace.pg_status[key] for key, name in told.items() if key in trace.pg_status}
+
+
 def _record(
     name: str, description: str, operations: list[_Operation], members: tuple[int, ...]
 ) -> CollectiveRecord:
-    operations.sort(key=lambda operation: operation.collective_seq_id)
-    newest = operations[-1].collective_seq_id
-    unended = (one.collective_seq_id for one in operations if not one.retired)
+    """Read one group; a message tells which collective its rank had entered before."""
+    newest = max(one.collective_seq_id for one in operations)
+    collectives = [one for one in operations if not one.is_p2p]
+    collectives.sort(key=lambda operation: operation.collective_seq_id)
+    unended = (one.collective_seq_id for one in collectives if not one.retired)
     return CollectiveRecord(
         group=name,
         description=description,
@@ -294,6 +322,29 @@ def _record(
                 created_ns=one.time_created_ns,
                 thread=int(one.thread_id) if one.thread_id.isdecimal() else 0,
             )
-            for one in operations
+            for one in collectives
         ),
+        messages=tuple(_messages([one for one in operations if one.is_p2p], members)),
     )
+
+
+def _messages(posted: Sequence[_Operation], members: Sequence[int]) -> Iterator[Message]:
+    """Read sends and receives whose other end is known.
+
+    Of a batch torch marks the whole as ended, ``coalesced``, and never its messages.
+    """
+    often = Counter(one.p2p_seq_id for one in posted)
+    batches = {one.p2p_seq_id: one for one in posted if MESSAGE.search(one.profiling_name) is None}
+    for one in posted:
+        named = MESSAGE.search(one.profiling_name)
+        if named is None or max(int(named[2]), int(named[3])) >= len(members):
+            continue
+        batch = batches.get(one.p2p_seq_id)
+        ended = batch.retired if batch is not None else one.retired or often[one.p2p_seq_id] > 1
+        yield Message(
+            seq=one.p2p_seq_id,
+            away=members[int(named[3])] - members[int(named[2])],
+            sends=named[1] == "send",
+            retired=ended,
+            created_ns=one.time_created_ns,
+        )

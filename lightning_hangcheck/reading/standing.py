@@ -11,11 +11,10 @@ import math
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from lightning_hangcheck.gather.alike_records import root_of, roots_apart
 from lightning_hangcheck.gather.group_families import in_order, offsets_of
 from lightning_hangcheck.gather.stack_groups import latest_frames
+from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.flight import SAME_SIZES
 from lightning_hangcheck.reading.activity.rank_activity import (
     has_left,
@@ -85,7 +84,7 @@ def _standing(view: RankView, now_ns: int) -> int:
     if view.processes:
         facts = (*facts, *_of_processes(view, now_ns))
     facts = (*facts, _of_flight(view))
-    told = blake2b(msgspec.msgpack.encode(facts), digest_size=BYTES).digest()
+    told = blake2b(encode_packed(facts), digest_size=BYTES).digest()
     return max(1, int.from_bytes(told, "big") & MOST)
 
 
@@ -205,6 +204,7 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
                 )
                 for entry in record.entries
             ],
+            [(one.away, one.sends, one.retired) for one in record.messages],
         )
         for record in records
     ]

@@ -256,12 +256,12 @@ class Announcer:
             number: Of the checkpoint.
             ours: Found without the script's help: none is said once the script says its own.
         """
-        name = clean_name(str(name))
+        name = clean_name(plain_text.text_of(name))
         with self._lock:
             if ours and self._script_counts:
                 return
             self._script_counts = not ours
-            number = number if isinstance(number, int) else self._last_number + 1
+            number = self._last_number + 1 if number is None else number
             self._last_number = number
             self.page.mark_checkpoint(number, name, time.time_ns())
             phase = phase_after_checkpoint(name, self.page.phase)
@@ -281,7 +281,7 @@ class Announcer:
         self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
     ) -> OpenedSection:
         """Say that a critical section begins; on the page only unless it is spoken."""
-        name = clean_name(str(name))
+        name = clean_name(plain_text.text_of(name))
         trains = self.in_training_thread()
         shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, trains)
         opened = OpenedSection(shown, phase_of_name(name), spoken=spoken)
@@ -356,8 +356,15 @@ class Announcer:
 
     @harmless
     def mark_raised(self, error: BaseException) -> None:
-        """Leave this exception as last words; they stay unless `mark_finished` is called."""
+        """Leave this exception as last words; they stay until training goes on or is finished."""
         self._mark_raised(last_words(error))
+
+    @harmless
+    def mark_going_on(self) -> None:
+        """Training goes on: what a stage raised was caught, and ends nothing."""
+        if self.page.ending == "raised":
+            self.page.end("running")
+            self.note("went_on")
 
     def _mark_raised(self, words: str) -> None:
         self._console.in_trouble = True

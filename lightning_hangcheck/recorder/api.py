@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from lightning_hangcheck import log
 from lightning_hangcheck.recorder.lifecycle import current, process_recorder
 from lightning_hangcheck.recorder.loops.steps import Step
 from lightning_hangcheck.recorder.loops.tracking import Track
 from lightning_hangcheck.recorder.sections import Section
+from lightning_hangcheck.text.plain_text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.loops.tracking import Bar
 
 Item = TypeVar("Item")
+LARGEST_NUMBER = 2**53
+"""Every reader of JSON holds whole numbers up to here exactly."""
 
 
 def checkpoint(name: str, number: int | None = None) -> None:
@@ -24,9 +28,9 @@ def checkpoint(name: str, number: int | None = None) -> None:
 
     Args:
         name: For people; one line, secrets are hidden, 200 characters are shown.
-        number: None for one more than the last one.
+        number: From 0 to 2**53; None for one more than the last one.
     """
-    current().checkpoint(name, number)
+    current().checkpoint(name, _usable("checkpoint(number=...)", number))
 
 
 def section(name: str) -> Section:
@@ -55,7 +59,7 @@ def step(name: str, /, *, say: bool = False, **values: object) -> Step:
         values: Of this step, for that line: ``step("tool", tool="check_storage", say=True)``. Those
             known only later: ``with step("generate", say=True) as one: one.add(tokens=128)``.
     """
-    return Step(current(), str(name), values, say=say)
+    return Step(current(), text_of(name), values, say=say)
 
 
 def track(
@@ -78,7 +82,20 @@ def track(
         bar: ``rich``, ``tqdm`` or ``off``; drawn by rank 0, and only on a terminal.
         say: Print one line for each item, with its time and that of its steps.
     """
-    return Track(current(), iterable, str(name), total, bar, say=say)
+    return Track(
+        current(), iterable, text_of(name), _usable("track(total=...)", total), bar, say=say
+    )
+
+
+def _usable(what: str, number: int | None) -> int | None:
+    """A bad argument is refused alone: nothing is raised into training, nothing switched off."""
+    try:
+        if number is None or 0 <= (number := int(number)) <= LARGEST_NUMBER:
+            return number
+    except Exception:  # noqa: BLE001, S110 - whatever the user's object raises, it is no number
+        pass
+    log.once(what, f"{what} is ignored: it needs a whole number from 0 to 2**53")
+    return None
 
 
 beat = process_recorder.beat

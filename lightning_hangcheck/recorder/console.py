@@ -6,12 +6,12 @@ How long this process has been running, counted from its start and not from our 
 from __future__ import annotations
 
 import os
-import select
 import time
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
 from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, read_process_stat
 from lightning_hangcheck.text.moments import NANOSECONDS
 
@@ -44,7 +44,6 @@ def seconds_since(start_ns: int) -> float:
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - start_ns) / NANOSECONDS
 
 
-STDERR = 2
 # POSIX keeps a write to a pipe whole up to PIPE_BUF, 4096 on Linux
 LONGEST_LINE = 4096
 RANKS_THAT_ALL_SPEAK = 16
@@ -89,8 +88,7 @@ class Console:
     def say(self, text: str) -> None:
         """Print one line.
 
-        A stderr that nobody empties (a full pipe, a stopped terminal) would block the write, so the
-        line is left out then; the journal has it. A closed or full one is ignored.
+        It is left out where standard error does not take it at once; the journal has it.
 
         Args:
             text: Without newlines.
@@ -101,11 +99,7 @@ class Console:
             return
         who = self._who_alone if self._is_alone(self._identity) else self._who
         line = format_line(time.time(), seconds_since(self._start_ns), who, text)
-        try:
-            if _would_take(STDERR):
-                os.write(STDERR, line)
-        except OSError:
-            return
+        log.write_at_once(line)
 
 
 def name_rank(identity: Identity, pid: int) -> str:
@@ -134,10 +128,3 @@ def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
     if len(data) >= LONGEST_LINE:
         data = data[: LONGEST_LINE - 1].decode(errors="ignore").encode()
     return data + b"\n"
-
-
-def _would_take(descriptor: int) -> bool:
-    """Whether a write of one line ends at once: a pipe is writable while PIPE_BUF bytes fit in."""
-    ready = select.poll()  # one per call: a poll object refuses to be used by two threads at once
-    ready.register(descriptor, select.POLLOUT)
-    return bool(ready.poll(0))

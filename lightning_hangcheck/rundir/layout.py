@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.atomic import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUNS_FOLDER = "hangcheck_runs"
+TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own below it, mode 0700
 STAT_LIMIT_S = 1.0
 FOLDERS = ("ranks", "verdicts", "evidence")
 NODES_FOLDER = "nodes"
@@ -106,13 +108,25 @@ class RunFolder(Struct, frozen=True):
 def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
     """Choose the run folder without touching the disk.
 
+    No JSON and no message can hold a name that is not UTF-8: then the run is kept elsewhere.
+
     Args:
         wanted: Exactly this folder; None for ``hangcheck_runs/<UTC time>-<short id>``.
         now: The start, for the folder's name.
     """
     moment = now or datetime.now(timezone.utc)
     name = f"{moment:%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
-    return RunFolder(Path(wanted or f"{RUNS_FOLDER}/{name}").absolute())
+    path = Path(wanted or f"{RUNS_FOLDER}/{name}").absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        log.once(
+            "run folder name",
+            f"run folder {path} cannot be used: its name is not UTF-8; this run is kept below "
+            f"{TEMPORARY} instead",
+        )
+        path = TEMPORARY / f"hangcheck-run-{name}"
+    return RunFolder(path)
 
 
 def folder_of_node(shared: str | None, node: str) -> RunFolder:
@@ -124,7 +138,7 @@ def folder_of_node(shared: str | None, node: str) -> RunFolder:
     """
     if shared is None:
         return name_run_folder(None)
-    return RunFolder(Path(shared).absolute() / f"{NODE_PREFIX}{node}")
+    return RunFolder(name_run_folder(shared).path / f"{NODE_PREFIX}{node}")
 
 
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:

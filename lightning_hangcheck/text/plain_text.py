@@ -25,6 +25,14 @@ def one_line(text: str) -> str:
     return visible(" ".join(text.split()))
 
 
+def text_of(thing: object) -> str:
+    """``str(thing)``, whatever the object's own ``__str__`` raises."""
+    try:
+        return str(thing)
+    except Exception:  # noqa: BLE001 - a user's object: it is said all the same
+        return "(cannot be shown)"
+
+
 def visible_json(data: bytes) -> bytes:
     """Escape what is not printable in JSON as JSON does; it decodes to the same.
 

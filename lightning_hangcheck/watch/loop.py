@@ -27,7 +27,7 @@ from lightning_hangcheck.watch.telling.slow_telling import SlowTelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.model.case import CodeNote
+    from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import NodeClock, Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
@@ -150,9 +150,12 @@ class Watcher:
             by: As in `AskedEnd`.
         """
         now_ns = time.monotonic_ns()
+        self.shutdown.ask(by, self.roster.views(now_ns), self._suspected(), now_ns)
+
+    def _suspected(self) -> str:
         standing = self.alarm.standing
-        suspected = standing.summary if standing is not None and not self.alarm.proven else ""
-        self.shutdown.ask(by, self.roster.views(now_ns), suspected, now_ns)
+        suspects = standing is not None and standing.verdict == "suspect"
+        return standing.summary if standing is not None and suspects else ""
 
     def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh.
@@ -181,14 +184,16 @@ class Watcher:
             left_running=left_running,
             asked_end=self.shutdown.asked,
         )
-        standing, well = self.alarm.standing, self.alarm.standing is not None and ended_well(case)
-        if standing is not None and self.alarm.proven and not well:
-            asked_ns = self.shutdown.asked_ns if self.shutdown.asked is not None else now_ns
-            self._tell_aftermath(aftermath_of(case), asked_ns)
-            return standing
-        if well:
+        standing, asked = self.alarm.standing, self.shutdown.asked
+        well = standing is not None and ended_well(case)
+        if well and asked is None:
             self._tell_recovery(self._recovery.since_ns or now_ns)
         verdict = judge(case)
+        killed = bool(self._suspected()) and not well and verdict.verdict == "finished"
+        if standing is not None and (self.alarm.proven or killed):
+            asked_ns = self.shutdown.asked_ns if asked is not None else now_ns
+            self._tell_aftermath(aftermath_of(case), asked_ns)
+            return standing
         self._publisher.publish(
             case, verdict, "line" if verdict.verdict == "finished" else "report"
         )
@@ -213,7 +218,7 @@ class Watcher:
         for left, next_start in self.roster.left_rounds():
             self._settle_rounds(now_ns, at_once=True)
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
-            case = replace(case, asked_end=self.shutdown.asked)
+            case = replace(case, asked_end=self.shutdown.end_round())
             hang = self.alarm.standing if self.alarm.proven else None
             self._ended.leave(LeftHere(case, left.started_at, hang), self._nodes)
             self.alarm, self._gaps, self._code = Alarm(), (), ()
@@ -235,10 +240,14 @@ class Watcher:
 
     def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:
         """Asked only where there is something to judge, or not to."""
-        proven = self.alarm.proven
-        if not (looked or proven or self.shutdown.asked is not None):
+        if not (looked or self.alarm.proven or self.shutdown.asked is not None):
             return False
-        return self.shutdown.begun(self.roster.views(now_ns), proven=proven, now_ns=now_ns)
+        return self._ends(self.roster.views(now_ns), now_ns)
+
+    def _ends(self, ranks: Sequence[RankView], now_ns: int) -> bool:
+        return self.shutdown.begun(
+            ranks, proven=self.alarm.proven, suspected=self._suspected(), now_ns=now_ns
+        )
 
     def _say_still_there(self, now_ns: int) -> None:
         """A hung job that does not end when it is asked to: say once how it can be ended."""
@@ -308,8 +317,10 @@ class Watcher:
             return
         from lightning_hangcheck.diagnosis import judge
 
-        self._alone = True
         case = self._case(self.roster.round, now_ns)
+        if self._ends(case.ranks, now_ns):  # as ranks of other nodes show it, too
+            return
+        self._alone = True
         verdict = judge(case)
         self._schedule.judged(self.roster.alive, now_ns)
         self._raise(case, verdict, self.alarm.take(verdict, closer=closer))
@@ -330,7 +341,9 @@ class Watcher:
         if standing is None or (self.follows and not self._alone):
             return
         there = self._nodes.elsewhere(now_ns) if self._nodes is not None else None
-        if self._recovery.has_come(standing, here, there, now_ns):
+        if self._recovery.has_come(standing, here, there, now_ns) and not self._ends(
+            self._case(self.roster.round, now_ns).ranks, now_ns
+        ):
             self._tell_recovery(self._recovery.since_ns)
 
     def _tell_recovery(self, since_ns: int) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.decoders import json_decoder
 
 CHUNK = 65_536
@@ -65,7 +66,7 @@ Message = AlertsAskedFor | CommandEnded | EndAsked | LauncherGone | HangProven
 def send(pipe: IO[bytes], message: Message) -> bool:
     """Send a message; False if the other side is gone."""
     try:
-        pipe.write(msgspec.json.encode(message) + b"\n")
+        pipe.write(encode(message) + b"\n")
         pipe.flush()
     except (OSError, ValueError):
         return False

@@ -1,7 +1,7 @@
 """When to look at a job again. Pure: time is a parameter, in monotonic nanoseconds.
 
 A look costs each rank a few milliseconds, so none is taken while ranks tell that they get on;
-suspicion is cheap and looks often; what turned out to be only slow is looked at less and less. What
+suspicion is cheap and looks often at first; whatever stands is looked at less and less. What
 looks themselves saw does not begin a silence anew: a rank that never tells anything and computes
 for an hour would be looked at all the time. Looks come when the contract's table may have something
 to say: as a silence passes one of its figures, what is told must rest on a fresh look. So that one
@@ -34,6 +34,9 @@ USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
 FRESH_NS = 2 * NANOSECONDS
 """Age up to which a look may be judged again: the longest lead, and as much for what is late."""
 LONGEST_S = 30.0
+SHARE_OF_SILENCE, LONGEST_OF_ALARM_S = 1 / 16, 60.0
+"""Between two looks while an alarm stands: this share of its silence, and seconds at most. Fewer
+looks before the last figure of the table would miss new code of a rank that computes."""
 MOST_OF_A_CORE = 0.01
 """What looks at ranks that are only slow may cost together: the target of the performance page."""
 BETWEEN_AFRESH = 6
@@ -194,7 +197,8 @@ class Schedule:
         if self._looks < FIRST_LOOKS:
             self._interval_s = BETWEEN_FIRST_LOOKS_S
         elif suspicious or min(self._silent_s, still_s) < ALL_NAMED_S:
-            self._interval_s = WHILE_SUSPECT_S
+            share_s = SHARE_OF_SILENCE * self._silent_s
+            self._interval_s = min(max(WHILE_SUSPECT_S, share_s), LONGEST_OF_ALARM_S)
         else:
             self._interval_s = min(2 * self._interval_s, self._slowest_s())
 

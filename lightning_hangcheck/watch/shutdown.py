@@ -28,6 +28,7 @@ class Shutdown:
     def __init__(self) -> None:
         self._asked: AskedEnd | None = None
         self._asked_ns = 0
+        self._shown = False
         self._steps: dict[int, int | None] = {}
         self._gone: frozenset[int] = frozenset()
 
@@ -52,6 +53,7 @@ class Shutdown:
         """
         from lightning_hangcheck.diagnosis.process_exit import ended_from_outside, failed
 
+        self._shown = False
         if self._asked is not None:
             return
         before = tuple(view.rank for view in ranks if failed(view) and not ended_from_outside(view))
@@ -59,30 +61,40 @@ class Shutdown:
         self._asked_ns = now_ns
         self._steps = {}
 
+    def end_round(self) -> AskedEnd | None:
+        """Forget what only the ranks of a round showed that has ended; return what others said."""
+        if self._shown:
+            self._asked = None
+        return self._asked
+
     def hang_proven(self, ranks: Sequence[RankView]) -> None:
         """Remember who was gone when the hang was proven: more of them mean the end."""
-        self._gone = _gone(ranks)
+        self._gone = frozenset(view.rank for view in ranks if view.process_exit is not None)
 
-    def begun(self, ranks: Sequence[RankView], *, proven: bool, now_ns: int) -> bool:
-        """Whether the job is shutting down.
+    def begun(
+        self, ranks: Sequence[RankView], *, proven: bool, suspected: str = "", now_ns: int
+    ) -> bool:
+        """Whether the job is shutting down: it was asked to, or its ranks show that.
 
         Args:
             ranks: All ranks as they are now.
-            proven: A hang stands. Then a single rank that leaves it tells; else only what all of
-                them show, as one rank may be ended while the others need it.
+            proven: A hang stands: then any rank that leaves it shows the end.
+            suspected: As in `AskedEnd`.
             now_ns: The present.
         """
-        from lightning_hangcheck.diagnosis.asked_end import asked_by
+        from lightning_hangcheck.diagnosis.asked_end import asked_by, shown_by
 
         if self._asked is not None and self._goes_on(ranks, now_ns):
             self._asked = None
         if self._asked is not None:
             return True
-        if proven:
-            others = [view for view in ranks if view.rank not in self._gone]
-            return any(view.process_exit is not None or asked_by(view) for view in others)
-        alive = [view for view in ranks if view.process_exit is None]
-        return bool(alive) and all(map(asked_by, alive))
+        by = shown_by(ranks)
+        if by is not None:
+            self.ask(by, ranks, suspected, now_ns)
+            self._shown = True
+            return True
+        others = [view for view in ranks if proven and view.rank not in self._gone]
+        return any(view.process_exit is not None or asked_by(view) for view in others)
 
     def _goes_on(self, ranks: Sequence[RankView], now_ns: int) -> bool:
         """Whether a rank makes new steps, long after it was asked to end."""
@@ -91,7 +103,3 @@ class Shutdown:
         steps = {view.rank: view.beat.step for view in ranks if view.beat is not None}
         self._steps = self._steps or steps
         return steps != self._steps
-
-
-def _gone(ranks: Sequence[RankView]) -> frozenset[int]:
-    return frozenset(view.rank for view in ranks if view.process_exit is not None)

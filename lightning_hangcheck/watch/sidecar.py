@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
             _leave_starter()
         if not _claim_watch(session):
             return 0
+        log.start_writer()
         _announce(session)
     except (HangcheckError, OSError) as error:
         if not folder.exists():  # the job has ended already: its last rank freed what was shared
@@ -94,5 +95,6 @@ def _announce(session: Session) -> None:
 
 if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
+    log.finish(log.LAST_WORDS_S)
     let_go_of_streams()
     sys.exit(exit_code)

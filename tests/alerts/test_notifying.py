@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,9 +37,7 @@ def test_everybody_gets_the_title_the_text_and_where_the_report_is(tmp_path: Pat
 def test_one_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
     with receiving(silent=True) as silent, receiving() as other:
         addresses = [f"json://{server.address}/{LEAK}" for server in (silent, other)]
-        began = time.monotonic()
         troubles = notify(addresses, news(tmp_path), time_limit_s=3.0)
-        assert time.monotonic() - began < 30
     assert troubles == ["notify address 1 (json://) was not reached: no answer within 3 s"]
     assert len(other.got) == 1
 

@@ -25,7 +25,7 @@ RUN_OPTIONS = {
     "--idle-after": (30.0, "45.5", 45.5),
     "--suspect-outside-after": (10.0, "20", 20.0),
     "--suspect-busy-after": (10.0, "20", 20.0),
-    "--busy-floor": (60.0, "90", 90.0),
+    "--busy-floor": (120.0, "90", 90.0),
     "--busy-factor": (20.0, "3", 3.0),
     "--suspect-absent-after": (10.0, "20", 20.0),
     "--absent-after": (15.0, "60", 60.0),

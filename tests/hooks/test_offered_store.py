@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from lightning_hangcheck.hooks.rendezvous.offered_store import EVERYWHERE, listen
+from lightning_hangcheck.hooks.rendezvous.offered_store import EVERYWHERE, listen, offered_store
+from lightning_hangcheck.hooks.rendezvous.places import StorePlace
 
 
 def _outer_address() -> str | None:
@@ -56,3 +57,13 @@ def test_a_port_that_is_taken_is_refused() -> None:
         port = first.getsockname()[1]
         with pytest.raises(OSError, match="Address already in use"):
             listen("127.0.0.1", port)
+
+
+def test_all_who_meet_at_a_store_hold_to_the_first_word() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    served = offered_store("127.0.0.1", port, "a", 20.0)
+    another = StorePlace.of_agent("127.0.0.1", port, "a")
+    assert another.decide("outcome", b"\xff failed") == b"\xff failed"
+    assert served.decide("outcome", b"went well") == b"\xff failed"
+    assert served.look("outcome") == b"\xff failed"

@@ -62,6 +62,46 @@ def test_a_command_that_fails_before_anybody_saw_a_rank_blames_no_rank(tmp_path:
     assert "5" in verdict.summary
 
 
+CURES_AND_FAILS = """
+import sys, torch
+from lightning.pytorch import LightningModule, Trainer
+
+class Model(LightningModule):
+    def train_dataloader(self):
+        raise ValueError("bad batch, which the script handles")
+    def training_step(self, batch, index):
+        return None
+    def configure_optimizers(self):
+        return None
+
+try:
+    Trainer(logger=False, enable_checkpointing=False, accelerator="cpu").fit(Model())
+except ValueError as error:
+    print("handled", error)
+layer = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+layer(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+sys.exit(1)
+"""
+
+
+def test_an_exception_that_was_caught_is_not_told_as_why_it_ended(tmp_path: Path) -> None:
+    ended = run(tmp_path, python(CURES_AND_FAILS))
+    assert ended.returncode == 1
+    assert "handled bad batch" in ended.stdout
+    assert '"kind":"raised"' in journal_of(tmp_path), "Lightning told of it"
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
+    assert "ValueError" not in ended.stderr.partition("CRASHED")[2]
+    assert "exited with code 1 and no last words" in verdict.summary
+
+
+def journal_of(folder: Path) -> str:
+    """What rank 0 wrote."""
+    return (folder / "run" / "ranks" / "rank-0.jsonl").read_text()
+
+
 def test_output_and_input_are_the_commands_own(tmp_path: Path) -> None:
     ended = run(tmp_path, python("import sys; print('out'); print('err', file=sys.stderr)"))
     assert ended.stdout == "out\n"

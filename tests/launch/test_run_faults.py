@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +17,7 @@ from processes import end
 from watch.launched import start_run, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(100)]
 CASE = Path(__file__).parents[1] / "hangbench" / "cases" / "stalled_in_own_code.py"
@@ -58,6 +61,42 @@ def bare_python(tmp_path: Path) -> Path:
     return home / "bin" / "python"
 
 
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """The writing end of a pipe that is full, and that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for piece in (bytes(4096), b"."):
+        with suppress(BlockingIOError):
+            while os.write(writing, piece):
+                pass
+    os.set_blocking(writing, True)
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+TAKES_ITS_LOCK_TWICE = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
+
+
+@pytest.mark.parametrize(
+    ("code", "ends_with", "kind"), [("", 0, "finished"), (TAKES_ITS_LOCK_TWICE, 75, "hang")]
+)
+def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
+    unread: int, tmp_path: Path, code: str, ends_with: int, kind: str
+) -> None:
+    """A reader that pauses, a terminal stopped with Ctrl-S."""
+    hangcheck = [sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", str(tmp_path)]
+    command = [*hangcheck, "--on-hang", "abort", "--", sys.executable, "-c", code]
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **os.environ, **IMPATIENT}
+    process = subprocess.Popen(command, stdout=unread, stderr=unread, env=environment)
+    try:
+        assert process.wait(timeout=80) == ends_with
+    finally:
+        end(process)
+    assert verdict_of(tmp_path).verdict == kind
+
+
 def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None:
     code, errors = abort_on_hang(
         tmp_path, prefix=["bash", "-c", 'ulimit -f 2; exec "$@"', "limited"]
@@ -66,6 +105,28 @@ def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None
     assert errors.count("verdicts are printed but not saved") == 1
     assert "HANG" in errors
     assert "wait_for_shard" in errors
+
+
+def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    script = "import lightning_hangcheck as hc; hc.checkpoint('made'); print('trained')"
+    ended = subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", "run", "--", sys.executable, "-c", script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr
+    assert "its name is not UTF-8; this run is kept below /tmp" in ended.stderr
+    (kept,) = re.findall(r"; run folder (/tmp/hangcheck-run-\S+)$", ended.stderr, re.M)[:1]
+    try:
+        assert "CHECKPOINT 1: made" in ended.stderr
+        assert verdict_of(Path(kept)).verdict == "finished"
+    finally:
+        shutil.rmtree(kept)
 
 
 def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(

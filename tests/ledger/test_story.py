@@ -72,6 +72,18 @@ def test_what_rests_on_a_phase_is_found_at_any_remove_and_within_folders() -> No
     assert [phase.name for phase in told.resting_on(told.phases[0])] == ["train", "evaluate"]
 
 
+def test_what_rests_on_the_same_files_of_an_earlier_run_is_found() -> None:
+    told = story(
+        begun("a", "prepare"), ended("a", file("/data")),
+        begun("b", "train", file("/data")), ended("b", file("/last.ckpt")),
+        begun("c", "prepare"), ended("c", file("/data")),
+        replace(discarded("a", "prepare", "it was run again"), by="c"),
+    )  # fmt: skip
+    found = told.last_done("prepare")
+    assert found is not None
+    assert [phase.id for phase in told.resting_on(found)] == ["b"]
+
+
 def test_a_reuse_is_counted() -> None:
     reused = Reused(id="a", at="", phase="train", why="good")
     assert story(begun("a", "train"), ended("a"), reused).phases[0].reused == 1

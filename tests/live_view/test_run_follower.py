@@ -69,7 +69,7 @@ def test_a_run_that_we_ended_was_not_ended_by_what_else_kills(
     by = "hangcheck run (--on-hang abort)"
     ended = replace(RECORD, ended_at="2026-11-20T10:25:16.000Z", exit_code=-9, ended_by=by)
     folder.run_file.write_bytes(encode(ended))
-    assert follower.read().over == f"the run has ended after 1 min 00 s, exit code 137, by {by}"
+    assert follower.read().over == f"the run has ended after 1 min 00 s, exit code 75, by {by}"
 
 
 def test_a_new_verdict_in_the_folder_is_seen(folder: RunFolder, follower: RunFollower) -> None:

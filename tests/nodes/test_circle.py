@@ -1,30 +1,41 @@
-"""Nodes that go on in a folder where the store is lost, and who is known of whom."""
+"""Nodes that go on in a folder where the store is lost, and who is known of whom.
+
+They take turns here, and the clock of all is the test's: it goes on by a second a turn.
+"""
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from cases import IN_BARRIER, job, rank
-from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes import exchange
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.judging import moving, succession
 from lightning_hangcheck.nodes.judging.succession import ALONE, Role
 from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 NODES = 3
-EVERY_S = 0.1
+MOST_TURNS = 300
+
+
+class Clock:
+    """Tells the time that it was set to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000 * NANOSECONDS
+
+    def __call__(self) -> int:
+        return self.now_ns
 
 
 class Store:
@@ -64,26 +75,28 @@ class Job:
         self.folders = folders
         self.folder = folders[0]
         self.stores = [Store(values) for _ in range(NODES)]
+        self.clock = Clock()
         self.nodes = [
-            Circle(NodePlace(number=n, nnodes=NODES), [store, FolderPlace(folder)])
+            Circle(NodePlace(number=n, nnodes=NODES), [store, FolderPlace(folder)], self.clock)
             for n, (store, folder) in enumerate(zip(self.stores, folders, strict=True))
         ]
         self.silent: set[int] = set()
         self._stamp = 0
-        self._again_at = 0.0
+
+    def turn(self) -> None:
+        self.clock.now_ns += NANOSECONDS
+        self._stamp += 1
+        for number, node in enumerate(self.nodes):
+            if number not in self.silent:
+                node.tell(digest_of(job(rank(number, IN_BARRIER)), number, self._stamp), None)
+                node.take_turn()
 
     def tell_until(self, done: Callable[[], object], what: str) -> None:
-        def told() -> object:
-            if time.monotonic() < self._again_at:
-                return False
-            self._again_at = time.monotonic() + EVERY_S
-            self._stamp += 1
-            for number, node in enumerate(self.nodes):
-                if number not in self.silent:
-                    node.tell(digest_of(job(rank(number, IN_BARRIER)), number, self._stamp), None)
-            return done()
-
-        until(told, what, seconds=60.0)
+        for _ in range(MOST_TURNS):
+            self.turn()
+            if done():
+                return
+        raise AssertionError(f"{MOST_TURNS} turns, and not yet {what}")
 
     def meet(self) -> None:
         self.tell_until(
@@ -112,33 +125,17 @@ def meeting_in(folders: Sequence[Path]) -> Iterator[Job]:
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less patience than in a job."""
-    monkeypatch.setattr(moving, "MOVED_AFTER_S", 0.5)
-    monkeypatch.setattr(exchange, "LISTENS_EVERY_S", 0.3)
-
-
-@pytest.fixture
-def meeting(hasty: None, tmp_path: Path) -> Iterator[Job]:
+def meeting(tmp_path: Path) -> Iterator[Job]:
     """Three nodes, and a folder that all of them see."""
     with meeting_in([tmp_path / "nodes"] * NODES) as nodes:
         yield nodes
 
 
 @pytest.fixture
-def meeting_apart(hasty: None, tmp_path: Path) -> Iterator[Job]:
+def meeting_apart(tmp_path: Path) -> Iterator[Job]:
     """Three nodes, each with a folder of its own by the same name, as in containers."""
     with meeting_in([tmp_path / f"node{n}" / "nodes" for n in range(NODES)]) as nodes:
         yield nodes
-
-
-@pytest.fixture
-def successors_in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whom they follow is lost after seconds."""
-    monkeypatch.setattr(succession, "SILENT_AFTER_S", 3.0)
-    monkeypatch.setattr(succession, "STEP_S", 1.0)
-    monkeypatch.setattr(succession, "GAP_S", 1.0)
-    monkeypatch.setattr(succession, "HELD_S", 1.0)
 
 
 def test_while_the_store_answers_the_folder_is_not_touched(meeting: Job) -> None:
@@ -169,7 +166,6 @@ def test_whoever_loses_the_store_all_go_on_in_the_folder(meeting: Job, losing: s
     assert all("folder" in node.where for node in meeting.nodes)
 
 
-@pytest.mark.usefixtures("successors_in_haste")
 def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_folder(
     meeting: Job,
 ) -> None:
@@ -194,12 +190,10 @@ def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_
     assert all(node.moved and "folder" in node.where for node in (second, third))
 
 
-@pytest.mark.usefixtures("successors_in_haste")
 def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(
-    meeting_apart: Job, monkeypatch: pytest.MonkeyPatch
+    meeting_apart: Job,
 ) -> None:
     """Each would judge for a job of which it hears nobody, and nothing would say why."""
-    monkeypatch.setattr(exchange, "TROUBLE_AFTER_S", 8.0)
     meeting_apart.meet()
     meeting_apart.lose_first()
     left, roles = meeting_apart.nodes[1:], set[Role]()
@@ -222,45 +216,35 @@ def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(
 def test_a_mark_that_an_earlier_job_left_moves_nobody(meeting: Job) -> None:
     FolderPlace(meeting.folder).post(exchange.MOVED_KEY, b"1 7")
     meeting.meet()
-    turns = iter(range(20))
-    meeting.tell_until(lambda: next(turns, None) is None, "some turns")
+    for _ in range(20):
+        meeting.turn()
     assert not any(node.moved for node in meeting.nodes)
 
 
 def test_whoever_follows_knows_who_judged_and_whom_that_one_no_longer_heard(meeting: Job) -> None:
     meeting.meet()
-    first = meeting.nodes[0]
+    first, second = meeting.nodes[:2]
     gone = first.heard[2]
     meeting.silent = {0, 2}
     case = job(rank(0, IN_BARRIER))
-    stamps = iter(range(1_000, 9_000))
-
-    def told() -> bool:
-        meeting.nodes[0].tell(digest_of(case, 0, next(stamps)), None, silent=[gone])
-        return set(meeting.nodes[1].known) == {0, 2}
-
-    meeting.tell_until(told, "the other node to know")
-    known = meeting.nodes[1].known
-    assert {node: [view.rank for view in one.views] for node, one in known.items()} == {
+    for stamp in range(1_000, 1_005):
+        first.tell(digest_of(case, 0, stamp), None, silent=[gone])
+        first.take_turn()
+        meeting.turn()
+    assert {node: [view.rank for view in one.views] for node, one in second.known.items()} == {
         0: [0],
         2: [2],
     }
 
 
-def test_those_below_a_node_that_never_came_are_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_below_a_node_that_never_came_are_heard(tmp_path: Path) -> None:
     """In a job of 40 nodes, node 33 tells node 1, which is not there."""
-    monkeypatch.setattr(exchange, "RELIEVED_AFTER_S", 0.5)
-    folder = FolderPlace(tmp_path / "nodes")
-    first, low = (Circle(NodePlace(number=n, nnodes=40), [folder]) for n in (0, 33))
-    stamps = iter(range(9_000))
-
-    def told() -> bool:
-        for number, node in ((0, first), (33, low)):
-            node.tell(digest_of(job(rank(number, IN_BARRIER)), number, next(stamps)), None)
-        time.sleep(EVERY_S)
-        return set(first.heard) == {33}
-
+    folder, clock = FolderPlace(tmp_path / "nodes"), Clock()
+    first, low = (Circle(NodePlace(number=n, nnodes=40), [folder], clock) for n in (0, 33))
     with closing(first), closing(low):
-        until(told, "the first node to hear it", seconds=60.0)
+        for stamp in range(20):
+            clock.now_ns += NANOSECONDS
+            for number, node in ((33, low), (0, first)):
+                node.tell(digest_of(job(rank(number, IN_BARRIER)), number, stamp), None)
+                node.take_turn()
+        assert set(first.heard) == {33}

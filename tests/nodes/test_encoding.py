@@ -327,7 +327,7 @@ def test_a_word_as_the_first_node_says_it_is_read() -> None:
 
 
 def test_ranks_in_words_are_counted_before_they_are_made() -> None:
-    began = time.monotonic()
+    before_s = time.process_time()
     assert _few_ranks("0-9999999") == _few_ranks("0-1023,5000-9999999") == ()
-    assert time.monotonic() - began < 0.1
+    assert time.process_time() - before_s < 0.1
     assert _few_ranks("8-15") == tuple(range(8, 16))

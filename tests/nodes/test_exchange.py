@@ -1,4 +1,4 @@
-"""Who hears whom, in a real folder: nodes of one process, each with its own thread."""
+"""Who hears whom, in a real folder: nodes of one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.bounds import MOST_WORDS
 from lightning_hangcheck.nodes.circle import Circle
 from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.encoding import JudgesWord, pack, unpack
+from lightning_hangcheck.nodes.encoding import JudgesWord, pack
 from lightning_hangcheck.nodes.exchange import Exchange
 from lightning_hangcheck.nodes.folding import RankDigest
 from lightning_hangcheck.nodes.judging.succession import Role
@@ -39,6 +39,8 @@ def test_nodes_hear_each_other_and_the_others_follow_the_first(tmp_path: Path) -
         Circle(NodePlace(number=n, nnodes=2), [FolderPlace(tmp_path / "meet")]) for n in range(2)
     ]
     with closing(nodes[0]) as first, closing(nodes[1]) as second:
+        for node in nodes:
+            node.start()
         stamps = iter(range(1_000))
 
         def heard() -> bool:
@@ -64,15 +66,13 @@ def test_what_an_earlier_job_left_is_nobody(tmp_path: Path) -> None:
     folder = FolderPlace(tmp_path / "meet")
     folder.post("node-1", pack(digest_of(CASE, 1, 7)))
     with closing(Circle(NodePlace(number=0, nnodes=2), [folder])) as first:
-        stamps = iter(range(1_000))
-
-        def told() -> bool:
-            first.tell(digest_of(CASE, 0, next(stamps)), None)
-            data = folder.look("node-0")
-            return data is not None and unpack(data)[0].nodes[0].stamp >= 10
-
-        until(told, "the first node to look often", seconds=60.0)
+        for stamp in range(10):
+            first.tell(digest_of(CASE, 0, stamp), None)
+            first.take_turn()
         assert first.heard == {}
+        folder.post("node-1", pack(digest_of(CASE, 1, 8)))
+        first.take_turn()
+        assert set(first.heard) == {1}, "it has changed"
 
 
 def test_bytes_that_are_no_digest_are_said_once_and_harm_nobody(
@@ -82,15 +82,10 @@ def test_bytes_that_are_no_digest_are_said_once_and_harm_nobody(
     folder.post("node-1", b"none of ours")
     with closing(Circle(NodePlace(number=0, nnodes=2), [folder])) as first:
         first.tell(digest_of(CASE, 0, 1), None)
-        said = ""
-
-        def complained() -> bool:
-            nonlocal said
-            said += capfd.readouterr().err
-            return "what node 1 tells is not used" in said
-
-        until(complained, "one sentence", seconds=30.0)
-        until(lambda: folder.look("first"), "what the first node tells")
+        first.take_turn()
+        first.take_turn()
+    assert capfd.readouterr().err.count("what node 1 tells is not used") == 1
+    assert folder.look("first")
 
 
 class Odd:
@@ -118,12 +113,10 @@ class Odd:
 def test_a_node_that_cannot_hear_tells_all_the_same(error: Exception, tmp_path: Path) -> None:
     folder = FolderPlace(tmp_path / "meet")
     with closing(Circle(NodePlace(number=0, nnodes=2), [Odd(folder, "node-1", error)])) as first:
-
-        def told() -> bool:
-            first.tell(digest_of(CASE, 0, 1), None)
-            return folder.look("node-0") is not None and folder.look("first") is not None
-
-        until(told, "what the first node tells", seconds=30.0)
+        first.tell(digest_of(CASE, 0, 1), None)
+        first.take_turn()
+    assert folder.look("node-0") is not None
+    assert folder.look("first") is not None
 
 
 def test_one_odd_digest_silences_neither_the_nodes_after_it_nor_this_one(
@@ -135,21 +128,16 @@ def test_one_odd_digest_silences_neither_the_nodes_after_it_nor_this_one(
     odd = digest_of(CASE, 1, 1)
     told = RankDigest(RankView(rank=0, flight=flight), (), (family,))
     state = replace(odd.nodes[0], ranks=(told,))
-    folder, stamps, said = FolderPlace(tmp_path / "meet"), iter(range(1, 1_000)), ""
+    folder = FolderPlace(tmp_path / "meet")
     with closing(Circle(NodePlace(number=0, nnodes=3), [folder])) as first:
-
-        def heard() -> bool:
-            nonlocal said
-            stamp = next(stamps)
+        for stamp in range(1, 4):
             folder.post("node-1", pack(replace(odd, nodes=(replace(state, stamp=stamp),))))
             folder.post("node-2", pack(digest_of(CASE, 2, stamp)))
             first.tell(digest_of(CASE, 0, stamp), None)
-            said += capfd.readouterr().err
-            return set(first.heard) == {2} and set(first.unused) == {1}
-
-        until(heard, "the node after it to be heard", seconds=30.0)
-        until(lambda: folder.look("first"), "what the first node tells")
-    said += capfd.readouterr().err
+            first.take_turn()
+        assert (set(first.heard), set(first.unused)) == ({2}, {1})
+    assert folder.look("first")
+    said = capfd.readouterr().err
     assert said.count("what node 1 tells is not used") <= 1, "it is said once by a process"
     assert "nodes do not hear each other" not in said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import pickle
 import socket
 import socketserver
 import subprocess
@@ -15,7 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cases import job
+from flights import AT_ITEM, spinning
+from msgspec.structs import replace
+from processes import until
 
+from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.flight import FlightRecord, MessageCounts
 from lightning_hangcheck.probes.flight_record import ENTRIES_KEPT, flight_record, has_nccl2
 from lightning_hangcheck.session.collectives.collective_notes import note_group
@@ -89,20 +95,127 @@ def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]
     assert [one.on_device for one in record.groups] == [False, True]
 
 
-def test_a_group_on_gpus_with_nothing_open_keeps_its_numbers(
+def nccl_trace(groups: dict[str, str], numbers: dict[int, int], *entries: object) -> bytes:
+    """What NCCL's recorder answers: members by a group's name, numbers by a process's own count."""
+    config = {name: {"name": name, "desc": "", "ranks": ranks} for name, ranks in groups.items()}
+    status = {
+        str(number): {"last_enqueued_collective": str(last), "last_completed_collective": str(last)}
+        for number, last in numbers.items()
+    }
+    trace = {"entries": entries, "pg_config": config, "pg_status": status}
+    return json.dumps(trace).encode()
+
+
+def posted(name: str, number: int, **fields: object) -> dict[str, object]:
+    """An entry of a message in group 2, as NCCL's recorder writes it."""
+    return {
+        "process_group": ["2", "pipeline"],
+        "pg_id": 1,
+        "collective_seq_id": 9,
+        "p2p_seq_id": number,
+        "profiling_name": f"nccl:{name}",
+        "is_p2p": True,
+        "retired": False,
+        "time_created_ns": number,
+        **fields,
+    }
+
+
+def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     server: tuple[Path, dict[str, bytes]],
 ) -> None:
-    """NCCL's record drops what has ended: that a rank lags shows in the numbers alone."""
+    """NCCL's record drops what has ended: that a rank lags shows in the numbers alone.
+
+    The rank's second group is named 2, its third 4: torch keys their numbers with 1 and 2.
+    """
     path, bodies = server
-    status = {"last_enqueued_collective": "61", "last_completed_collective": "61"}
-    config = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
-    trace = {"entries": [], "pg_config": config, "pg_status": {"3": status}}
-    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
+    groups = {"0": "[0, 1, 2, 3]", "2": "[0, 2]", "4": "[0, 3]"}
+    bodies["dump_nccl_trace_json"] = nccl_trace(groups, {0: 12, 1: 61, 2: 700})
     record, _ = flight_record(path, 0, 5.0)
     assert record is not None
-    group = record.groups[-1]
-    assert (group.group, group.ranks, group.on_device) == ("3", (0, 2), True)
-    assert (group.last_enqueued, group.last_completed, group.entries) == (61, 61, ())
+    found = {one.group: one for one in record.groups[1:]}
+    assert {name: one.last_enqueued for name, one in found.items()} == {"2": 61, "4": 700}
+    assert (found["2"].ranks, found["2"].on_device, found["2"].entries) == ((0, 2), True, ())
+    assert found["2"].last_completed == 61
+
+
+@pytest.mark.parametrize(
+    ("groups", "known"),
+    [
+        ({"0": "[0, 1]", "5f3a": "[0, 1]", "2": "[0, 2]"}, set()),
+        ({"0": "[0, 1]", "1": "[0, 1]", "2": "[0, 2]", "4": "[0, 3]"}, set()),
+        ({"0": "[0, 1]", "2": "[0, 2]", "4": "[0, 3]"}, {"4"}),
+    ],
+    ids=["a hashed name", "a group that was never used", "names that are numbers"],
+)
+def test_numbers_whose_group_is_not_told_are_of_none(
+    server: tuple[Path, dict[str, bytes]], groups: dict[str, str], known: set[str]
+) -> None:
+    """An entry tells of its own group alone; here group 2 has an open message."""
+    path, bodies = server
+    bodies["fr_trace_json"] = b'{"entries": []}'
+    numbers = {0: 12, 1: 3, 2: 700}
+    bodies["dump_nccl_trace_json"] = nccl_trace(groups, numbers, posted("recv 0<-1", 3))
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    found = {one.group: one.last_enqueued for one in record.groups}
+    assert found.pop("2") == 9, "that of the collective before the message"
+    assert found.keys() - {"0"} == known
+
+
+def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, bytes]]) -> None:
+    """Of a batch torch tells the end of the whole; of an ended one it leaves out that alone."""
+    path, bodies = server
+    batch = [posted("send 0->2", 5), posted("recv 0<-2", 5)]
+    ended = [posted("send 0->1", 4), posted("recv 0<-1", 4)]
+    collective = posted("all_reduce", 0, is_p2p=False, time_created_ns=9)
+    entries = [*ended, *batch, posted("coalesced", 5), posted("send 0->1", 6), collective]
+    bodies["fr_trace_json"] = b'{"entries": []}'
+    groups = {"2": "[3, 7, 11]"}
+    bodies["dump_nccl_trace_json"] = nccl_trace(groups, {1: 6}, *entries)
+    record, _ = flight_record(path, 3, 5.0)
+    assert record is not None
+    (group,) = record.groups
+    assert [(one.seq, one.op) for one in group.entries] == [(9, "all_reduce")]
+    assert [(one.seq, one.away, one.sends, one.retired) for one in group.messages] == [
+        (4, 4, True, True),
+        (4, 4, False, True),
+        (5, 8, True, False),
+        (5, 8, False, False),
+        (6, 4, True, False),
+    ]
+
+
+LEFT_BEHIND = Path(__file__).resolve().parents[3] / "shared" / "left-behind" / "flight-records"
+"""Dumps of a job of 16 ranks on NCCL, which are not part of this repository."""
+
+
+@pytest.mark.skipif(not LEFT_BEHIND.exists(), reason=f"{LEFT_BEHIND} is not there")
+def test_dumps_of_a_real_job_lead_to_the_ranks_that_did_not_come(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    """Ranks 9 and 14 have nothing open; the stages before theirs wait in a send or receive."""
+    path, bodies = server
+    bodies["fr_trace_json"] = b'{"entries": []}'
+    views = []
+    for number in range(16):
+        dump = pickle.loads((LEFT_BEHIND / "ranks-9-14" / f"_dump_{number}").read_bytes())  # noqa: S301
+        for status in dump["pg_status"].values():
+            status.update({name: str(last) for name, last in status.items()})
+        bodies["dump_nccl_trace_json"] = json.dumps(dump).encode()
+        flight, _ = flight_record(path, number, 5.0)
+        views.append(replace(spinning(number, AT_ITEM), flight=flight, silent_for_s=400.0))
+        assert flight is not None
+        numbers = {one.group: (one.last_enqueued, one.last_completed) for one in flight.groups}
+        assert len(numbers) == 13, "each of its groups"
+        if number in (9, 14):
+            assert numbers["72"] == (45264, 45264)
+            assert numbers["37" if number == 9 else "38"] == (88683, 88683)
+    verdict = judge(job(*views))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (9, 14))
+    assert verdict.victims == (*range(9), *range(10, 14), 15)
+    edges = {(edge.source, edge.target) for edge in verdict.wait_for}
+    assert {("rank:0", "rank:8"), ("rank:1", "rank:9"), ("rank:6", "rank:14")} <= edges
 
 
 def test_the_newer_backend_of_nccl_is_asked_by_its_name(
@@ -205,18 +318,16 @@ def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(path))
         deaf.listen()
-        began = time.monotonic()
         record, (gap,) = flight_record(path, 1, 0.2)
     assert record is None
     assert "gave no answer" in gap.why
-    assert time.monotonic() - began < 5.0
 
 
 @pytest.mark.parametrize("dripped", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
     tmp_path: Path, dripped: bytes
 ) -> None:
-    """A byte in time for each read: neither its headers nor its body would ever end."""
+    """A byte in time for each read: neither its headers nor its body ever ends."""
     ended = threading.Event()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "drip"))
@@ -224,15 +335,12 @@ def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
         thread = threading.Thread(target=_drips, args=(server, dripped, ended))
         thread.start()
         try:
-            began = time.monotonic()
             record, (gap,) = flight_record(tmp_path / "drip", 1, 0.6)
-            took_s = time.monotonic() - began
         finally:
             ended.set()
             thread.join(30)
     assert record is None
     assert "gave no answer" in gap.why
-    assert took_s < 3.0
 
 
 def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
@@ -240,9 +348,7 @@ def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
     connection, _ = server.accept()
     with connection, suppress(OSError):
         connection.sendall(first)
-        for _ in range(200):
-            if ended.wait(0.05):
-                return
+        while not ended.wait(0.05):
             connection.sendall(b"a")
 
 
@@ -252,10 +358,15 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
     path = tmp_path / "torch" / "socket"
     running = program("flight_recorded.py", str(path), str(ENTRIES_KEPT + 10))
     assert running.first_words == "started"
-    record, gaps = flight_record(path, 0, 5.0)
-    assert gaps == ()
-    assert isinstance(record, FlightRecord)
-    (group,) = record.groups
+
+    def all_ended() -> FlightRecord | None:
+        """Gloo's own thread notes an end after it has woken who waited for it."""
+        record, gaps = flight_record(path, 0, 10.0)
+        assert gaps == ()
+        assert record is not None
+        return record if record.groups[0].last_completed == ENTRIES_KEPT + 10 else None
+
+    (group,) = until(all_ended, "all to be noted as ended").groups
     assert (group.group, group.description) == ("0", "default_pg")
     assert len(group.entries) == ENTRIES_KEPT
     last = group.entries[-1]
@@ -275,7 +386,7 @@ def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
 ) -> None:
     path = tmp_path / "torch" / "socket"
     program("flight_recorded.py", str(path), "3", "keep-lock")
-    record, gaps = flight_record(path, 0, 5.0)
+    record, gaps = flight_record(path, 0, 10.0)
     assert gaps == ()
     assert record is not None
     assert record.groups[0].last_enqueued == 3

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import gloo
 import torch
 import torch.distributed as dist
 from announcing import announce
@@ -15,13 +16,13 @@ from lightning_hangcheck.hooks.worker_server import bindings_are_there, start_wo
 path, count = Path(sys.argv[1]), int(sys.argv[2])
 assert bindings_are_there()
 started = start_worker_server(path)
-store = dist.HashStore()
-dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+gloo.join(store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(count):
     dist.all_reduce(torch.ones(4, 2))
 announce("started" if started else "refused")
 if sys.argv[3:] == ["keep-lock"]:
-    ctypes.PyDLL(None).sleep(60)
+    ctypes.PyDLL(None).sleep(1000)
 if sys.argv[3:] != ["leave"]:
-    time.sleep(60)
+    time.sleep(1000)
+gloo.leave()
 os.write(1, b"done\n")

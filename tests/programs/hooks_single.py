@@ -67,4 +67,6 @@ try:
     trainer(callbacks=[HangCheck(), Spy()], **options).fit(Tiny(fail_at=0), loader())
 except RuntimeError as error:
     say("left", rank=0, error=str(error))
+trainer(callbacks=HangCheck(), **options).fit(Tiny(), loader())
+say("went on", rank=0, ending=page().ending, last_words=page().last_words)
 say("done", rank=0, page=json.loads(json.dumps(page().phase)))

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import gloo
 import hooks_model
 from hooks_model import Spy, Tiny, loaded, loader, package, page, say, trainer
 
@@ -71,3 +72,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    gloo.leave()

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+import gloo
 import hooks_model
 import torch
 from hooks_model import package
@@ -49,3 +50,4 @@ package.Trainer(
     enable_progress_bar=False,
     enable_model_summary=False,
 ).fit(hooks_model.Tiny(), torch.utils.data.DataLoader(Batches()))
+gloo.leave()

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 
+import gloo
 import hooks_model
 import torch
 from hooks_model import package
@@ -51,3 +52,4 @@ package.Trainer(
     enable_progress_bar=False,
     enable_model_summary=False,
 ).fit(hooks_model.Tiny(), torch.utils.data.DataLoader(Batches()))
+gloo.leave()

@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 
+import gloo
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -68,8 +69,9 @@ def main():
     # in one write: the output of two ranks may have no buffer
     sys.stdout.write(f"steps {trainer.global_step} vocabulary {len(tokenizer)}\n")
     sys.stdout.flush()
-    sys.exit(3)
 
 
 if __name__ == "__main__":
     main()
+    gloo.leave()
+    sys.exit(3)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cases import IN_ALL_REDUCE, job, rank
 
 from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.model.case import Case
-from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.codec import encode_packed, encode_pretty
+from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.report.saved_run import read_saved_run
@@ -76,6 +78,26 @@ def test_evidence_is_judged_where_torch_is_not_installed(folder: RunFolder) -> N
     )
     assert (reported.returncode, reported.stderr) == (0, "")
     assert reported.stdout == lost
+
+
+def test_names_that_are_not_utf8_are_saved_by_their_escapes(tmp_path: Path) -> None:
+    """A lock's file, a process, and the line's own file."""
+    here = Frame("take_lock", "/data/\udcff/train.py", 7)
+    lock = WaitTarget(
+        call="flock",
+        kind="lock",
+        name="/data/\udcff.lock",
+        holders=(Holder(pid=7, program="\udcfe"),),
+    )
+    case = job(rank(0, (here,), waits_for=(lock,)), rank(1, IN_ALL_REDUCE))
+    folder = RunFolder(tmp_path / "run")
+    save_run(case, judge(case), (), folder)
+    saved = read_saved_run(folder)
+    assert saved.case is not None
+    assert saved.verdict is not None
+    assert saved.verdict.cause == "file_lock"
+    assert r"/data/\udcff.lock" in saved.verdict.summary
+    encode_packed(case)  # as nodes tell each other, and as ranks that stand alike are found
 
 
 def test_evidence_that_was_not_finished_is_a_gap(folder: RunFolder) -> None:

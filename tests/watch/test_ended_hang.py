@@ -75,9 +75,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         terminal.end()
 
 
-@pytest.mark.parametrize("case", [PLAIN, LIGHTNING])
-def test_ctrl_c(case: str, tmp_path: Path, start: Callable[..., Terminal]) -> None:
-    terminal = start(*TORCHRUN, str(CASES / case))
+def test_ctrl_c(tmp_path: Path, start: Callable[..., Terminal]) -> None:
+    terminal = start(*TORCHRUN, str(CASES / LIGHTNING))
     terminal.until_shown("HANG  rank 1", HUNG_WITHIN_S)
     until(lambda: hung(tmp_path), "the verdict to be saved")
     terminal.type(CTRL_C)
@@ -118,15 +117,12 @@ def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
     assert "a new one starts" not in errors
 
 
-@pytest.mark.parametrize("whom", ["torchrun", "ranks"])
-def test_sigterm_below_hangcheck_run(whom: str, tmp_path: Path) -> None:
+def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
     process = start_run(tmp_path, [*TORCHRUN, str(CASES / PLAIN)], **IMPATIENT)
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
-        parent = psutil.Process(ranks[0]).ppid()
-        for pid in ranks if whom == "ranks" else [parent]:
-            os.kill(pid, signal.SIGTERM)
+        os.kill(psutil.Process(ranks[0]).ppid(), signal.SIGTERM)
         process.communicate(timeout=60)
     finally:
         end(process)
@@ -250,23 +246,67 @@ def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:
     assert "ended by SIGTERM" in verdict_of(tmp_path / "run").summary
 
 
-def test_the_callback_alone_without_hangcheck_run(tmp_path: Path) -> None:
-    """Nobody tells its sidecar that an end was asked for: the ranks' last words do."""
-    process = subprocess.Popen(
-        [*TORCHRUN, str(Path(__file__).parents[1] / "programs" / "hooks_hanging.py")],
-        cwd=tmp_path,
-        env={**os.environ, **IMPATIENT, "HANGCHECK_RUN_DIR": str(tmp_path / "run")},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
-        ours = marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
-        sidecars = [one for one in ours if is_sidecar(one)]
-        assert len(sidecars) == 1
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-        until(lambda: not is_alive(sidecars[0]), "the sidecar to end")
-    finally:
+@pytest.fixture
+def callback_alone(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a job in which only the callback watches; nobody tells its sidecar of signals."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**environment: str) -> subprocess.Popen[bytes]:
+        folder = {"HANGCHECK_RUN_DIR": str(tmp_path / "run")}
+        program = Path(__file__).parents[1] / "programs" / "hooks_hanging.py"
+        process = subprocess.Popen(
+            [*TORCHRUN, str(program)],
+            cwd=tmp_path,
+            env={**os.environ, **IMPATIENT, **folder, **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
         end(process)
-    check_hang_stands(tmp_path, "the job was ended by KeyboardInterrupt in rank 0")
+
+
+def until_sidecar_ended(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of the job, and of what watches it."""
+    ours = marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
+    sidecars = [one for one in ours if is_sidecar(one)]
+    process.wait(60)
+    until(lambda: not any(map(is_alive, sidecars)), "the sidecar to end")
+
+
+def test_ctrl_c_where_the_callback_alone_watches(
+    tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """The ranks' last words tell."""
+    process = callback_alone()
+    until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
+    process.send_signal(signal.SIGINT)
+    until_sidecar_ended(process)
+    check_hang_stands(tmp_path, "")
+    assert (
+        "later the job was ended by KeyboardInterrupt in rank"
+        in verdict_of(tmp_path / "run").summary
+    )
+
+
+def test_a_suspicion_stays_where_a_signals_handler_waits_for_ranks_that_cannot_answer(
+    tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Lightning's handler broadcasts; the other rank waits in native code, and the job stays."""
+    process = callback_alone(HANGCHECK_IDLE_AFTER="300", HANGCHECK_STALL_TIMEOUT="300")
+    until(lambda: bool(told(tmp_path)), "the suspicion", HUNG_WITHIN_S)
+    ranks = [rank.pid for rank in told(tmp_path)[0].ranks if rank.pid is not None]
+    for pid in ranks:
+        os.kill(pid, signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(8)  # what parts for good is a hang after 5 s
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    until_sidecar_ended(process)
+    assert [verdict.verdict for verdict in told(tmp_path)] == ["suspect", "suspect"]
+    last = verdict_of(tmp_path / "run")
+    assert (last.culprits, last.cause) == ((1,), "rank_stalled")
+    assert last.summary.endswith("later the job was ended by SIGTERM to rank 1")

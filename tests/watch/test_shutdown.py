@@ -60,7 +60,8 @@ def test_one_rank_that_leaves_a_proven_hang_tells() -> None:
     shutdown.hang_proven(HUNG)
     assert shutdown.begun((gone(0, 1), HUNG[1]), proven=True, now_ns=at(1))
     assert shutdown.begun((interrupted(0), HUNG[1]), proven=True, now_ns=at(1))
-    assert not shutdown.begun(HUNG, proven=True, now_ns=at(2)), "a launcher has started it anew"
+    assert shutdown.end_round() is None, "a launcher starts it anew"
+    assert not shutdown.begun(HUNG, proven=True, now_ns=at(2))
 
 
 def test_a_rank_that_was_gone_before_the_hang_was_proven_does_not() -> None:
@@ -70,9 +71,22 @@ def test_a_rank_that_was_gone_before_the_hang_was_proven_does_not() -> None:
     assert not shutdown.begun(ranks, proven=True, now_ns=at(1))
 
 
-def test_where_nothing_is_proven_all_ranks_must_tell_for_one_may_be_needed() -> None:
+def test_one_rank_that_answers_a_signal_speaks_for_those_that_cannot() -> None:
+    """Ctrl-C comes to a rank that sleeps, and to one that waits in native code for it."""
     shutdown = Shutdown()
-    assert not shutdown.begun((interrupted(0), HUNG[1]), proven=False, now_ns=at(1))
-    assert not shutdown.begun((gone(0, -15), HUNG[1]), proven=False, now_ns=at(1))
-    assert shutdown.begun((interrupted(0), interrupted(1)), proven=False, now_ns=at(1))
-    assert shutdown.begun((gone(0, -15), interrupted(1)), proven=False, now_ns=at(1))
+    ranks = (interrupted(0), HUNG[1])
+    assert shutdown.begun(ranks, proven=False, suspected="rank 0 is silent", now_ns=at(1))
+    assert shutdown.asked is not None
+    assert shutdown.asked.by == "KeyboardInterrupt in rank 0"
+    assert shutdown.asked.suspected == "rank 0 is silent"
+    assert shutdown.begun(HUNG, proven=False, now_ns=at(30)), "what was asked for stays so"
+
+
+def test_a_rank_that_a_signal_ended_speaks_for_no_other_for_it_may_be_needed() -> None:
+    assert not Shutdown().begun((gone(0, -15), HUNG[1]), proven=False, now_ns=at(1))
+    assert Shutdown().begun((gone(0, -15), interrupted(1)), proven=False, now_ns=at(1))
+
+
+def test_a_launcher_that_ends_the_others_of_a_failed_rank_does_not_ask_for_the_end() -> None:
+    ranks = (gone(0, 1, words="ValueError: bad sample"), interrupted(1))
+    assert not Shutdown().begun(ranks, proven=False, now_ns=at(1))

@@ -50,13 +50,18 @@ def smoke(command: tuple[str, ...], limit_s: float, junit: str | None, run_dir: 
     """Run a job with 2 ranks and 0 workers, with 1 worker, and as 1 process; say what hangs.
 
     In CMD, {devices} and {workers} stand for these numbers. Without CMD it is the reference script.
-    Exit code 0 if all runs passed, 3 if one hung, failed, or went over its limit.
+    Exit code 0 if all runs passed, 3 if one hung, failed, or went over its limit, 2 if CMD cannot
+    be started.
     """
     refuse_without_folder("--junit", junit)
     # whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     root = name_run_folder(run_dir or from_environment(os.environ).run_dir)
-    outcomes = [_run(trial, root, limit_s) for trial in _plan(command, root)]
+    trials = _plan(command, root)
+    from lightning_hangcheck.smoke.sequence import refuse_unstartable
+
+    refuse_unstartable(trials)
+    outcomes = [_run(trial, root, limit_s) for trial in trials]
     # imported here so that the other commands need no part of it
     from lightning_hangcheck.smoke import junit as junit_file
     from lightning_hangcheck.smoke import table

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.diagnosis.asked_end import asked_by
 from lightning_hangcheck.diagnosis.divergence.divergence import LEFT_OUT
 from lightning_hangcheck.diagnosis.divergence.pending_collectives import PAIRED, ways_of
 from lightning_hangcheck.diagnosis.rules.blame import blame, of_omission
@@ -68,6 +69,8 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
     job, divergence = situation.job, situation.divergence
     if divergence is None or _nature_of(job, divergence) != cause:
         return None
+    if asked := _asked_to_end(divergence):
+        return _on_their_way_out(situation, divergence, asked)
     culprits = [job.ranks[rank] for rank in divergence.diverged]
     known = divergence.basis != "nothing"
     confidence = (0.95 if known else 0.6) if divergence.proven else (0.6 if known else 0.4)
@@ -97,6 +100,40 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
         evidence=tuple(_evidence(job, divergence)),
         gaps=() if divergence.proven else (NO_RECORD,),
     )
+
+
+def _asked_to_end(divergence: Divergence) -> list[RankReading]:
+    """Return the ranks that stand in the handler of a signal that asks them to end."""
+    pending = (one.reading for one in divergence.pending_collectives)
+    return [one for one in pending if one.alive and asked_by(one.view)]
+
+
+def _on_their_way_out(
+    situation: Situation, divergence: Divergence, asked: list[RankReading]
+) -> Finding:
+    """Blame no line of the user's: it is where the signal came, and what was wrong before is gone.
+
+    Ranks that wait in native code answer a signal only once that returns.
+    """
+    ranks = [one.rank for one in asked]
+    first = asked[0]
+    wait = first.wait.name if first.wait is not None else "a collective"
+    sentence = (
+        f"the job was asked to end by {asked_by(first.view)}, and cannot: {name_ranks(ranks)} "
+        f"{verb(ranks, 'waits', 'wait')} in {wait} of the signal's handler, to which others do not "
+        "come; what was wrong before is not seen"
+    )
+    found = blame(
+        asked,
+        cause="rank_diverged",
+        ended_by=_ended_by(situation, divergence),
+        confidence=0.95 if divergence.proven else 0.6,
+        sentence=sentence,
+        waited_for=True,
+        aspect="asked_to_end",
+        evidence=_evidence(situation.job, divergence)[:1],
+    )
+    return replace(found, place=None, pace=None)
 
 
 def _ended_by(situation: Situation, divergence: Divergence) -> EndedBy:
@@ -135,6 +172,8 @@ def _nature_of(job: JobReading, divergence: Divergence) -> Cause:
     way, they only meet with other operations, shapes or groups. One that has left the loop that the
     others are in ran out of work, as did the others where most have left it.
     """
+    if _asked_to_end(divergence):
+        return "rank_diverged"
     code = job.case.code
     culprits = set(divergence.diverged)
     waiting = divergence.pending_collectives

@@ -85,6 +85,8 @@ def row_of(finding: Finding, limits: Limits) -> Row:
         return _busy(limits.suspect_busy_after, limits.stall_timeout)
     if ended_by == "known_pace":
         return _busy(limits.suspect_busy_after, _paced_s(finding, limits))
+    if ended_by == "unknown_pace":
+        return Row(suspect_s=never, hang_s=limits.stall_timeout)
     return Row(suspect_s=never, hang_s=_paced_s(finding, limits))
 
 

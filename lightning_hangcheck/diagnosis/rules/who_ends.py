@@ -110,15 +110,17 @@ def _teller(job: JobReading, reading: RankReading) -> RankReading:
 
 
 def computation(reading: RankReading) -> EndedBy:
-    """Say with which patience a rank's computation is met: by its pace, or how it goes round.
+    """Say with which patience a rank's computation is met: by whether it goes round, and its pace.
 
+    One long call, or ever new code, may be what comes once in many steps: no pace tells of that.
     What its GPU does, nobody sees: that counts as going round, as long as it works.
     """
     pace, own = reading.view.pace, reading.view.own_process
-    if pace is not None and pace.known and not reading.livelocked:
-        return "known_pace"
     for_gpu = own is not None and gpu_works(own)
-    return "circles" if reading.circling or for_gpu else "unknown_pace"
+    if not reading.circling and not for_gpu:
+        return "unknown_pace"
+    paced = pace is not None and pace.known and not reading.livelocked
+    return "known_pace" if paced else "circles"
 
 
 def asks_again(reading: RankReading) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.codec import encode, encode_pretty
@@ -51,13 +50,10 @@ def bounded(verdict: Verdict) -> Verdict:
     most, written = dict(OF_MANY if many else MOST), encode_pretty if many else encode
     while True:
         found = _cut(verdict, most)
-        try:
-            size = len(written(found))
-        except UnicodeEncodeError:  # names that are no text: nobody can write them anyway
-            return found
+        size = len(written(found))
         if size <= MOST_BYTES or max(most.values()) == 1:
             return found
-        sizes = {name: len(msgspec.json.encode(getattr(found, name))) for name in most}
+        sizes = {name: len(encode(getattr(found, name))) for name in most}
         largest = max((name for name in most if most[name] > 1), key=sizes.__getitem__)
         most[largest] = max(1, min(most[largest], len(getattr(found, largest))) // 2)
 

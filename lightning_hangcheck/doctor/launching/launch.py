@@ -86,6 +86,18 @@ class Launch(NamedTuple):
         return _options(self.program, frozenset()).get(name)
 
 
+def split_endpoint(endpoint: str) -> tuple[str, str]:
+    """Take ``HOST:PORT`` apart as torch does (rendezvous/utils.py): ``[::1]:29400``, ``[::1]``.
+
+    Returns:
+        The host without brackets, and the port; empty where there is none.
+    """
+    host, port = endpoint.strip(), ""
+    if not (host.startswith("[") and host.endswith("]")) and ":" in host:
+        host, _, port = host.rpartition(":")
+    return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), port
+
+
 def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
     """Take a command apart.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.launching.launch import split_endpoint
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.subject import Subject
@@ -78,7 +79,7 @@ def meeting_point(subject: Subject) -> MeetingPoint | None:
     if "--standalone" in options:
         return None
     if options.get("--rdzv-endpoint"):
-        host, _, port = options["--rdzv-endpoint"].partition(":")
+        host, port = split_endpoint(options["--rdzv-endpoint"])
         return MeetingPoint(host, _port(port, RENDEZVOUS_PORT), "--rdzv-endpoint")
     if options.get("--rdzv-backend", "static") != "static":
         return MeetingPoint("localhost", RENDEZVOUS_PORT, "torchrun's own endpoint")

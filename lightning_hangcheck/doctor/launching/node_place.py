@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.doctor.launching.launch import read_launch
+from lightning_hangcheck.doctor.launching.launch import read_launch, split_endpoint
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.session.node_place import place_of_task
 
@@ -112,7 +112,7 @@ def _store(said: Said) -> tuple[str, int]:
         if backend == "c10d":
             return "", 0
         endpoint = f"{said('master-addr') or '127.0.0.1'}:{said('master-port') or DEFAULT_PORT}"
-    host, _, port = endpoint.rpartition(":")
-    if not host:
-        return port, C10D_PORT if backend == "c10d" else DEFAULT_PORT
-    return (host.strip("[]"), int(port)) if port.isdecimal() else ("", 0)
+    host, port = split_endpoint(endpoint)
+    if not port:
+        return host, C10D_PORT if backend == "c10d" else DEFAULT_PORT
+    return (host, int(port)) if port.isdecimal() else ("", 0)

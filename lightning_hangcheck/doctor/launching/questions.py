@@ -6,7 +6,7 @@ from typing import Final
 
 from lightning_hangcheck.doctor.launching.interfaces import interface_chosen
 from lightning_hangcheck.doctor.launching.meeting_point import address_resolves, port_usable
-from lightning_hangcheck.doctor.launching.strategy import strategy_named
+from lightning_hangcheck.doctor.launching.strategy import script_parses, strategy_named
 from lightning_hangcheck.doctor.launching.time_left import time_left
 from lightning_hangcheck.doctor.launching.variables import slurm_agrees, variables_agree
 from lightning_hangcheck.doctor.question import Question
@@ -58,8 +58,15 @@ LAUNCH = (
     ),
     Question(
         GROUP,
+        "script",
+        "the script of the command: its path and its source, which is not run",
+        "a script that is not there or cannot be parsed ends every rank at its start",
+        script_parses,
+    ),
+    Question(
+        GROUP,
         "Trainer's strategy",
-        'strategy="auto" in the script, or --strategy in its arguments',
+        "the strategy that the script gives Lightning's Trainer, or --strategy in its arguments",
         "a rank that sees one device where the others see two trains alone, and the others wait",
         strategy_named,
     ),

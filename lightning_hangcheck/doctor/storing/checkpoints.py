@@ -10,9 +10,11 @@ import os
 import shutil
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor.storing.rclone import REMOTE
 from lightning_hangcheck.doctor.storing.tree import tree
 from lightning_hangcheck.doctor.subject import DEPTH
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
@@ -97,9 +99,7 @@ def checkpoints_there(subject: Subject) -> tuple[Check, ...]:
     try:
         found = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
     except NotThere:
-        sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
-        remedy = f"correct its spelling, or make it: mkdir -p {url}"
-        return (Check(PLACE, "failed" if subject.expect else "warning", sentence, remedy),)
+        return (_not_there(url, "failed" if subject.expect else "warning"),)
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
         return (_unusable(PLACE, url, error),)
     number, size = several(len(found.files), "file"), bytes_in_words(sum(found.files.values()))
@@ -130,7 +130,7 @@ def checkpoints_writable(subject: Subject) -> tuple[Check, ...]:
         speed += f"; at this rate saving {bytes_in_words(found.largest)} takes {takes}"
     if found.free is not None and found.free < KEPT_AT_ONCE * found.largest:
         left = f"{bytes_in_words(found.free)} are left, less than two checkpoints take; {speed}"
-        return (Check(WRITING, "failed", left, f"free some space: du -sh {url}/*"),)
+        return (Check(WRITING, "failed", left, f"free some space: du -sh {quote(url)}/*"),)
     return (Check(WRITING, "ok", speed),)
 
 
@@ -196,6 +196,18 @@ def _expected(url: str, pattern: str, files: dict[str, int]) -> Check:
     return Check(
         EXPECTED, "failed", sentence, f"correct --expect '{pattern}', or fetch what is missing"
     )
+
+
+def _not_there(url: str, status: Literal["warning", "failed"]) -> Check:
+    if REMOTE.match(url):
+        sentence = f"{url} was not looked at: it is no folder here, and only rclone knows remotes"
+        remedy = f"rclone lsf {quote(url)}, and name it as fsspec does: s3://BUCKET/PATH"
+        return Check(PLACE, status, sentence, remedy)
+    sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
+    remedy = "correct its spelling, or leave it to the first run"
+    if "://" not in url:
+        remedy = f"correct its spelling, or make it: mkdir -p {quote(url)}"
+    return Check(PLACE, status, sentence, remedy)
 
 
 def _unusable(name: str, url: str, error: Exception) -> Check:

@@ -34,7 +34,7 @@ STORAGE = (
     Question(
         GROUP,
         "rclone remotes",
-        "each block of rclone.conf: stray lines, type, provider, endpoint or region, credentials",
+        "each block of rclone.conf: stray lines, type, provider, endpoint, credentials",
         'an incomplete remote fails late: "XML syntax error" where the endpoint is none of S3, '
         '"directory not found" where bucket or path are not those that were written',
         remotes_complete,

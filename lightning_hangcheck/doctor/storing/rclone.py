@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.doctor.check import Check
-from lightning_hangcheck.doctor.places import beginning
+from lightning_hangcheck.doctor.places import beginning, is_used
 from lightning_hangcheck.files.apart import NoAnswerFromStorage
 from lightning_hangcheck.text.redaction import redact_value
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 NAME = "rclone remotes"
 READ_LIMIT_S = 2.0
 ENCRYPTED = "RCLONE_ENCRYPT_V"
+SETTING = re.compile(r"(?:`(?P<quoted>[^`]+)`|(?P<plain>[^`=:][^=:]*?))\s*[=:]\s*(?P<value>.*)")
+"""As rclone 1.75 takes a line apart: backticks quote a name or a value."""
+REMOTE = re.compile(r"[\w.+@-][\w.+@ -]*:(?!//)")
+"""How rclone names a place: ``remote:path``, which fsspec takes for a file of that name."""
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE")
 """Any of them lets ``env_auth`` find a key; so does a role of the machine, which is not seen."""
 
@@ -48,8 +53,11 @@ def remotes_complete(subject: Subject) -> tuple[Check, ...]:
     """Read rclone's configuration, where there is one; its secrets are neither kept nor shown.
 
     Args:
-        subject: The run.
+        subject: The run; if its command is given and does not use rclone, nothing is asked.
     """
+    used = is_used(subject, "rclone") or bool(REMOTE.match(subject.checkpoints or ""))
+    if subject.command and not used:
+        return ()
     file = config_file(subject.environment)
     try:
         text = beginning(file, READ_LIMIT_S).decode(errors="replace")
@@ -58,13 +66,14 @@ def remotes_complete(subject: Subject) -> tuple[Check, ...]:
     except (OSError, NoAnswerFromStorage) as error:
         return (Check(NAME, "warning", f"{file} cannot be read: {error}", f"ls -l {file}"),)
     if ENCRYPTED in text:
-        return (Check(NAME, "ok", f"{file} is encrypted, so it is not read"),)
+        return ()  # nothing of it can be seen
     remotes = read_remotes(text)
-    found = [
-        Check(NAME, one.status, f"{file}:{one.line}: {one.sentence}", _corrected(remote, one))
-        for remote in remotes
-        for one in _problems(remote, subject.environment)
-    ]
+    found = []
+    for remote in remotes:
+        for one in _problems(remote, subject.environment):
+            status = one.status if used else "warning"
+            sentence = f"{file}:{one.line}: {one.sentence}"
+            found.append(Check(NAME, status, sentence, _corrected(remote, one)))
     names = ", ".join(remote.name for remote in remotes) or "none"
     return tuple(found) or (Check(NAME, "ok", f"complete in {file}: {names}"),)
 
@@ -81,19 +90,23 @@ def read_remotes(text: str) -> list[Remote]:
     remotes = [Remote("", 1, {}, {})]
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.strip()
-        name, equals, value = words.partition("=")
+        setting = SETTING.fullmatch(words)
+        if not words or words[0] in "#;":
+            continue
         if words.startswith("[") and words.endswith("]"):
             remotes.append(Remote(words[1:-1], number, {}, {}))
-        elif "`" in words or (words and not equals and words[0] not in "#;"):
+        elif setting is None or (setting["value"][:1] == "`" and "`" not in setting["value"][1:]):
             remotes[-1].stray[number] = words
-        elif equals and words[0] not in "#;":
-            remotes[-1].values[name.strip()] = value.strip()
+        else:
+            value = setting["value"]
+            value = value[1:].partition("`")[0] if value.startswith("`") else value
+            remotes[-1].values[setting["quoted"] or setting["plain"]] = value
     return [one for one in remotes if one.name or one.stray]
 
 
 def _problems(remote: Remote, environment: Mapping[str, str]) -> Iterator[_Problem]:
     for number in remote.stray:
-        yield _Problem(number, "this line is no setting, perhaps left over from pasting", {})
+        yield _Problem(number, "rclone cannot parse this line, and so reads nothing at all", {})
     if not remote.name:
         return
     if "type" not in remote.values:
@@ -106,10 +119,7 @@ def _problems_of_s3(remote: Remote, environment: Mapping[str, str]) -> Iterator[
     values = remote.values
     if "provider" not in values:
         yield _Problem(remote.line, f"[{remote.name}] has no provider", {"provider": "Other"})
-    if values.get("provider", "AWS") == "AWS":
-        if not values.get("region") and not values.get("endpoint"):
-            yield _Problem(remote.line, f"[{remote.name}] has no region", {"region": "us-east-1"})
-    elif not values.get("endpoint"):
+    if values.get("provider", "AWS") != "AWS" and not values.get("endpoint"):
         sentence = f"[{remote.name}] has no endpoint"
         yield _Problem(remote.line, sentence, {"endpoint": "https://ADDRESS-OF-THE-STORE"})
     by_environment = values.get("env_auth", "false").lower() == "true"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lightning_hangcheck.doctor.check import Check
-from lightning_hangcheck.doctor.places import beginning
+from lightning_hangcheck.doctor.places import is_used
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ OFFLINE = "export WANDB_MODE=offline, and later: wandb sync wandb/offline-run-*"
 def wandb_ready(subject: Subject) -> tuple[Check, ...]:
     """Look at wandb's mode, whether there is a key, and whether the server answers in time.
 
-    Asked only of a run that uses it: a variable of wandb is set, or the script names it.
+    Asked only of a run that uses it: a variable of wandb is set, or command or script name it.
 
     Args:
         subject: The run.
     """
     environment = subject.environment
-    if find_spec("wandb") is None or not _is_used(subject):
+    if find_spec("wandb") is None or not is_used(subject, "wandb"):
         return ()
     mode = environment.get("WANDB_MODE", "online")
     if mode in SILENT_MODES or environment.get("WANDB_DISABLED", "").lower() in ("true", "1"):
@@ -71,18 +71,6 @@ def no_answer(scheme: str, host: str, port: int | None, time_limit_s: float) -> 
     finally:
         connection.close()
     return None
-
-
-def _is_used(subject: Subject) -> bool:
-    if any(name.startswith("WANDB_") for name in subject.environment):
-        return True
-    script = subject.launch.script
-    if script is None:
-        return False
-    try:
-        return b"wandb" in beginning(Path(script), READ_LIMIT_S).lower()
-    except (OSError, NoAnswerFromStorage):
-        return False
 
 
 def _has_key(environment: Mapping[str, str], host: str) -> bool:

@@ -77,6 +77,7 @@ class HangCheck:
         self._clock = StepClock()
         self._recorder = recorder = current()
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
+        recorder.mark_going_on()
         be_watched(recorder)
         tell_of_nodes(recorder, trainer.num_nodes, trainer.node_rank)
         self._metrics = (
@@ -177,7 +178,7 @@ class HangCheck:
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """The exception leaves ``fit`` after this."""
+        """The exception leaves ``fit`` after this; a script that catches it may go on."""
         current().mark_raised(exception)
 
     def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:

@@ -13,9 +13,8 @@ from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
 from lightning_hangcheck.hooks.rendezvous.point import Outcome, RendezvousPoint, next_point
 from lightning_hangcheck.hooks.rendezvous.rendezvous import (
     await_outcome,
-    check_given_up,
+    decide,
     post_arrival,
-    post_outcome,
 )
 from lightning_hangcheck.hooks.wait_limit import check_limit
 from lightning_hangcheck.recorder.announcer import describe_exception
@@ -69,13 +68,11 @@ def _go_first(point: RendezvousPoint) -> Iterator[None]:
         yield
     except BaseException as error:
         # also on Ctrl-C and sys.exit: the others must not wait for a rank that leaves
-        outcome = _failure(point, error, time.monotonic() - started)
-        post_outcome(point, outcome)
+        outcome = decide(point, _failure(point, error, time.monotonic() - started))
         if point.peers.peers_exist and isinstance(error, Exception):
-            raise MeetingFailed(outcome.failure, outcome.remedy) from error
+            raise MeetingFailed(outcome.failure, outcome.remedy, outcome.details) from error
         raise
-    post_outcome(point, Outcome())
-    check_given_up(point)
+    decide(point, Outcome()).unwrap()
 
 
 def _failure(point: RendezvousPoint, error: BaseException, seconds: float) -> Outcome:

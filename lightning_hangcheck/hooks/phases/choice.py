@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from lightning_hangcheck.settings import Settings
 
 NEEDS_A_PERSON = 3
-TOLD_BY = "HANGCHECK_IF_DONE=reuse or HANGCHECK_IF_DONE=rerun answers it"
-_ANSWERS: dict[str, Literal["run", "reuse"]] = {"reuse": "reuse", "rerun": "run"}
+REUSABLE = "HANGCHECK_IF_DONE=reuse or HANGCHECK_IF_DONE=rerun answers it"
+NOT_REUSABLE = "HANGCHECK_IF_DONE=rerun runs all of them, HANGCHECK_IF_DONE=reuse only this one"
 
 
 class Word(msgspec.Struct, frozen=True):
     """What the first rank decided, for all.
 
     Attributes:
-        act: ``stop``: a person must be asked. ``refuse``: it must not run twice.
+        act: ``stop``: a person must be asked, or said so. ``refuse``: it must not run twice.
         remedy: Of a refusal.
     """
 
@@ -72,7 +72,9 @@ def agree(name: str, recorder: Recorder, time_limit: float, decide: Callable[[],
     if word.act == "refuse":
         raise PhaseDone(word.why, word.remedy)
     if word.act == "stop":
-        _stop(word, says=first)
+        if first:
+            sys.stderr.write(word.why)
+        raise SystemExit(NEEDS_A_PERSON)
     return word
 
 
@@ -90,23 +92,31 @@ def _word(decide: Callable[[], Decision], settings: Settings, *, alone: bool) ->
         return Word("refuse", str(error.args[0]), error.remedy)
     if decision.act != "ask":
         return Word(decision.act, decision.why)
-    told = _ANSWERS.get(settings.if_done)
-    if told is not None:
-        return Word(told, f"{decision.why}; HANGCHECK_IF_DONE={settings.if_done}")
+    if settings.if_done != "ask":
+        reuses = settings.if_done == "reuse" and decision.reusable
+        why = f"{decision.why}; HANGCHECK_IF_DONE={settings.if_done}"
+        return Word("reuse" if reuses else "run", why)
     prices = attempt("reading HANGCHECK_PRICE", partial(read_prices, [settings.price or ""]))
     asked = question(decision, prices or Prices())
     if alone and sys.stdin is not None and sys.stdin.isatty():
-        return _ask(asked, decision.why)
-    return Word("stop", asked)
+        return _ask(asked, decision)
+    answers = REUSABLE if decision.reusable else NOT_REUSABLE
+    return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
 
 
-def _ask(asked: str, why: str) -> Word:
-    """Ask the person at the terminal until one of the two words comes; no answer is a stop."""
+def _ask(asked: str, decision: Decision) -> Word:
+    """Ask the person at the terminal until one of the words comes; no answer is a stop."""
     sys.stderr.write(f"{asked}\n")
-    for answer in iter(partial(_answer, "reuse or rerun? "), None):
-        if answer in _ANSWERS:
-            return Word(_ANSWERS[answer], f"{why}; a person said {answer}")
-    return Word("stop", asked)
+    prompt = "reuse, rerun or stop? " if decision.reusable else "rerun or stop? "
+    for answer in iter(partial(_answer, prompt), None):
+        why = f"{decision.why}; a person said {answer}"
+        if answer == "rerun":
+            return Word("run", why)
+        if answer == "reuse" and decision.reusable:
+            return Word("reuse", why)
+        if answer == "stop":
+            break
+    return Word("stop", "")
 
 
 def _answer(prompt: str) -> str | None:
@@ -114,9 +124,3 @@ def _answer(prompt: str) -> str | None:
     sys.stderr.flush()
     line = sys.stdin.readline()
     return line.strip().lower() if line else None
-
-
-def _stop(word: Word, *, says: bool) -> NoReturn:
-    if says:
-        sys.stderr.write(f"{word.why}\n  nobody is here to answer; {TOLD_BY}\n")
-    raise SystemExit(NEEDS_A_PERSON)

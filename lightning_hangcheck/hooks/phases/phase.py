@@ -19,7 +19,14 @@ from lightning_hangcheck.hooks.phases.surroundings import look_around
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.offloading import offloaded_so_far
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.ledger.decision import GOOD, POOR, Decision, IfDone, decide
+from lightning_hangcheck.ledger.decision import (
+    GOOD,
+    POOR,
+    Decision,
+    IfDone,
+    decide,
+    stale_in_words,
+)
 from lightning_hangcheck.ledger.fingerprints import Fingerprint, fingerprint
 from lightning_hangcheck.ledger.records import Begun, Discarded, Ended, Measured, Reused
 from lightning_hangcheck.recorder.announcer import describe_exception
@@ -62,6 +69,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if_done: What to do where it is done already: ``rerun`` it, ``reuse`` what it made if inputs
             and outputs are as they were, ``error``, or ``ask``: reuse where the metric is good, run
             where it is poor, else ask. With any but ``rerun`` the ranks meet, and rank 0 decides.
+            With ``ask`` a person is also asked before a phase runs again that this one rests on.
         good: From here on the metric is good.
         poor: Below this it is poor.
 
@@ -133,8 +141,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
 
     def __enter__(self) -> phase:
         if not self._recorder.settings.disable:
-            if self._if_done != "rerun":
-                self._choose()
+            self._choose()
             attempt(f"the beginning of phase {self._name} in the ledger", self._begin)
         self._began_ns, self._began_cpu_s = time.monotonic_ns(), _cpu_s()
         return self
@@ -164,16 +171,18 @@ class phase:  # noqa: N801 - called like a function, as `section` is
 
     def _choose(self) -> None:
         """Do what all ranks agree on; this alone may stop training, as it was asked to."""
+        if self._if_done == "rerun" and (self._identity.world_size or 1) > 1:
+            # ranks need not meet, and the phase may be on one of them only: nobody is asked
+            attempt(f"deciding about phase {self._name}", self._weigh)
+            self._act(Word("run", "its script runs it each time"))
+            return
         limit = self._recorder.settings.meeting_timeout
         limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
         self._act(agree(self._name, self._recorder, limit, self._weigh))
 
     def _begin(self) -> None:
-        """Without a choice ranks need not meet, and a phase may be on one rank only."""
         if not self._writes or not self._needed:
             return
-        if self._if_done == "rerun":
-            self._weigh()
         self._scribe.write(
             Begun(
                 id=self._id,
@@ -181,6 +190,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
                 phase=self._name,
                 place=look_around(self._identity),
                 deciding=self._deciding,
+                ask_from=self._thresholds[1] if self._if_done == "ask" else None,
                 # not looked at yet where ranks could not meet, or nothing could be decided
                 inputs=self._inputs or _look_at(self._input_paths),
             )
@@ -208,9 +218,12 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._decision = replace(self._decision, why=word.why)
         if not self._writes or earlier is None:
             return
-        does = "runs again" if self._needed else f"is reused, made {earlier.begun_at}"
-        log.once(f"phase {self._id}", f"phase {self._name} {does}: {word.why}")
+        stale = stale_in_words(self._decision)
+        if self._needed and (stale or self._if_done != "rerun"):
+            log.once(f"phase {self._id}", f"phase {self._name} runs again: {word.why}{stale}")
         if not self._needed:
+            does = f"is reused, made {earlier.begun_at}: {word.why}"
+            log.once(f"phase {self._id}", f"phase {self._name} {does}")
             self._metrics = dict(earlier.metrics)
             self._scribe.write(Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why))
 
@@ -219,9 +232,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         earlier = self._decision.earlier
         if earlier is None or ended.error:
             return ()
-        made = {one.path: one.digest for one in ended.outputs}
-        same = bool(made) and made == {one.path: one.digest for one in earlier.outputs}
-        rest = () if same else self._decision.invalidated
+        rest = () if earlier.made_same(ended.outputs) else self._decision.invalidated
         left = f"{self._name}, which it rests on, was run again"
         return (
             self._discard(earlier, f"it was run again: {self._decision.why}"),

@@ -19,7 +19,7 @@ from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.rendezvous.places import StorePlace
 from lightning_hangcheck.hooks.rendezvous.same_start import of_this_start
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.nodes.places.meeting_place import FolderPlace, MeetingPlace
+from lightning_hangcheck.nodes.places.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.session.job_key import key_of_nodes, start_key
 from lightning_hangcheck.session.node_place import step_nodes
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
@@ -44,7 +44,7 @@ class PeerGroup(Struct, frozen=True, kw_only=True):
         session: Of this node, where the others can be found; None where there is none.
     """
 
-    place: MeetingPlace
+    place: DecidingPlace
     index: int
     size: int | None
     peers_exist: bool
@@ -154,7 +154,7 @@ def _index(identity: Identity, *, local: bool) -> int | None:
 
 def _place(
     recorder: Recorder, identity: Identity, group: ProcessGroup | None, *, local: bool
-) -> MeetingPlace | None:
+) -> DecidingPlace | None:
     """Where to meet: the group's own store, where no launcher says that all are on this node."""
     if group is not None and group.store is not None and not local and not identity.peers_exist:
         return _place_of_group(group.store)
@@ -168,13 +168,13 @@ def _place(
     return FolderPlace(session.meetings / quote(start_key(os.environ, identity), safe=""))
 
 
-def _place_of_group(store: Store) -> MeetingPlace:
+def _place_of_group(store: Store) -> DecidingPlace:
     return StorePlace(store, "hangcheck", "the process group's store")
 
 
 def _place_of_nodes(
     recorder: Recorder, identity: Identity, group: ProcessGroup | None, nodes: int
-) -> MeetingPlace:
+) -> DecidingPlace:
     """The store of torchrun's agent, and a shared folder, may outlive one start of the job."""
     address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

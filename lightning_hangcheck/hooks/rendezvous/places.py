@@ -75,6 +75,13 @@ class StorePlace:
         except RuntimeError as error:
             raise _lost(self._where, error) from error
 
+    def decide(self, key: str, value: bytes) -> bytes:
+        """Set a key unless it is set; return its value."""
+        try:
+            return bytes(self._store.compare_set(key, "", value))
+        except RuntimeError as error:
+            raise _lost(self._where, error) from error
+
     def look(self, key: str) -> bytes | None:
         """Read a key, if it is set."""
         try:

@@ -18,7 +18,7 @@ _times_met: Counter[str] = Counter()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first rank, or one that gave up, tells the others.
+    """What became of a rendezvous, for all ranks: the first rank says it, or one that gave up.
 
     Attributes:
         failure: What went wrong, in one clause; empty if all went well.
@@ -73,13 +73,8 @@ class RendezvousPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> str:
-        """Key under which the first rank leaves the outcome."""
+        """Key of the one outcome: the first to be left there holds for every rank."""
         return f"{self.key}/outcome"
-
-    @property
-    def given_up(self) -> str:
-        """Key under which a rank leaves word that it waits no longer."""
-        return f"{self.key}/given-up"
 
     @property
     def wanted(self) -> str:

@@ -1,7 +1,7 @@
 """A named rendezvous of ranks, before any process group exists, with a time limit.
 
-The first rank of a peer group collects the others and posts one outcome, so every rank goes on, or
-raises the same error. A rank that gives up leaves word too: who comes later learns it at once.
+The first rank of a peer group collects the others and decides, or a rank that gives up does. Only
+the first decision counts, so every rank goes on, or every rank raises the same error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lightning_hangcheck.recorder.lifecycle import current
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.nodes.places.meeting_place import MeetingPlace
+    from lightning_hangcheck.nodes.places.meeting_place import DecidingPlace
 
 # Seconds that the others wait longer, so that the first rank's verdict reaches them: it looks for
 # stacks on its own node, and asks other nodes.
@@ -110,7 +110,7 @@ def post_arrival(point: RendezvousPoint, payload: bytes) -> None:
     point.peers.place.post(point.arrival_of(point.peers.index), msgspec.msgpack.encode(arrival))
 
 
-def wait(place: MeetingPlace, keys: Sequence[str], bound: BoundedWait) -> tuple[str, bytes] | None:
+def wait(place: DecidingPlace, keys: Sequence[str], bound: BoundedWait) -> tuple[str, bytes] | None:
     """Wait until one of the keys is posted. The diagnosis knows a rank in a guard by this frame.
 
     Args:
@@ -135,19 +135,21 @@ def wait(place: MeetingPlace, keys: Sequence[str], bound: BoundedWait) -> tuple[
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def post_outcome(point: RendezvousPoint, outcome: Outcome) -> None:
-    """Post the outcome, as the first rank.
+def decide(point: RendezvousPoint, outcome: Outcome) -> Outcome:
+    """Say what became of the rendezvous; return what stands, if another rank was first.
 
     Raises:
         MeetingFailed: The place cannot be written while others wait for it. Where they don't exist
             yet, that is said once instead: a single process has nobody to meet.
     """
     try:
-        point.peers.place.post(point.outcome, msgspec.msgpack.encode(outcome))
+        stands = point.peers.place.decide(point.outcome, msgspec.msgpack.encode(outcome))
     except MeetingFailed as error:
-        if point.peers.peers_exist:
+        if point.peers.peers_exist or point.peers.index:
             raise
         log.once("meeting-post", f"{error}. Ranks that start later will wait in vain")
+        return outcome
+    return msgpack_decoder(Outcome).decode(stands)
 
 
 def await_outcome(
@@ -157,7 +159,8 @@ def await_outcome(
 
     Args:
         point: The rendezvous.
-        explain_missing: Called when the time is over; what it returns is left for the others too.
+        explain_missing: Called when the time is over; what it returns holds for the others too,
+            unless there is an outcome by then.
         grace: Seconds beyond the point's time limit, where the first rank has that limit itself.
     """
     bound = BoundedWait(point, partial(_awaited, point, grace), point.time_limit + grace)
@@ -167,27 +170,13 @@ def await_outcome(
         outcome = _wait_for_outcome(
             point, BoundedWait(point, partial(_awaited, point, grace), GRACE)
         )
-    if outcome is None:
-        outcome = explain_missing()
-        point.peers.place.post(point.given_up, msgspec.msgpack.encode(outcome))
-    return outcome
-
-
-def check_given_up(point: RendezvousPoint) -> None:
-    """As the first rank, learn that others did not wait long enough.
-
-    Raises:
-        MeetingFailed: What they raised.
-    """
-    word = point.peers.place.look(point.given_up)
-    if word is not None:
-        msgpack_decoder(Outcome).decode(word).unwrap()
+    return decide(point, explain_missing()) if outcome is None else outcome
 
 
 def _wait_for_outcome(
     point: RendezvousPoint, bound: BoundedWait, *, asked: bool = False
 ) -> Outcome | None:
-    keys = [point.outcome, point.given_up, *([point.wanted] if asked else [])]
+    keys = [point.outcome, *([point.wanted] if asked else [])]
     found = wait(point.peers.place, keys, bound)
     if found is not None and found[0] == point.wanted:
         answer_question(point, found[1])
@@ -206,9 +195,7 @@ def _awaited(point: RendezvousPoint, grace: float) -> str:
 
 
 def _lead(point: RendezvousPoint, payload: bytes) -> dict[int, bytes]:
-    outcome = _collect(point, payload)
-    post_outcome(point, outcome)
-    return outcome.unwrap()
+    return decide(point, _collect(point, payload)).unwrap()
 
 
 def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
@@ -220,11 +207,11 @@ def _collect(point: RendezvousPoint, payload: bytes) -> Outcome:
     place = point.peers.place
     bound = BoundedWait(point, partial(_awaited, point, GRACE), point.time_limit)
     for index in range(1, point.peers.size or 1):
-        found = wait(place, (point.given_up, point.arrival_of(index)), bound)
+        found = wait(place, (point.outcome, point.arrival_of(index)), bound)
         if found is None:
             return describe_missing(point)
         key, value = found
-        if key == point.given_up:
+        if key == point.outcome:
             return msgpack_decoder(Outcome).decode(value)
         payloads[index] = msgpack_decoder(Arrival).decode(value).payload
     return Outcome(payloads=payloads)

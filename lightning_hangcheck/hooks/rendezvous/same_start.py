@@ -26,7 +26,7 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.wait_limit import notice_after
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.nodes.places.meeting_place import MeetingPlace
+    from lightning_hangcheck.nodes.places.meeting_place import DecidingPlace
 
 LEADER = "leader"
 LETTERS = 8
@@ -50,7 +50,7 @@ class Start:
         name: Of the start; empty until the first rank has answered.
     """
 
-    def __init__(self, place: MeetingPlace, index: int, size: int) -> None:
+    def __init__(self, place: DecidingPlace, index: int, size: int) -> None:
         self._index, self._own = index, os.urandom(LETTERS).hex()
         self.name = self._own if index == 0 else ""
         self._said_hello = False
@@ -64,7 +64,7 @@ class Start:
             self._answering.start()
             atexit.register(self.leave)
 
-    def agree(self, place: MeetingPlace) -> bool:
+    def agree(self, place: DecidingPlace) -> bool:
         """Ask once whether the first rank has come and knows us; True from then on."""
         if self.name:
             return True
@@ -102,7 +102,7 @@ class Start:
         self._closing.set()
         self._answering.join(END_LIMIT_S)
 
-    def _answer(self, place: MeetingPlace, size: int) -> None:
+    def _answer(self, place: DecidingPlace, size: int) -> None:
         """Give each rank its word back, also one of an earlier start: nobody listens there."""
         told: dict[int, bytes] = {}
         left, pause = set(range(1, size)), FIRST_PAUSE
@@ -130,7 +130,7 @@ class PlaceOfStart:
         start: This one.
     """
 
-    def __init__(self, place: MeetingPlace, start: Start) -> None:
+    def __init__(self, place: DecidingPlace, start: Start) -> None:
         self._place, self.start = place, start
         self._kept: dict[str, bytes] = {}
 
@@ -149,6 +149,12 @@ class PlaceOfStart:
         self._kept[key] = value
         self._pass_on()
 
+    def decide(self, key: str, value: bytes) -> bytes:
+        """Hold to the first word of this start; to one's own where the first rank has not come."""
+        if self._pass_on():
+            return self._place.decide(f"{self.start.name}/{key}", value)
+        return self._kept.setdefault(key, value)
+
     def look(self, key: str) -> bytes | None:
         """Return what ranks of this start left."""
         if not self._pass_on():
@@ -156,15 +162,16 @@ class PlaceOfStart:
         return self._place.look(f"{self.start.name}/{key}")
 
     def _pass_on(self) -> bool:
+        """Leave what was kept, once this rank is known; at a meeting each key has one word."""
         if not self.start.agree(self._place):
             return False
         while self._kept:
             key, value = self._kept.popitem()
-            self._place.post(f"{self.start.name}/{key}", value)
+            self._place.decide(f"{self.start.name}/{key}", value)
         return True
 
 
-def of_this_start(place: MeetingPlace, index: int, size: int) -> PlaceOfStart:
+def of_this_start(place: DecidingPlace, index: int, size: int) -> PlaceOfStart:
     """Return the place as the ranks of this process's start of the job see it.
 
     Args:

@@ -56,6 +56,8 @@ class StepTeller:
         if self._steps == 1:
             tell_start()
         page = self._recorder.page
+        if page.ending == "raised":
+            self._recorder.mark_going_on()
         self._others_tell = self._others_tell or page.step not in (None, self._told)
         if self._others_tell:  # a callback
             page.show_phase(page.phase)

@@ -5,14 +5,21 @@ Neither opens a port. The store is `hooks.rendezvous.places`, for it needs torch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
+from lightning_hangcheck.files.atomic import (
+    create_once,
+    make_private_folder,
+    write_atomically,
+)
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+Written = TypeVar("Written")
 
 
 class MeetingPlace(Protocol):
@@ -44,6 +51,17 @@ class ClosablePlace(MeetingPlace, Protocol):
         """End it, also while another thread waits for an answer."""
 
 
+class DecidingPlace(MeetingPlace, Protocol):
+    """One where all can hold to the first word."""
+
+    def decide(self, key: str, value: bytes) -> bytes:
+        """Leave a value under a key unless one is there; return the one that stands for all.
+
+        Raises:
+            MeetingFailed: The place cannot be written.
+        """
+
+
 class FolderPlace:
     """Files in a folder that all who meet there see."""
 
@@ -65,10 +83,17 @@ class FolderPlace:
 
     def post(self, key: str, value: bytes) -> None:
         """Write the file of a key in one step."""
+        self._write(key, lambda path: write_atomically(path, value))
+
+    def decide(self, key: str, value: bytes) -> bytes:
+        """Write the file of a key unless it is there; return what it holds."""
+        return self._write(key, lambda path: create_once(path, value, self._largest))
+
+    def _write(self, key: str, write: Callable[[Path], Written]) -> Written:
         path = self._folder / key
         try:
             make_private_folder(path.parent)
-            write_atomically(path, value)
+            return write(path)
         except OSError as error:
             raise MeetingFailed(
                 f"the ranks cannot meet: {path} cannot be written ({error.strerror})",

@@ -1,14 +1,13 @@
-"""After a look that paused a process: is any thread of it still stopped, and does it go on?
+"""After a look that paused a process: is any thread of it stopped, and who holds it?
 
-py-spy attaches with PTRACE_SEIZE, which the kernel undoes when py-spy ends, however it ends. But
-processes have been seen that stayed blocked for hours after a look (py-spy issues 565 and 872), so
-nobody takes that on trust.
+py-spy attaches with PTRACE_SEIZE, which the kernel undoes when py-spy ends, however it ends. A
+py-spy that lives on holds them (its issues 565 and 872). A stop without a tracer is somebody's
+signal, sent during the look: only whoever sent it ends it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from contextlib import suppress
 
@@ -31,25 +30,21 @@ def stopped_threads(pid: int) -> frozenset[int]:
     return frozenset(stopped)
 
 
-def set_going(pid: int) -> str:
-    """See that a process which nobody had stopped before a look runs on after it.
+def why_stopped(pid: int) -> str:
+    """Say why a process that nobody had stopped before a look does not run after it.
 
     Args:
         pid: The process; none of its threads was stopped when the look began.
 
     Returns:
-        What was wrong, and whether it goes on now; empty where nothing was.
+        What holds it and the command that lets it go; empty where it runs.
     """
     if not _stays_stopped(pid):
         return ""
     tracer = _tracer_of(pid)
     if tracer:
         return f"threads of it are held by process {tracer}: kill -KILL {tracer} lets them go"
-    with suppress(OSError):
-        os.kill(pid, signal.SIGCONT)
-    if _stays_stopped(pid):
-        return f"threads of it stay stopped after the look: kill -CONT {pid}"
-    return "the look left it stopped; it was sent SIGCONT and goes on"
+    return f"somebody stopped it by a signal during the look: kill -CONT {pid} lets it go on"
 
 
 def _stays_stopped(pid: int) -> bool:

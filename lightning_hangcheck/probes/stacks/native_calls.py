@@ -6,7 +6,7 @@ import msgspec
 
 from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.probes.stacks.left_stopped import set_going
+from lightning_hangcheck.probes.stacks.left_stopped import why_stopped
 from lightning_hangcheck.probes.stacks.py_spy import PySpyFailed, PySpyLate, dump, find_py_spy
 from lightning_hangcheck.time_limit import Looked, guarded
 
@@ -32,8 +32,8 @@ def native_calls(
 ) -> Looked[tuple[str, ...]]:
     """Read the native calls inside a thread's innermost Python frame.
 
-    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway. That
-    it goes on afterwards is made sure of; if it did not by itself, a gap says so.
+    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway. If
+    it does not run on afterwards, a gap says why.
 
     Args:
         pid: The process; none of its threads may be stopped or in state D.
@@ -59,7 +59,7 @@ def native_calls(
             )
         except (PySpyFailed, PySpyLate) as error:
             calls, why = None, f"py-spy: {error}"
-        unseen = (why, set_going(pid))
+        unseen = (why, why_stopped(pid))
         return calls, tuple(Gap(what, rank, one, "native_calls") for one in unseen if one)
 
     return guarded("native_calls", what, rank, look)

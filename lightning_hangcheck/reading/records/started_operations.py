@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.reading.records.device_waits import at_device
-from lightning_hangcheck.reading.records.messages import awaited_peers
+from lightning_hangcheck.reading.records.messages import awaited_peers, unmatched_messages
 from lightning_hangcheck.reading.records.open_operations import asks_for_end, open_operation
 from lightning_hangcheck.reading.waits.torch_waits import Wait
 
@@ -44,15 +44,21 @@ def asked_end(
 def device_message(ranks: Mapping[int, RankView], view: RankView) -> Wait | None:
     """Return the message for which a busy rank's device keeps it; None where it waits for none.
 
-    The ranks' own counts tell: NCCL's record never ends the messages of a batch.
+    The ranks' own counts tell, where there are any: NCCL's record never ends the messages of a
+    batch. Beside an open operation only an older message counts, which the record must tell, too.
 
     Args:
         ranks: Of the job, by their number.
         view: The rank, busy.
     """
     line = at_device(view)
-    name = _open_message(ranks, view) if line is not None else ""
-    return Wait("device", name, line) if line is not None and name else None
+    if line is None:
+        return None
+    found, name = open_operation(view), _open_message(ranks, view)
+    if found is not None and name:
+        began = (one.created_ns for one in unmatched_messages(ranks, view))
+        name = name if min(began, default=found[1].created_ns) < found[1].created_ns else ""
+    return Wait("device", name, line) if name else None
 
 
 def asks_peers(code: Sequence[CodeNote], view: RankView, frames: Sequence[Frame]) -> bool:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.recorder.sections import OpenedSection
 from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.text.plain_text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -204,7 +205,7 @@ class Step:
         seconds = perf_counter() - stay.began
         stay.scope.times.of(self._name).add(seconds)
         if self._says:
-            values = "".join(f", {name}={_shown(value)}" for name, value in self._values.items())
+            values = "".join(f", {name}={text_of(value)}" for name, value in self._values.items())
             self._recorder.say(
                 f"step {stay.number}: {self._name}{values}, {seconds_in_words(seconds)}"
             )
@@ -217,10 +218,3 @@ class Step:
         scope.count_step()
         self._stays.append(_Stay(scope, opened, perf_counter(), scope.number))
         return self._stays[-1]
-
-
-def _shown(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; the step is said all the same
-        return "(cannot be shown)"

@@ -119,7 +119,7 @@ def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
         what="phase",
         name=phase.name,
         begun_at=phase.begun_at,
-        status="discarded" if phase.discarded else phase.status,
+        status="discarded" if phase.discarded else "stale" if phase.stale else phase.status,
         duration_s=phase.duration_s,
         ranks=place.ranks,
         rank_hours=place.ranks * seconds / SECONDS_PER_HOUR,
@@ -138,8 +138,8 @@ def _notes(phase: PhaseStory) -> Iterator[str]:
         yield "lasted at least this long"
     if phase.error:
         yield phase.error
-    if phase.discarded:
-        yield phase.discarded
+    if phase.discarded or phase.stale:
+        yield phase.discarded or phase.stale
     if phase.reused:
         yield f"reused {phase.reused} times" if phase.reused > 1 else "reused once"
 

@@ -21,6 +21,7 @@ import msgspec
 
 from lightning_hangcheck.files.owned_file import open_owned, read_owned
 from lightning_hangcheck.files.reserved_memory import reserve_file
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CallSite
@@ -113,7 +114,7 @@ class CallNoter:
             for one in reversed(frames)
             if not one.f_code.co_filename.startswith(OURS)
         )
-        line = msgspec.json.encode(NotedSite(number, CallSite(called, root, reduction))) + b"\n"
+        line = encode(NotedSite(number, CallSite(called, root, reduction))) + b"\n"
         written = self._written(line)
         return self._known.setdefault(key, (number, codes) if written else UNKNOWN_SITE)
 

@@ -52,7 +52,7 @@ from lightning_hangcheck.watch.other_nodes.silent_nodes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case, SilentNode
     from lightning_hangcheck.model.evidence import AddressReach, Gap
@@ -82,6 +82,7 @@ class AmongNodes:
         place: Which.
         meetings: Where they meet, and the folder in which they go on, if there is one.
         now_ns: Present time.
+        clock: Tells it later on.
 
     Attributes:
         place: The same.
@@ -89,9 +90,16 @@ class AmongNodes:
         round_end: What became of it on all nodes, where this one judged it.
     """
 
-    def __init__(self, place: NodePlace, meetings: Sequence[ClosablePlace], now_ns: int) -> None:
+    def __init__(
+        self,
+        place: NodePlace,
+        meetings: Sequence[ClosablePlace],
+        now_ns: int,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.place = place
-        self._circle = Circle(place, meetings)
+        self._circle = Circle(place, meetings, clock)
+        self._circle.start()
         self._store = meetings[0].where
         self._judges_since_ns = now_ns if place.number == FIRST else 0
         self._told_ns = 0

@@ -213,5 +213,12 @@ class WatchedRank:
                 samples.popleft()
 
 
-def _operations(flight: FlightRecord) -> dict[str, tuple[int, int]]:
-    return {group.group: (group.last_enqueued, group.last_completed) for group in flight.groups}
+def _operations(flight: FlightRecord) -> dict[str, tuple[int, int, int]]:
+    return {
+        group.group: (
+            group.last_enqueued,
+            group.last_completed,
+            max((message.seq for message in group.messages), default=0),
+        )
+        for group in flight.groups
+    }

@@ -8,12 +8,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor, Errand, HangNews
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine.room import require_room
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.report.verdict_text.terminal import render_line
 from lightning_hangcheck.session.experiments import noted_experiment
 
@@ -59,7 +58,7 @@ class Alerting:
         news = _news(verdict, run_dir, number)
         experiment = noted_experiment(self._session) if self._asked_for.wandb else None
         try:
-            self._start(msgspec.json.encode(Errand(self._asked_for, news, experiment)))
+            self._start(encode(Errand(self._asked_for, news, experiment)))
         except (OSError, RuntimeError) as error:  # no process, or no thread
             log.once(
                 "messenger", f"nobody was told of the hang: no process can be started ({error})"

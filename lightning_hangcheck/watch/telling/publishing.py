@@ -1,8 +1,7 @@
-"""Verdicts leave the sidecar here: first to the console, then to a disk that may stall."""
+"""Verdicts leave the sidecar here: to a disk that may stall, and to a console nobody may read."""
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -88,11 +87,11 @@ class Publisher:
         self._thread.start()
 
     def publish(self, case: Case, verdict: Verdict, telling: Telling) -> None:
-        """Tell a verdict: on the console as asked, and in the run folder with its evidence."""
+        """Tell a verdict: in the run folder with its evidence, and on the console as asked."""
         self.newest, self.told_ns = verdict, time.monotonic_ns()
         self.stalls.take(verdict, self.told_ns)
-        self._tell(case, verdict, telling)
         self.save(partial(self._save_verdict, case, verdict))
+        self._tell(case, verdict, telling)
 
     @property
     def folder(self) -> RunFolder:
@@ -106,7 +105,7 @@ class Publisher:
     def say(self, text: str) -> None:
         """Print what is neither a verdict nor an error."""
         if not self._quiet:
-            _print(text)
+            log.say(text)
 
     def _tell(self, case: Case, verdict: Verdict, telling: Telling) -> None:
         """A report is an alarm, and whoever was shown one is told of its end."""
@@ -114,12 +113,12 @@ class Publisher:
         if telling in ("line", "named"):
             if not self._quiet or self._reported:
                 below = stragglers_lines(find_stragglers(case)) if verdict.verdict == ENDED else []
-                _print("\n".join([render_short(verdict, folder), *below]))
+                log.say("\n".join([render_short(verdict, folder), *below]))
         elif telling == "report":
             self._reported = True
-            _print(render(case, verdict, folder))
+            log.say(render(case, verdict, folder))
         elif telling == "aftermath":
-            _print(render_again(verdict, folder))
+            log.say(render_again(verdict, folder))
 
     def save(self, job: Callable[[], None]) -> None:
         """Have other work on the run folder done after what was asked for before."""
@@ -199,12 +198,3 @@ class Publisher:
         save_verdict(self._folder, self._number, case, verdict)
         self.saved = self._number
         self._page = partial(save_page, self._folder, self._number, case, verdict)
-
-
-def _print(text: str) -> None:
-    """One write a verdict, so that no rank's line falls into it; a closed stderr is ignored."""
-    data = f"{text.rstrip()}\n".encode(errors="replace")
-    try:
-        os.write(2, data)
-    except OSError:
-        return

@@ -68,6 +68,17 @@ def test_text_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[
     assert "\x1b" not in shown
 
 
+def test_where_nothing_was_checked_nothing_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--only", "data"]) == 1
+    assert capsys.readouterr().out.startswith("nothing was checked: ")
+
+
+def test_a_script_that_is_not_there_gives_two(capsys: pytest.CaptureFixture[str]) -> None:
+    code, answers = _answers(capsys, "--only", "launch", "--", "torchrun", "missing.py")
+    assert code == 2
+    assert any("missing.py is not there" in answer["found"] for answer in answers)  # type: ignore[index]
+
+
 def test_a_group_that_is_none_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--only", "weather"]) == 2
     assert "doctor --help" in capsys.readouterr().err

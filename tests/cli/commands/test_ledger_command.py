@@ -174,6 +174,23 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
     assert capsys.readouterr().out == "run: phase train: it is not done yet\n"
 
 
+def test_what_rests_on_a_phase_that_was_run_again_is_stale_and_still_asked_about(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("data").write_text("22")
+    book.append(ledger, begun("p", "prepare"))
+    book.append(ledger, ended("p", fingerprint("data")))
+    book.append(ledger, replace(discarded("b", "train", "prepare was run again"), by="p"))
+    assert invoke(["ledger", "check", "train"]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("ask: phase train: ")
+    assert "reuse  what it made (val_acc 0.91)" in said
+    assert "train stale 1 h 00 min" in " ".join(printed(capsys).split())
+    Path("data").write_text("1")
+    assert invoke(["ledger", "check", "train"]) == 3
+    assert capsys.readouterr().out.startswith("ask: phase train: prepare was run again\n")
+
+
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize(
     ("arguments", "said"),

@@ -131,9 +131,13 @@ def test_a_run_that_fails_is_no_hang(tmp_path: Path) -> None:
         (["--limit", "soon"], "'soon' is no positive number"),
         (["--junit", "nowhere/smoke.xml", "--", "true"], "its folder is not there"),
         (["--run-dir", "/proc/smoke", "--", "true"], "cannot be made"),
+        (["--", "nosuchcommand"], "'nosuchcommand' cannot be started (no such program"),
+        (["--", "./no-interpreter"], "'./no-interpreter' cannot be started (the reason is in "),
     ],
 )
 def test_bad_usage_is_one_line(words: list[str], says: str, tmp_path: Path) -> None:
+    (tmp_path / "no-interpreter").write_text("#!/nosuch/interpreter\n")
+    (tmp_path / "no-interpreter").chmod(0o700)
     ran = _hangcheck(tmp_path, *words)
     assert ran.returncode == 2
     assert says in ran.stderr

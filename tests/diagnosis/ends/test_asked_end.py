@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, SITE, gone, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, SITE, gone, job, rank, torch
 from diagnosis.ends.ended_ranks import beaten
 
 from lightning_hangcheck.diagnosis import judge
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
 
 
+HANDLER = Frame(
+    "_SignalConnector._sigterm_notifier_fn",
+    f"{SITE}/lightning/pytorch/trainer/connectors/signal_connector.py",
+    117,
+)
 ASKED = AskedEnd(by="SIGINT from the terminal")
 
 
@@ -82,7 +87,8 @@ def test_how_a_job_ended_in_which_a_hang_stood(ranks: tuple[RankView, ...], told
 
 def test_a_job_whose_ranks_were_all_seen_to_leave_well_ended_well_though_a_hang_stood() -> None:
     assert ended_well(job(gone(0, 0), gone(1, 0), ended=True))
-    assert not ended_well(job(gone(0, 0), ended=True, exit_code=0, asked_end=ASKED))
+    assert ended_well(job(gone(0, 0), ended=True, exit_code=0, asked_end=ASKED))
+    assert not ended_well(job(gone(0, -15), ended=True, exit_code=1, asked_end=ASKED))
 
 
 def test_a_rank_that_caught_the_interrupt_and_went_on_is_not_asked_to_end() -> None:
@@ -93,11 +99,17 @@ def test_a_rank_that_caught_the_interrupt_and_went_on_is_not_asked_to_end() -> N
     assert asked_by(beaten(rank(0, IN_LOAD), going_on)) is None
 
 
-def test_a_rank_in_lightnings_handler_is_asked_to_end() -> None:
-    file = f"{SITE}/lightning/pytorch/trainer/connectors/signal_connector.py"
-    handler = Frame("_SignalConnector._sigterm_notifier_fn", file, 117)
-    assert asked_by(rank(0, (*IN_LOAD, handler))) == "SIGTERM to rank 0"
-    assert asked_by(rank(0, IN_LOAD)) is None
+def test_where_a_signals_handler_waits_for_others_no_line_of_the_users_is_blamed() -> None:
+    """Lightning's broadcasts; of the others, who wait in native code, none can answer."""
+    verdict = judge(job(rank(0, IN_ALL_REDUCE), rank(1, (*IN_LOAD, HANDLER, torch("broadcast")))))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+    assert verdict.summary.startswith(
+        "the job was asked to end by SIGTERM to rank 1, and cannot: rank 1 waits in broadcast of "
+        "the signal's handler"
+    )
+    (remedy,) = verdict.remedies
+    assert "kill -KILL" in remedy.text
+    assert "load" not in verdict.summary + remedy.text
 
 
 def test_what_became_of_a_hang_that_another_node_judged_is_added_to_it() -> None:

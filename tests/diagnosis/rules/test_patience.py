@@ -13,6 +13,7 @@ from lightning_hangcheck.model.case import Limits, Pace
 LIMITS = Limits()
 FAST = Pace(longest_pause_s=0.5, pauses=9)
 SLOW = Pace(longest_pause_s=4.0, pauses=9)
+SLOWEST = Pace(longest_pause_s=8.0, pauses=9)
 FRESH = Pace(longest_pause_s=4.0, pauses=2)
 
 
@@ -60,10 +61,10 @@ def _decide(ended_by: Any, silence_s: float, limits: Limits = LIMITS, **fields: 
         ("known_pace", 10.0, FAST, "suspect"),
         ("known_pace", 19.0, SLOW, "healthy"),
         ("known_pace", 20.0, SLOW, "suspect"),
-        ("known_pace", 59.9, FAST, "suspect"),
-        ("known_pace", 60.0, FAST, "hang"),
-        ("known_pace", 79.9, SLOW, "suspect"),
-        ("known_pace", 80.0, SLOW, "hang"),
+        ("known_pace", 119.9, FAST, "suspect"),
+        ("known_pace", 120.0, FAST, "hang"),
+        ("known_pace", 159.9, SLOWEST, "suspect"),
+        ("known_pace", 160.0, SLOWEST, "hang"),
         ("circles", 9.9, FRESH, "healthy"),
         ("circles", 10.0, None, "suspect"),
         ("circles", 299.0, FAST, "suspect"),
@@ -79,8 +80,8 @@ def _decide(ended_by: Any, silence_s: float, limits: Limits = LIMITS, **fields: 
         ("never_coming", 9.9, None, "healthy"),
         ("never_coming", 10.0, None, "suspect"),
         ("never_coming", 15.0, None, "hang"),
-        ("moving", 59.9, FAST, "healthy"),
-        ("moving", 60.0, FAST, "slow"),
+        ("moving", 119.9, FAST, "healthy"),
+        ("moving", 120.0, FAST, "slow"),
         ("moving", 79.9, SLOW, "healthy"),
         ("moving", 299.0, None, "healthy"),
         ("moving", 1e6, None, "slow"),

@@ -80,8 +80,10 @@ def test_a_rank_that_computed_silently_is_idle_only_since_it_stopped_computing()
 
 
 def test_a_rank_that_burns_cpu_spins() -> None:
-    spins = rank(1, IN_LOAD, cpu=1.0, pace=FAST, silent=61.0)
+    spins = rank(1, IN_LOAD, cpu=1.0, pace=FAST, silent=121.0, goes_round=True)
     assert _told(job(WAITS, spins)) == ("hang", (1,), (0,), "spinning")
+    in_one_call = rank(1, IN_LOAD, cpu=1.0, pace=FAST, silent=121.0)
+    assert _told(job(WAITS, in_one_call))[0] == "healthy"
     goes_round = rank(1, IN_LOAD, cpu=1.0, goes_round=True)
     assert _told(job(WAITS, goes_round))[0] == "suspect"
 
@@ -237,7 +239,7 @@ def test_a_spinning_worker_has_the_patience_of_a_busy_rank() -> None:
     elsewhere = (*IN_GETITEM[:-1], user("Samples.__getitem__", 18, "data.py"))
     spins = [worker(0, IN_GETITEM, elsewhere, IN_GETITEM, cpu=1.0)]
     assert _told(job(WAITS, rank(1, IN_LOADER, children=spins)))[0] == "suspect"
-    known = rank(1, IN_LOADER, children=spins, pace=FAST, silent=61.0)
+    known = rank(1, IN_LOADER, children=spins, pace=FAST, silent=121.0)
     assert _told(job(WAITS, known)) == ("hang", (1,), (0,), "dataloader_worker")
 
 

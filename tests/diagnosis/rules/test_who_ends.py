@@ -136,8 +136,9 @@ def test_a_batch_that_no_worker_is_left_to_make_never_comes() -> None:
     assert ended_by(rank(1, IN_LOADER)) == "nobody"
 
 
-def test_a_computation_is_told_by_its_pace() -> None:
-    assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST)) == "known_pace"
+def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST, goes_round=True)) == "known_pace"
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST)) == "unknown_pace"
     assert ended_by(rank(1, IN_LOAD, cpu=1.0, goes_round=True)) == "circles"
     assert ended_by(rank(1, IN_LOAD, cpu=1.0)) == "unknown_pace"
     cropping = (*IN_GETITEM, user("crop", 9, "data.py"))

@@ -44,6 +44,8 @@ def free_port() -> int:
         ("torchrun --master_addr=node0 a.py", ("node0", 29500)),
         ("torchrun --rdzv_endpoint=node0 a.py", ("node0", 29400)),
         ("torchrun --rdzv_endpoint=localhost:0 a.py", ("localhost", None)),
+        ("torchrun --rdzv_endpoint=[::1]:400 a.py", ("::1", 400)),
+        ("torchrun --rdzv_endpoint=[fe80::2] a.py", ("fe80::2", 29400)),
         ("torchrun --rdzv_backend=c10d a.py", ("localhost", 29400)),
         ("torchrun --standalone a.py", None),
         ("python a.py", ("from-variable", 77)),

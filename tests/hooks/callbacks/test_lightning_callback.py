@@ -107,9 +107,11 @@ def test_second_instance_in_one_trainer_is_inert_and_said_once(job: Ended) -> No
     assert job.of("twice")[0]["step"] == 2
 
 
-def test_exception_becomes_last_words_and_goes_on(job: Ended) -> None:
+def test_exception_becomes_last_words_until_training_goes_on(job: Ended) -> None:
     raised = job.of("raised")[0]
 
     assert raised["ending"] == "raised"
     assert raised["last_words"].startswith("RuntimeError: no more of this in training_step")
     assert job.of("left")[0]["error"] == "no more of this"
+    assert job.of("went on")[0]["ending"] == "running", "it was caught, and the next fit began"
+    assert job.of("went on")[0]["last_words"] == ""

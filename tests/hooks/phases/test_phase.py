@@ -86,7 +86,10 @@ def test_what_is_thrown_away_is_recorded_with_what_rests_on_it(folder: Path) -> 
     first_prepare, first_train, _, _ = story(folder).phases
     assert first_prepare.discarded.startswith("it was run again: ")
     assert "raw.txt has changed" in first_prepare.discarded
-    assert first_train.discarded == "prepare, which it rests on, was run again"
+    assert (first_train.discarded, first_train.stale) == (
+        "it was run again: its script runs it each time",
+        "prepare, which it rests on, was run again",
+    )
 
 
 def test_nobody_there_to_answer_stops_with_3_unless_told(folder: Path) -> None:
@@ -98,6 +101,48 @@ def test_nobody_there_to_answer_stops_with_3_unless_told(folder: Path) -> None:
     assert "nobody is here to answer; HANGCHECK_IF_DONE=reuse or" in asked.stderr
     told = ran(folder, "ask", "0.9", HANGCHECK_IF_DONE="reuse")
     assert (told.returncode, "prepare False" in told.stdout) == (0, True)
+
+
+PIPELINE = """
+from pathlib import Path
+with hc.phase("prepare", inputs={inputs}, outputs=["data.txt"], if_done={if_done!r}) as prepare:
+    if prepare.needed:
+        Path("data.txt").write_text({content!r})
+with hc.phase(
+    "train", inputs=["data.txt"], outputs=["model.txt"], metric="fidelity", if_done="ask"
+) as train:
+    if train.needed:
+        Path("model.txt").write_text({fidelity!r})
+        train.metric("fidelity", {fidelity!r})
+"""
+
+
+@pytest.mark.parametrize(("if_done", "inputs"), [("rerun", "[]"), ("reuse", "['raw.txt']")])
+def test_work_that_wants_to_be_asked_about_is_neither_made_stale_nor_overwritten_unasked(
+    folder: Path, if_done: str, inputs: str
+) -> None:
+    def pipeline(content: str, fidelity: str, **told: str) -> tuple[int, str, str, str]:
+        code = PIPELINE.format(content=content, fidelity=fidelity, if_done=if_done, inputs=inputs)
+        done = in_folder(folder, code, **told)
+        made = [(folder / name).read_text() for name in ("data.txt", "model.txt")]
+        return done.returncode, *made, done.stderr
+
+    assert pipeline("first", "0.9")[:3] == (0, "first", "0.9")
+    (folder / "raw.txt").write_text("other\n")
+    *asked, said = pipeline("second", "0.5")
+    assert asked == [3, "first", "0.9"]
+    assert "train rests on it\n" in said
+    assert "becomes stale:\n         train (fidelity 0.9), " in said
+    assert "nobody is here to answer; HANGCHECK_IF_DONE=" in said
+
+    changed = PIPELINE.format(content="third", fidelity="0", if_done="rerun", inputs=inputs)
+    assert in_folder(folder, changed, HANGCHECK_IF_DONE="reuse").returncode == 0
+    assert story(folder).phases[1].stale == "prepare, which it rests on, was run again"
+    *asked, said = pipeline("third", "0.5")
+    assert asked == [3, "third", "0.9"]
+    assert "phase train: " in said
+    assert "reuse  what it made (fidelity 0.9)" in said
+    assert pipeline("third", "0.8", HANGCHECK_IF_DONE="rerun")[:3] == (0, "third", "0.8")
 
 
 def test_what_must_not_run_twice_raises(folder: Path) -> None:

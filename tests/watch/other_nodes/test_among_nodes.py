@@ -45,12 +45,27 @@ def now(case: Case, later_s: float = 0.0) -> Case:
     return rebased(case, time.monotonic_ns() + int(later_s * SECOND) - NOW_NS)
 
 
+class Clock:
+    """Goes on as the machine's does, until it is stopped at a moment."""
+
+    def __init__(self) -> None:
+        self.stopped_ns: int | None = None
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() if self.stopped_ns is None else self.stopped_ns
+
+
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[AmongNodes]]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, clock: Clock) -> Iterator[list[AmongNodes]]:
     """Two nodes that meet in a folder."""
     places = [NodePlace(number=n, nnodes=2) for n in range(2)]
     meeting = FolderPlace(tmp_path / "meet")
-    both = [AmongNodes(one, [meeting], time.monotonic_ns()) for one in places]
+    both = [AmongNodes(one, [meeting], clock(), clock) for one in places]
     with closing(both[0]), closing(both[1]):
         yield both
 
@@ -163,7 +178,7 @@ def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
 
 
 def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_was(
-    nodes: list[AmongNodes], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    nodes: list[AmongNodes], clock: Clock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its ranks are those that theirs wait for."""
     tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
@@ -171,10 +186,10 @@ def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_
     nodes[0].close()
     silent = now(WAITS, SILENT_AFTER_S + 6.0)
     later = rebased(silent, 4 * SECOND)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: silent.taken_ns)
+    clock.stopped_ns = silent.taken_ns
     nodes[1].tell(silent, None)
     assert nodes[1].follows, "nobody judges until it is known who does"
-    monkeypatch.setattr(time, "monotonic_ns", lambda: later.taken_ns)
+    clock.stopped_ns = later.taken_ns
     assert nodes[1].follows, "what a node does changes only where it tells"
     nodes[1].tell(later, None)
     assert not nodes[1].follows
