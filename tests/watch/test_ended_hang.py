@@ -23,7 +23,7 @@ from lightning_hangcheck.model.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.real
 CASES = Path(__file__).parents[1] / "hangbench" / "cases"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
 PLAIN, LIGHTNING = "stalled_in_own_code.py", "stalled_in_training_step.py"
@@ -34,7 +34,7 @@ IMPATIENT = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-HUNG_WITHIN_S = 60.0
+HUNG_WITHIN_S = 120.0
 
 
 def told(folder: Path) -> list[Verdict]:
@@ -94,7 +94,7 @@ def test_sigterm_to_hangcheck_run(tmp_path: Path) -> None:
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     finally:
         end(process)
     check_hang_stands(tmp_path, "the job was ended by SIGTERM sent to hangcheck run")
@@ -110,7 +110,7 @@ def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
         for one in everyone:
             with suppress(psutil.NoSuchProcess):  # what writes the page ends by itself
                 one.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     finally:
         end(process)
     check_hang_stands(tmp_path, "")
@@ -127,7 +127,7 @@ def test_sigterm_below_hangcheck_run(whom: str, tmp_path: Path) -> None:
         parent = psutil.Process(ranks[0]).ppid()
         for pid in ranks if whom == "ranks" else [parent]:
             os.kill(pid, signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     finally:
         end(process)
     check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0")
@@ -174,7 +174,7 @@ def ended_when_ready(folder: Path, program: str) -> tuple[int, str]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     finally:
         end(process)
     return process.returncode, errors
@@ -244,7 +244,7 @@ def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     finally:
         end(process)
     assert "ended by SIGTERM" in verdict_of(tmp_path / "run").summary
@@ -265,7 +265,7 @@ def test_the_callback_alone_without_hangcheck_run(tmp_path: Path) -> None:
         sidecars = [one for one in ours if is_sidecar(one)]
         assert len(sidecars) == 1
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(120)
         until(lambda: not is_alive(sidecars[0]), "the sidecar to end")
     finally:
         end(process)
