@@ -71,9 +71,9 @@ def started(
         return sorted(found) if len(found) == ranks else []
 
     try:
-        yield until(stands, f"{ranks} to stand", seconds=60.0) if ranks else []
+        yield until(stands, f"{ranks} to stand") if ranks else []
         if not ranks:
-            process.wait(60)
+            process.wait(120)
     finally:
         end(process)
 
@@ -110,7 +110,7 @@ def report_of(run: Path) -> None:
     """Save beside the run all that can be printed of it."""
     for number, options in enumerate(([], ["--json"])):
         shown = subprocess.run(
-            [*OURS, "report", str(run), *options], capture_output=True, timeout=60, check=True
+            [*OURS, "report", str(run), *options], capture_output=True, timeout=120, check=True
         )
         (run.parent / f"report-{number}").write_bytes(shown.stdout + shown.stderr)
 
@@ -124,7 +124,7 @@ def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> No
     if launcher == "hangcheck run":
         command = [*OURS, "run", "--run-dir", str(run), "--", *command]
     with started(tmp_path, command, ranks=ranks, HANGCHECK_RUN_DIR=str(run)) as standing:
-        until(lambda: is_found(run, "hang"), "a verdict", seconds=60.0)
+        until(lambda: is_found(run, "hang"), "a verdict")
         shared = assert_silent(standing[0].read_text())
         report_of(run)
     everything = assert_silent(tmp_path)
@@ -168,4 +168,4 @@ def test_a_visit_to_a_job_that_never_heard_of_us(tmp_path: Path) -> None:
 
 def attach(folder: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
     visit = [*OURS, "attach", "--run-dir", str(folder / "run"), *options]
-    return subprocess.run(visit, cwd=folder, capture_output=True, timeout=60, check=False)
+    return subprocess.run(visit, cwd=folder, capture_output=True, timeout=120, check=False)

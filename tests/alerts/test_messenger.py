@@ -52,7 +52,7 @@ def test_each_way_is_tried_whatever_becomes_of_the_others(tmp_path: Path) -> Non
         )
         process = start(Errand(asked_for, news(tmp_path)))
         try:
-            _, said = process.communicate(timeout=100)
+            _, said = process.communicate(timeout=120)
         finally:
             end(process)
     assert process.returncode == 0, said
@@ -75,7 +75,7 @@ def test_one_that_is_told_to_end_takes_its_command_with_it(tmp_path: Path) -> No
         shell = printed(tmp_path).strip()
         assert psutil.pid_exists(int(shell))
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         until(lambda: ended(shell), "the command to end")
     finally:
         end(process)

@@ -52,7 +52,7 @@ def test_a_watched_job_is_told_with_its_checkpoints_and_flight_records(
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     job = start_run(tmp_path, [*torchrun, str(PROGRAMS / "attached_parting.py"), str(tmp_path)])
     try:
-        came = until(lambda: _two_came(tmp_path), "both to part", seconds=60.0)
+        came = until(lambda: _two_came(tmp_path), "both to part")
         until(lambda: all(map(_waits, came)), "both to wait")
         code = invoke(["attach", "--pid", str(came[0]), "--run-dir", "visit"])
     finally:

@@ -35,7 +35,7 @@ def training(mode: str, folder: Path) -> Iterator[FoundJob]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     process = subprocess.Popen([*torchrun, program, mode, str(shown)], cwd=folder)
     try:
-        until(lambda: shown.exists() or process.poll() is not None, f"{mode} to show", seconds=60.0)
+        until(lambda: shown.exists() or process.poll() is not None, f"{mode} to show")
         yield find_jobs(look_around(), [process.pid])[0]
     finally:
         end(process)

@@ -140,7 +140,7 @@ def test_names_are_told_to_a_terminal_that_has_no_signs_for_them(
         env={**os.environ, "PYTHONIOENCODING": "latin-1", "HANGCHECK_IDLE_AFTER": "1"},
         capture_output=True,
         encoding="latin-1",
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert visited.stderr == ""
@@ -153,7 +153,7 @@ def test_names_are_told_to_a_terminal_that_has_no_signs_for_them(
 def _namespaces_work() -> bool:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
-    tried = subprocess.run([*IN_NAMESPACE, "true"], capture_output=True, timeout=30, check=False)
+    tried = subprocess.run([*IN_NAMESPACE, "true"], capture_output=True, timeout=120, check=False)
     return tried.returncode == 0
 
 
@@ -165,7 +165,7 @@ def test_a_process_outside_our_pid_namespace_is_not_there(program: StartProgram)
         [*inside, "--pid", str(running.pid)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert visited.returncode == 4

@@ -93,7 +93,7 @@ def test_no_command_needs_a_terminal(arguments: list[str], code: int, tmp_path: 
         cwd=tmp_path,
         capture_output=True,
         start_new_session=True,
-        timeout=100,
+        timeout=120,
         check=False,
     )
     assert ended.returncode == code, ended.stderr

@@ -59,7 +59,7 @@ def test_module_is_the_command() -> None:
         [sys.executable, "-m", "lightning_hangcheck", "rnu"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert module.returncode == 2
@@ -83,7 +83,7 @@ def test_ctrl_c_is_tidy(tmp_path: Path) -> None:
     """Interrupted as it opens the verdict: no traceback, the exit code of shells."""
     (tmp_path / "verdict.json").write_text("{}")
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
-    report = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    report = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert report.returncode == 130
     assert "Traceback" not in report.stderr
 
@@ -116,5 +116,5 @@ def test_a_command_loads_nothing_that_it_does_not_need(
     arguments: list[str], never: tuple[str, ...]
 ) -> None:
     command = [sys.executable, "-c", LOADED, " ".join(never), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr

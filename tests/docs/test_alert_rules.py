@@ -43,7 +43,7 @@ def test_promtool_accepts_the_rules() -> None:
         [promtool, "check", "rules", str(RULES)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -15,7 +15,7 @@ def test_causes_page_is_up_to_date() -> None:
         [sys.executable, str(ROOT / "scripts" / "make_causes"), "--check"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert check.returncode == 0, check.stdout + check.stderr

@@ -107,7 +107,7 @@ def test_the_commands_of_all_files_were_found() -> None:
 @pytest.mark.parametrize("path", SCRIPTS, ids=_name)
 def test_scripts_are_read_by_bash(path: Path) -> None:
     checked = subprocess.run(
-        ["bash", "-n", str(path)], capture_output=True, text=True, timeout=30, check=False
+        ["bash", "-n", str(path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")
     assert path.read_text().startswith("#!/bin/bash\n")
@@ -186,7 +186,7 @@ def test_kubectl_is_called_for_ssh(tmp_path: Path) -> None:
 
     def words(**environment: str) -> list[str]:
         answer = subprocess.run(
-            called, env={**path, **environment}, capture_output=True, timeout=30, check=True
+            called, env={**path, **environment}, capture_output=True, timeout=120, check=True
         )
         return answer.stdout.decode().splitlines()
 

@@ -16,7 +16,7 @@ def test_schema_file_is_up_to_date() -> None:
         [sys.executable, str(script), "--check"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert check.returncode == 0, check.stdout + check.stderr

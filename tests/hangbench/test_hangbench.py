@@ -14,7 +14,7 @@ from lightning_hangcheck.model.codec import verdict_schema
 if TYPE_CHECKING:
     from pathlib import Path
 
-TIME_LIMIT_S = 100
+TIME_LIMIT_S = 240
 pytestmark = [pytest.mark.real, pytest.mark.timeout(TIME_LIMIT_S + 40)]
 CHOSEN = [name for name in cases() if truth_of(name).tier == "ci"]
 HANGING = [name for name in CHOSEN if not truth_of(name).healthy]

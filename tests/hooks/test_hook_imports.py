@@ -24,7 +24,7 @@ NAMES = (
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60.0, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -20,7 +20,7 @@ def _lines(code: str, **environment: str) -> list[str]:
         env={**kept, **ranks, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=120,
         check=True,
     )
     assert "Traceback" not in ran.stderr

@@ -124,7 +124,7 @@ def test_the_interpreter_is_known_without_its_name(
         [interpreter(), "-c", "import sys; print(sys.version)"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert asked.stdout.strip() == sys.version

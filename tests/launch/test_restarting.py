@@ -25,7 +25,7 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
     assert starts[1] is not None
     ranks = [(younger.pid, starts[1].started_ticks - 1), (hung.pid, starts[0].started_ticks)]
     end_ranks(ranks)
-    assert hung.process.wait(30) == -signal.SIGKILL
+    assert hung.process.wait(120) == -signal.SIGKILL
     assert younger.process.poll() is None
     end_ranks(ranks)
 

@@ -39,12 +39,12 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
             env={"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"},
             stderr=subprocess.DEVNULL,
             check=False,
-            timeout=30,
+            timeout=120,
         )
     subprocess.run(
         [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(session.path)],
         check=True,
-        timeout=30,
+        timeout=120,
     )
     until((tmp_path / "run" / "verdict.json").exists, "the verdict")
     verdict = verdict_of(tmp_path / "run")
@@ -58,7 +58,7 @@ def test_a_sidecar_whose_job_has_ended_already_has_nothing_to_say(tmp_path: Path
     ended = subprocess.run(
         [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(tmp_path / "freed")],
         capture_output=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, b"")

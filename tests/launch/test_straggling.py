@@ -46,7 +46,6 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
 
 
 @WHEN_ASKED_FOR
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("program", "where"),
     [

@@ -62,7 +62,7 @@ def test_a_writer_that_is_really_killed_keeps_what_it_had_told(tmp_path: Path) -
         told[name] = [int(writer.stdout.readline()) for _ in range(40)][-1]
     for writer in writers:
         writer.send_signal(signal.SIGKILL)
-        writer.communicate(timeout=10)
+        writer.communicate(timeout=120)
     lines = book.read(ledger).lines
     for name, most in told.items():
         numbers = [int(line.phase) for line in lines if line.id == name]  # type: ignore[union-attr]

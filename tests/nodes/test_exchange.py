@@ -48,14 +48,14 @@ def test_nodes_hear_each_other_and_the_others_follow_the_first(tmp_path: Path) -
                 node.tell(digest_of(CASE, number, next(stamps)), None)
             return second.role == Role(judge=0) and set(first.heard) == {1}
 
-        until(heard, "the nodes to hear each other", seconds=30.0)
+        until(heard, "the nodes to hear each other")
         assert first.role == Role(judges=True)
 
         def clock_known() -> bool:
             heard()
             return 1 in first.clocks
 
-        until(clock_known, "how far the clocks are apart", seconds=30.0)
+        until(clock_known, "how far the clocks are apart")
         clock = first.clocks[1]
         assert abs(clock.ahead_s) <= clock.within_s + 0.001, "they have one clock"
         assert second.clocks == {}

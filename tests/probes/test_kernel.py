@@ -75,7 +75,7 @@ def test_a_child_that_failed_keeps_its_exit_code_until_its_parent_asks() -> None
         state = until(lambda: (s := look(child.pid)).state == "Z" and s, "the child to end")
         assert state.exit_code == 3
     finally:
-        child.wait(10)
+        child.wait(120)
 
 
 def test_deadlocked_threads_both_wait_in_futex(program: StartProgram) -> None:

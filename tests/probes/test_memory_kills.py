@@ -46,7 +46,7 @@ def test_an_end_for_want_of_memory_is_counted(group: Path) -> None:
         counter = kill_counter(eater.pid)
         assert counter is not None
         assert (counter.scope, counter.since()) == ("control group", 0)
-        eater.communicate("eat\n", timeout=60)
+        eater.communicate("eat\n", timeout=120)
         assert eater.returncode == -9
         assert counter.since() == 1
     finally:

@@ -72,7 +72,7 @@ def test_a_sidecar_that_is_replaced_in_time_is_not_missed(
     watch = SidecarWatch(file, lost.append, lambda: patience_s[0])
     name_sidecar(file, sidecar.pid)
     sidecar.kill()
-    sidecar.wait(10)
+    sidecar.wait(120)
     watch.look()
     name_sidecar(file, os.getpid())
     patience_s[0] = 0.0
@@ -89,7 +89,7 @@ def test_a_sidecar_that_nobody_replaces_is_missed_when_patience_ends(
     watch = SidecarWatch(file, lost.append, lambda: patience_s[0])
     name_sidecar(file, sidecar.pid)
     sidecar.kill()
-    sidecar.wait(10)
+    sidecar.wait(120)
     watch.look()
     assert lost == []
     patience_s[0] = 0.0
@@ -107,7 +107,7 @@ def test_a_sidecar_that_left_on_purpose_is_not_missed(
     watch.look()
     file.unlink()
     sidecar.kill()
-    sidecar.wait(10)
+    sidecar.wait(120)
     watch.look()
     assert lost == []
 

@@ -134,7 +134,7 @@ def test_a_process_that_is_ended_while_it_trains_has_not_finished(
     kept = PageReader(tmp_path / running.first_words / "pages" / f"{running.pid}.page")
     assert isinstance(kept.read(), Beat)
     running.tell("")
-    running.process.wait(30.0)
+    running.process.wait(120)
     page = kept.read()
     kept.close()
     assert isinstance(page, Beat)

@@ -38,7 +38,7 @@ def _check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(SCRIPT), str(folder), *words],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

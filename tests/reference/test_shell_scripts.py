@@ -19,7 +19,7 @@ def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedPr
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -27,7 +27,7 @@ def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedPr
 @pytest.mark.parametrize("script", [*SCRIPTS, "scripts/environment.sh", ".ci/run"])
 def test_script_is_valid_bash(script: str) -> None:
     checked = subprocess.run(
-        ["bash", "-n", str(ROOT / script)], capture_output=True, timeout=30, check=False
+        ["bash", "-n", str(ROOT / script)], capture_output=True, timeout=120, check=False
     )
     assert checked.returncode == 0, checked.stderr
 

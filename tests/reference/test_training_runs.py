@@ -43,7 +43,7 @@ def _train(
         env={**environment, "WANDB_API_KEY": SECRET, "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=120,
         check=False,
     )
 

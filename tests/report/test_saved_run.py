@@ -73,7 +73,7 @@ def test_evidence_is_judged_where_torch_is_not_installed(folder: RunFolder) -> N
         [sys.executable, "-c", BLOCKED, "--json", str(folder.path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (reported.returncode, reported.stderr) == (0, "")

@@ -62,5 +62,5 @@ def test_memory_that_fills_up_ends_no_rank(tmp_path: Path, code: str) -> None:
     if os.geteuid() != 0 or subprocess.run([*unshared, "true"], check=False).returncode != 0:
         pytest.skip("only root, and not in every container, can mount a small tmpfs")
     noting = [*unshared, sys.executable, "-c", code, str(room)]
-    ended = subprocess.run(noting, check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(noting, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

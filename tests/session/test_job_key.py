@@ -138,7 +138,7 @@ def test_the_agent_is_found_through_a_shell_between_it_and_the_rank() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=120,
     )
     assert int(told.stdout) == os.getpid()
     assert agent_pid({"TORCHELASTIC_RUN_ID": "demo"}) == os.getppid()

@@ -165,7 +165,7 @@ def test_tasks_of_a_step_share_a_session_where_they_see_each_others_processes(
     environment = {**os.environ, **STEP}
     environment.pop(SESSION_VARIABLE, None)  # of another test of this process
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     if prefix and "unshare" in done.stderr:
         pytest.skip(f"no pid namespace can be made here: {done.stderr.strip()}")

@@ -52,7 +52,6 @@ def test_a_lone_process_that_computes_is_not_even_suspected(tmp_path: Path) -> N
 
 
 @WHEN_ASKED_FOR
-@pytest.mark.timeout(260)
 def test_a_rank_that_computes_for_a_minute_is_not_even_suspected(tmp_path: Path) -> None:
     program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "uneven", "65"]
     job = start_run(tmp_path, program)

@@ -93,7 +93,7 @@ def test_sigterm_to_hangcheck_run(tmp_path: Path) -> None:
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     finally:
         end(process)
     check_hang_stands(tmp_path, "the job was ended by SIGTERM sent to hangcheck run")
@@ -109,7 +109,7 @@ def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
         for one in everyone:
             with suppress(psutil.NoSuchProcess):  # what writes the page ends by itself
                 one.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     finally:
         end(process)
     check_hang_stands(tmp_path, "")
@@ -123,7 +123,7 @@ def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
         os.kill(psutil.Process(ranks[0]).ppid(), signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     finally:
         end(process)
     check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0")
@@ -170,7 +170,7 @@ def ended_when_ready(folder: Path, program: str) -> tuple[int, str]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     finally:
         end(process)
     return process.returncode, errors
@@ -273,7 +273,7 @@ def until_sidecar_ended(process: subprocess.Popen[bytes]) -> None:
     """Wait for the end of the job, and of what watches it."""
     ours = marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
     sidecars = [one for one in ours if is_sidecar(one)]
-    process.wait(60)
+    process.wait(120)
     until(lambda: not any(map(is_alive, sidecars)), "the sidecar to end")
 
 

@@ -38,7 +38,7 @@ def test_a_protected_rank_is_named_with_its_place_and_the_verdict_says_how(tmp_p
         WORLD_SIZE="1",
     )
     try:
-        running.communicate(timeout=60)
+        running.communicate(timeout=120)
     finally:
         end(running)
     verdict = verdict_of(tmp_path / "run")

@@ -35,7 +35,7 @@ def srun(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
         [tmp_path / "srun", "-c", "read line", *words], stdin=subprocess.PIPE
     )
     try:
-        until(lambda: "read line" in str(command_line(process.pid)), "it to be srun", seconds=30.0)
+        until(lambda: "read line" in str(command_line(process.pid)), "it to be srun")
         yield process.pid
     finally:
         end(process)

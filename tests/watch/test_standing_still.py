@@ -18,7 +18,7 @@ from lightning_hangcheck.model.verdict import Verdict
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.real
 PROGRAM = str(PROGRAMS / "standing_still.py")
 IMPATIENT = {"HANGCHECK_IDLE_AFTER": "8"}
 CALLED = ("hang", "dead")
@@ -36,7 +36,7 @@ def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
         return verdict if verdict is not None and verdict.verdict in kinds else None
 
     try:
-        return until(told, f"a verdict of {kinds}", seconds=80.0)
+        return until(told, f"a verdict of {kinds}")
     finally:
         end(process)
 
@@ -76,7 +76,7 @@ def test_a_launcher_that_waits_for_a_node_is_named(tmp_path: Path) -> None:
     process = start_run(tmp_path, command)
     run = tmp_path / "run"
     try:
-        until((run / "verdict.json").exists, "a suspicion", seconds=80.0)
+        until((run / "verdict.json").exists, "a suspicion")
         verdict = verdict_of(run)
     finally:
         end(process)
@@ -95,12 +95,12 @@ def test_a_time_in_which_the_sidecar_was_not_run_is_no_recovery(tmp_path: Path) 
         return [msgspec.json.decode(file.read_bytes(), type=Verdict).verdict for file in files]
 
     try:
-        until(lambda: "suspect" in told(), "a suspicion", seconds=60.0)
+        until(lambda: "suspect" in told(), "a suspicion")
         (sidecar,) = filter(is_sidecar, psutil.Process(process.pid).children())
         sidecar.send_signal(signal.SIGSTOP)
         time.sleep(STARVED_S)
         sidecar.send_signal(signal.SIGCONT)
-        until(lambda: set(CALLED) & set(told()), "a hang", seconds=60.0)
+        until(lambda: set(CALLED) & set(told()), "a hang")
     finally:
         end(process)
     assert "recovered" not in told()

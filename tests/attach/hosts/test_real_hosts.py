@@ -32,7 +32,7 @@ def _no_hosts() -> str:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return "only root can make pid namespaces"
     tried = ["unshare", "--pid", "--uts", "--fork", "--mount-proc", "true"]
-    worked = subprocess.run(tried, capture_output=True, timeout=30, check=False).returncode == 0
+    worked = subprocess.run(tried, capture_output=True, timeout=120, check=False).returncode == 0
     return "" if worked else "no pid namespace can be made here"
 
 
@@ -106,7 +106,7 @@ def _ssh_config(ports: dict[str, int]) -> None:
 def _key(name: str) -> Path:
     if not Path(name).exists():
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name]
-        subprocess.run(command, check=True, timeout=30)
+        subprocess.run(command, check=True, timeout=120)
     return Path(name).absolute()
 
 

@@ -200,7 +200,7 @@ def test_a_process_that_is_not_python(capsys: pytest.CaptureFixture[str]) -> Non
         said = refused(capsys, "--pid", str(other.pid))
     finally:
         other.kill()
-        other.wait(30)
+        other.wait(120)
     assert f"process {other.pid} (sleep) is not Python" in said
 
 
@@ -220,7 +220,7 @@ def test_a_process_of_another_user(program: StartProgram) -> None:
         [sys.executable, "-c", visit, str(ranks.pids[0])],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert visited.returncode == 4, visited.stderr

@@ -132,7 +132,7 @@ def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
     """In a process of its own: matplotlib may warn when it is imported."""
     pytest.importorskip("matplotlib", exc_type=ImportError)
     command = [sys.executable, "-m", "lightning_hangcheck", "ledger", "--chart", "costs.png"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "drawn: costs.png\n"), done.stderr
     picture = (tmp_path / "costs.png").read_bytes()
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
@@ -144,7 +144,7 @@ def test_a_chart_that_cannot_be_written_is_one_sentence() -> None:
     pytest.importorskip("matplotlib", exc_type=ImportError)
     chart = ["ledger", "--chart", "none/costs.png"]
     command = [sys.executable, "-m", "lightning_hangcheck", *chart]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "--chart none/costs.png cannot be written" in line

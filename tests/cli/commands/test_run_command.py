@@ -39,7 +39,7 @@ def test_the_commands_own_words_are_not_ours(
         [*hangcheck, "--", *command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         cwd=tmp_path,
         check=False,
     )
@@ -55,7 +55,7 @@ def test_a_used_run_folder_is_refused_in_one_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "lightning_hangcheck", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert ran.returncode == 2

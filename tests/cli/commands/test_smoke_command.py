@@ -35,7 +35,7 @@ def _hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **QUICK},
         capture_output=True,
         text=True,
-        timeout=115,
+        timeout=120,
         check=False,
     )
 
@@ -110,7 +110,7 @@ def test_whoever_ends_it_ends_the_run_too(tmp_path: Path) -> None:
             int(re.findall(r"\[PID:(\d+)\] CHECKPOINT 1", printed.read_text())[0])
         )
         process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.wait(120) == 128 + signal.SIGTERM
         until(lambda: not is_alive(rank), "the rank to end")
     finally:
         end(process)

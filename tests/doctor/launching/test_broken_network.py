@@ -34,7 +34,7 @@ print(json.dumps(asdict(found)))
 @pytest.fixture(scope="module", autouse=True)
 def _allowed() -> None:
     try:
-        subprocess.run([*IN_NAMESPACES, "true"], check=True, capture_output=True, timeout=10)
+        subprocess.run([*IN_NAMESPACES, "true"], check=True, capture_output=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         pytest.skip(f"no namespaces here: {error}")
 

@@ -25,7 +25,6 @@ SPARE_USER = 61_000  # plus our pid: a user who runs nothing else
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(
         os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("prlimit"),
         reason="another user without root's rights is needed: the kernel asks nothing of root",

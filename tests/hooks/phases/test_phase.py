@@ -42,7 +42,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
 
 def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     program = start(folder, *arguments, **environment)
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=120)
     return subprocess.CompletedProcess(program.args, program.returncode, out, err)
 
 
@@ -159,7 +159,7 @@ def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(fol
         pass
     assert story(folder).phases[1].status == "running"
     program.kill()
-    program.communicate(timeout=10)
+    program.communicate(timeout=120)
     prepare, train = story(folder).phases
     assert (prepare.status, train.status, train.metrics) == (
         "done", "interrupted", {"val_acc": 0.4},
@@ -182,7 +182,7 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "HANGCHECK_CONSOLE": "off"},
     )  # fmt: skip
     assert (done.returncode, done.stderr.count("the ledger")) == (0, 1), done.stderr
@@ -198,7 +198,7 @@ def test_all_ranks_do_what_the_first_decides_and_only_it_writes(folder: Path) ->
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, *launch],
-        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "HANGCHECK_CONSOLE": "off"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -234,7 +234,7 @@ def in_folder(folder: Path, code: str, **environment: str) -> subprocess.Complet
     """Run a few lines whose phases are all there is to them."""
     return subprocess.run(
         [sys.executable, "-c", f"import os, lightning_hangcheck as hc\n{code}"],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment}, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 

@@ -84,7 +84,7 @@ def fetch(endpoint: str, folder: Path, **environment: str) -> str:
         env={**os.environ, **ours, "NO_PROXY": "127.0.0.1", **environment},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=120,
         check=True,
     )
     return said.stdout.removesuffix("\n")

@@ -38,7 +38,7 @@ def test_it_reaches_the_journal_and_the_phases_of_the_process(tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, **environment, "RANK": "0", "WORLD_SIZE": "1"},
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True,
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True,
         start_new_session=True,  # else it is of one job with the rank of a test beside it
     )  # fmt: skip
     assert done.stdout == f"({TOLD!r},)\n", done.stderr

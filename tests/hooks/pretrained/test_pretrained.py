@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OFFLINE = {**WANDB_OFFLINE, "HF_HUB_OFFLINE": "1"}
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

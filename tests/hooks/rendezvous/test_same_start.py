@@ -129,7 +129,7 @@ def test_a_round_that_agents_count_differently_meets_in_torchs_store(tmp_path: P
     ]
     job = start_job(tmp_path, "starts_at_one_store.py", json.dumps(rounds), environment={})
     try:
-        told = list(json_lines(job.communicate(timeout=60.0)[0]))
+        told = list(json_lines(job.communicate(timeout=120)[0]))
     finally:
         end(job)
     assert not [line for line in told if "failed" in line]

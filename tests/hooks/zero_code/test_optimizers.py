@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 STEPS = 4
-IMPORTS_S = 100.0  # torch, Lightning or accelerate, on a machine that does other things too
 
 
 def free_port() -> str:
@@ -30,14 +29,14 @@ def free_port() -> str:
 
 def page_of(program: RunningProgram, tmp_path: Path) -> Beat:
     """The page of a program that has announced itself, of which it then is the only writer."""
-    program.announcement(IMPORTS_S)
+    program.announcement()
     beat = PageReader(tmp_path / "shared" / "key" / "pages" / f"{program.pid}.page").read()
     assert isinstance(beat, Beat), beat
     return beat
 
 
 def finish(program: RunningProgram) -> str:
-    output, _ = program.process.communicate("\n", timeout=60)
+    output, _ = program.process.communicate("\n", timeout=120)
     assert program.process.returncode == 0
     return output
 

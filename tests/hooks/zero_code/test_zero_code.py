@@ -66,7 +66,7 @@ def _python(
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -197,7 +197,7 @@ def test_exit_code_output_and_last_words_are_the_programs_own(session: Session) 
         [sys.executable, "-c", "raise ValueError('bad sample')"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (crashing.returncode, crashing.stderr) == (plain.returncode, plain.stderr)
@@ -215,7 +215,7 @@ def test_python_without_this_package_runs_as_ever(session: Session, tmp_path: Pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
@@ -264,7 +264,7 @@ def test_a_rank_with_torchs_server_ends_as_without(session: Session, tmp_path: P
         pass_fds=(writer,),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     os.close(writer)

@@ -11,7 +11,7 @@ from watch.launched import record_of, run, verdict_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.real
 
 
 def test_no_rank_failed_where_torchrun_did(tmp_path: Path) -> None:

@@ -36,5 +36,5 @@ assert left == [], left
 def test_what_writes_for_the_sidecar_is_no_process_of_the_job() -> None:
     """Seen: each run with a suspicion ended with "a process that it started still runs"."""
     code = [sys.executable, "-c", APART_OF_A_CHILD]
-    ended = subprocess.run(code, check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(code, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -66,7 +66,7 @@ def test_a_training_is_seen_from_its_start_to_its_end_and_is_not_changed(tmp_pat
         env={**os.environ, **OFFLINE},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=120,
         check=False,
     )
     ended = run(tmp_path, script("lightning.pytorch"), **OFFLINE)

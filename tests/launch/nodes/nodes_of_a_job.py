@@ -37,7 +37,7 @@ class Network(NamedTuple):
 
 
 def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=30, capture_output=True)
+    subprocess.run(["ip", *words], check=True, timeout=120, capture_output=True)
 
 
 @contextmanager
@@ -160,7 +160,7 @@ class Node:
         assert any(is_sidecar(one) for one in ours)
         for one in (launcher, *ours):
             one.kill()
-        self.process.wait(10)
+        self.process.wait(120)
         return [one for one in below if one not in ours]
 
     def lose_power(self) -> None:
@@ -170,7 +170,7 @@ class Node:
         for one in everything:
             one.kill()
         psutil.wait_procs(everything, 10)
-        self.process.wait(10)
+        self.process.wait(120)
 
 
 def start(
@@ -269,7 +269,7 @@ def merge(*folders: Path, into: Path) -> Verdict:
     joined = subprocess.run(
         [sys.executable, "-m", "lightning_hangcheck", "merge", *words],
         check=False,
-        timeout=60,
+        timeout=120,
         capture_output=True,
     )
     assert joined.returncode == 3, joined.stderr.decode()

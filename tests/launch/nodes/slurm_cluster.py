@@ -115,7 +115,7 @@ class SlurmCluster:
     def ask(self, *words: str) -> str:
         """Run one of SLURM's programs and return what it prints."""
         done = subprocess.run(
-            words, env=self.environment, check=False, capture_output=True, text=True, timeout=30
+            words, env=self.environment, check=False, capture_output=True, text=True, timeout=120
         )
         return done.stdout
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 LONGEST_S = 120.0
 TRAINING = [sys.executable, str(PROGRAMS / "slurm_training.py")]
 NAMED = "--job-name=train"  # Lightning takes jobs called `bash` for a shell
@@ -79,7 +79,7 @@ def test_a_step_that_overlaps_sees_the_ranks_of_its_job_and_no_others(
     steps = [cluster.srun([NAMED, *sleeping], said) for said in files]
     try:
         for said in files:
-            until(lambda said=said: said.read_text().count("\n") == 2, "all tasks", seconds=60)
+            until(lambda said=said: said.read_text().count("\n") == 2, "all tasks")
         job = cluster.ask("squeue", "-h", "-o", "%i").split()[0]
         tasks = [cluster.ask("scontrol", "listpids", job, f"hcnode{node}") for node in range(2)]
         pids = {int(row.split()[0]) for table in tasks for row in table.splitlines()[1:]}

@@ -75,7 +75,7 @@ class Screen:
         done = subprocess.run(
             ["tmux", "-S", self._socket, *words],
             check=True,
-            timeout=30,
+            timeout=120,
             capture_output=True,
             text=True,
         )

@@ -18,7 +18,7 @@ from watch.launched import run_words, verdict_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(100)]
+pytestmark = pytest.mark.real
 SLEEPS = "import os, sys, time; print('ready', os.getpid(), flush=True); time.sleep(1000)"
 IN_A_GROUP_OF_ITS_OWN = "import os; os.setpgid(0, 0); " + SLEEPS
 STOPPED = "import os, signal; print('ready', os.getpid(), flush=True); os.kill(os.getpid(), 19)"
@@ -61,12 +61,12 @@ def test_tmux_kill_session(tmp_path: Path) -> None:
     words = run_words([sys.executable, "-c", SLEEPS])
     tmux = ["tmux", "-S", socket, "-f", os.devnull]
     start = [*tmux, "new-session", "-d", "-s", "job", "-c", str(tmp_path), shlex.join(words)]
-    subprocess.run(start, check=True, timeout=30)
+    subprocess.run(start, check=True, timeout=120)
     try:
         pane = subprocess.run(
             [*tmux, "list-panes", "-t", "job", "-F", "#{pane_pid}"],
             check=True,
-            timeout=30,
+            timeout=120,
             capture_output=True,
             text=True,
         )
@@ -76,9 +76,9 @@ def test_tmux_kill_session(tmp_path: Path) -> None:
             "the command to start",
         )
         try:
-            subprocess.run([*tmux, "kill-session", "-t", "job"], check=True, timeout=30)
+            subprocess.run([*tmux, "kill-session", "-t", "job"], check=True, timeout=120)
             until(lambda: not any(map(is_alive, below)), "the command to end")
         finally:
             end_by_pid([one for one in [run, *below] if is_alive(one)])
     finally:
-        subprocess.run([*tmux, "kill-server"], check=False, timeout=30, capture_output=True)
+        subprocess.run([*tmux, "kill-server"], check=False, timeout=120, capture_output=True)

@@ -86,6 +86,6 @@ def test_a_process_of_somebody_else_is_a_gap_with_its_remedy(
         f"print(present_environment({running.pid}).reason)\n"
     )
     said = subprocess.run(
-        [sys.executable, str(asked)], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, str(asked)], capture_output=True, text=True, check=True, timeout=120
     )
     assert "it belongs to user id 0, we are user id 65534; run as that user" in said.stdout

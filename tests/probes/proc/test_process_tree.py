@@ -71,7 +71,7 @@ def test_a_child_forked_by_a_thread_is_found() -> None:
         child = int(parent.stdout.readline())
         assert [each.pid for each in descendants(parent.pid)] == [child]
     finally:
-        parent.communicate("end\n", timeout=30)
+        parent.communicate("end\n", timeout=120)
 
 
 def test_a_process_that_is_gone_has_no_descendants_and_no_name() -> None:
@@ -99,7 +99,7 @@ def test_bytes_that_are_no_text_do_not_break_the_environment() -> None:
         assert environment["RANK"] == "1"
         assert environment["ODD"].encode()
     finally:
-        child.communicate(timeout=30)
+        child.communicate(timeout=120)
 
 
 def _environment_with_odd(pid: int) -> dict[str, str]:

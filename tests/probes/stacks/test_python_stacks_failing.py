@@ -111,7 +111,7 @@ def test_a_user_who_may_not_look_is_told_what_would_allow_it(program: StartProgr
     """As root, the looker becomes another user; otherwise the kernel protects the target."""
     running = program("undumpable.py")
     looker = [sys.executable, str(PROGRAMS / "probing_unprivileged.py"), str(running.pid)]
-    output = subprocess.run(looker, capture_output=True, check=True, timeout=60)
+    output = subprocess.run(looker, capture_output=True, check=True, timeout=120)
     answer = msgspec.json.decode(output.stdout)
     remedies = {gap["what"]: gap["remedy"] for gap in answer["gaps"]}
     assert remedies.keys() == {

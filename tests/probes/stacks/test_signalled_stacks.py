@@ -64,7 +64,7 @@ def test_where_py_spy_is_refused_the_rank_writes_its_stack_and_the_gap_says_so(
     running = offering("stands_with_a_helper")
     unable = ["setpriv", "--bounding-set=-sys_ptrace"] if os.geteuid() == 0 else []
     looker = [*unable, sys.executable, str(PROGRAMS / "probing_refused.py"), str(running.pid)]
-    output = subprocess.run(looker, capture_output=True, check=True, timeout=60)
+    output = subprocess.run(looker, capture_output=True, check=True, timeout=120)
     answer = msgspec.json.decode(output.stdout)
     stack = answer["sample"]["stack"]
     assert stack["source"] == "faulthandler"
@@ -117,7 +117,7 @@ def test_at_its_end_a_process_takes_its_offer_back(offering: StartProgram) -> No
     running = offering("leaves")
     assert find_offer(running.pid) is not None
     running.tell("leave")
-    assert running.process.wait(30) == 0
+    assert running.process.wait(120) == 0
     assert find_offer(running.pid) is None
     assert list(Path(running.first_words, "stacks").iterdir()) == []
 

@@ -124,7 +124,7 @@ def test_a_container_does_not_see_who_made_a_file_on_a_disk_of_others(
     if kind.stdout.strip() in ("overlayfs", "tmpfs"):
         pytest.skip("the folder is of this container alone")
     command = [*apart, sys.executable, "-c", ASKS, str(tmp_path / "a.lock")]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert told.stdout.strip() == gone
 
 
@@ -152,7 +152,7 @@ def test_a_process_of_a_container_is_not_the_one_of_that_number_here(tmp_path: P
         assert inside.stdout.readline() == "written\n"
         assert maker_of(str(path), os.getpid(), kept_open=False) == UNKNOWN
     finally:
-        inside.communicate(timeout=30)
+        inside.communicate(timeout=120)
 
 
 def test_a_host_whose_name_only_begins_like_ours_is_another(tmp_path: Path) -> None:

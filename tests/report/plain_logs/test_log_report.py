@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Path:
                 env=environment,
                 stderr=stream,
                 check=True,
-                timeout=60,
+                timeout=120,
             )
     return file
 

@@ -74,7 +74,7 @@ def _ask(
     method: str = "GET",
     **headers: str,
 ) -> tuple[HTTPResponse, str]:
-    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=120)
     path = f"/{server.token if token is None else token}/{name}"
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
@@ -161,7 +161,7 @@ def test_it_is_for_reading(method: str, server: ReportServer) -> None:
 def test_who_says_nothing_keeps_nobody_waiting(server: ReportServer, folder: RunFolder) -> None:
     """A client that sends half a request has a thread of its own."""
     folder.verdict_file.write_bytes(encode_pretty(HANG))
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as mute:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=120) as mute:
         mute.sendall(b"GET /")
         assert _ask(server, "report.html")[0].status == 200
 

@@ -20,7 +20,7 @@ from lightning_hangcheck.rundir.journal_reader import read_journal
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real
 QUICKLY = ("--on-hang", "abort", "--idle-after", "5", "--proven-after", "5")
 
 

@@ -31,7 +31,7 @@ def watched(folder: Path, code: str, *options: str, **environment: str) -> int:
     command = [sys.executable, "-m", "lightning_hangcheck", "run", *options, "--"]
     done = subprocess.run(
         [*command, sys.executable, "-c", code],
-        cwd=folder, capture_output=True, timeout=100, check=False,
+        cwd=folder, capture_output=True, timeout=120, check=False,
         env={**os.environ, "HANGCHECK_SUSPECT_OUTSIDE_AFTER": "3", **environment},
     )  # fmt: skip
     return done.returncode

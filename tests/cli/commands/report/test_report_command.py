@@ -153,7 +153,7 @@ def test_a_journal_that_a_rank_really_wrote(
     program = "import lightning_hangcheck as hc; hc.checkpoint('Model created', number=5)"
     rank = {"RANK": "3", "WORLD_SIZE": "4", "HANGCHECK_SESSION": str(session.path)}
     subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **rank}, timeout=60, check=True
+        [sys.executable, "-c", program], env={**os.environ, **rank}, timeout=120, check=True
     )
     assert invoke(["report", facts.run_dir]) == 0
     assert "rank 3  CHECKPOINT 5: Model created" in capsys.readouterr().out
@@ -239,10 +239,10 @@ def test_it_is_served_until_it_is_interrupted(folder: RunFolder) -> None:
     try:
         assert served.stdout is not None
         address = served.stdout.readline().strip()
-        with urlopen(f"{address}report.html", timeout=60) as answer:  # noqa: S310 - our own
+        with urlopen(f"{address}report.html", timeout=120) as answer:  # noqa: S310 - our own
             assert HANG.summary in answer.read().decode()
         served.send_signal(signal.SIGINT)
-        assert served.wait(60) == 0
+        assert served.wait(120) == 0
     finally:
         end(served)
 

@@ -31,11 +31,11 @@ def host_with_clocks(folder: Path, ahead_s: int, up_s: int = 0) -> Host:
     etc.mkdir(parents=True)
     source = str(PROGRAMS / "other_clock.c")
     flags = ["-O2", "-shared", "-fPIC", f"-DSHIFT_S={ahead_s}LL", "-o", str(library)]
-    subprocess.run(["gcc", *flags, source], check=True, timeout=60)
+    subprocess.run(["gcc", *flags, source], check=True, timeout=120)
     (etc / "ld.so.preload").write_text(f"{library}\n")
     apart = ["unshare", "--time", f"--monotonic={up_s}", f"--boottime={up_s}", "--mount"]
     prefix = [*apart, "sh", "-c", IN_OWN_ETC, str(etc)]
-    tried = subprocess.run([*prefix, "true"], check=False, timeout=60, capture_output=True)
+    tried = subprocess.run([*prefix, "true"], check=False, timeout=120, capture_output=True)
     if tried.returncode:
         pytest.skip(f"a clock of its own is refused here: {tried.stderr.decode().strip()}")
     return Host(prefix)

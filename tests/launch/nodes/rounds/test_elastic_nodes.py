@@ -18,7 +18,7 @@ from lightning_hangcheck.rundir.layout import RunFolder, folders_of_nodes
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 LONGEST_S = 120.0
 
 

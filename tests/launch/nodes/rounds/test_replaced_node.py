@@ -83,7 +83,7 @@ def kill(node: subprocess.Popen[bytes]) -> None:
     for one in (launcher, *launcher.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             one.kill()
-    node.wait(10)
+    node.wait(120)
 
 
 def test_a_first_node_that_came_last_judges_the_ranks_of_its_round(tmp_path: Path) -> None:
