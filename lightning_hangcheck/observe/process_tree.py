@@ -25,7 +25,7 @@ from lightning_hangcheck.probes.proc.process_tree import (
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 TORCH = "libtorch"
 SETTLED_AFTER_S = 10.0
@@ -44,15 +44,36 @@ class ProcessTree:
         self._root_pid = root_pid
         self._root_belongs = root_belongs
         self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
+        self._root_ticks = _started_ticks(root_pid)
+        self._root_was_there = True
 
-    def take(self, now_ns: int) -> tuple[SeenProcess, ...]:
-        """Read the tree, and what is new in it."""
-        refs = descendants(self._root_pid)
-        root = process_ref(self._root_pid) if self._root_belongs else None
-        present = ([root] if root is not None else []) + _without_our_own(refs, self._root_pid)
+    def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
+        """Read the tree, and what is new in it.
+
+        Args:
+            now_ns: Present time.
+            recording: Processes that have a page: with what was known, all that is left to go by
+                once the root was killed.
+        """
+        if self._root_ticks is not None and _started_ticks(self._root_pid) == self._root_ticks:
+            refs = descendants(self._root_pid)
+            root = process_ref(self._root_pid) if self._root_belongs else None
+            present = ([root] if root is not None else []) + _without_our_own(refs, self._root_pid)
+        else:
+            present = self._left(recording)
         self._known = {ref: self._read(ref, now_ns) for ref in present}
         children = Counter(ref.parent_pid for ref in present)
         return tuple(self._told_apart(ref, children) for ref in present)
+
+    def _left(self, recording: Iterable[int]) -> list[ProcessRef]:
+        """Find what a killed root has left, and all below that. A page may outlive its process."""
+        pids = {ref.pid for ref in self._known if _started_ticks(ref.pid) == ref.started_ticks}
+        if self._root_was_there:
+            self._root_was_there = False
+            pids |= set(recording)
+        below = {ref.pid for pid in pids for ref in descendants(pid)}
+        refs = tuple(filter(None, map(process_ref, sorted(pids | below))))
+        return _without_our_own(refs, self._root_pid)
 
     def _told_apart(self, ref: ProcessRef, children: Mapping[int, int]) -> SeenProcess:
         """Say whether a process may be a rank that no launcher numbered; imports take a while.
@@ -130,6 +151,11 @@ def _without_our_own(refs: tuple[ProcessRef, ...], root_pid: int) -> list[Proces
         else:
             others.append(ref)
     return others
+
+
+def _started_ticks(pid: int) -> int | None:
+    ref = process_ref(pid)
+    return ref.started_ticks if ref is not None else None
 
 
 def _is_python(pid: int) -> bool:

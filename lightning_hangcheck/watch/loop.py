@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import log
 from lightning_hangcheck.gather.case_building import build_case
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.looking import Look, Looker
 from lightning_hangcheck.observe.patience import patience_of
 from lightning_hangcheck.probes.proc.exits import still_running
+from lightning_hangcheck.reading.wording import name_ranks, verb
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 from lightning_hangcheck.watch.lapses import Lapses
 from lightning_hangcheck.watch.other_nodes.ended_rounds import EndedRounds, LeftHere
@@ -44,7 +46,7 @@ MOST_SEEN_CLOSER = 4
 LEFT_BEHIND_AFTER_S = 1.0
 """Time in which helpers of multiprocessing, and loggers, end after the command."""
 STILL_THERE_NS = 10 * NANOSECONDS
-"""Time after which a person who ended a hung job asks why it is still there."""
+"""Time after which a person who ended a job asks why it is still there."""
 
 
 class Watcher:
@@ -79,6 +81,7 @@ class Watcher:
         self.alarm = Alarm()
         self.shutdown = Shutdown()
         self._said_still_there: set[int] = set()
+        self._launcher_gone_ns = 0
         self._recovery = Recovery()
         self._alone = False
         self._raised_case: Case | None = None
@@ -124,6 +127,7 @@ class Watcher:
         lapsed = self._forgive_lapse(now_ns)
         self.roster.update(now_ns)
         self._end_left_rounds(now_ns)
+        self._say_outlived(now_ns)
         look = self._looker.finished()
         if self._look_begun_ns < self.roster.round_began_ns:
             look = None
@@ -156,6 +160,10 @@ class Watcher:
         standing = self.alarm.standing
         suspects = standing is not None and standing.verdict == "suspect"
         return standing.summary if standing is not None and suspects else ""
+
+    def launcher_gone(self) -> None:
+        """`hangcheck run` was killed: nobody but us knows of what it has left."""
+        self._launcher_gone_ns = time.monotonic_ns()
 
     def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh.
@@ -260,6 +268,20 @@ class Watcher:
         pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
         text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
         self._tell_aftermath(text, now_ns)
+
+    def _say_outlived(self, now_ns: int) -> None:
+        """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
+        gone_ns, watched = self._launcher_gone_ns, self.roster.round
+        if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
+            return
+        self._launcher_gone_ns = 0
+        pids = [*watched.agents_alive, *(one.found.pid for one in watched.alive)]
+        ranks = [one.found.rank for one in watched.alive]
+        log.once(
+            "outlived",
+            f"hangcheck run was killed; {name_ranks(ranks)} {verb(ranks, 'runs', 'run')} on, still "
+            f"watched; end what is left: kill -KILL {' '.join(map(str, pids))}",
+        )
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
         """Tell what became of the job while a hang stood, with the evidence of that hang."""

@@ -163,6 +163,7 @@ class Service:
                 self._alerting.take(message)
             elif isinstance(message, LauncherGone):
                 self._inbox = None
+                self._watcher.launcher_gone()
         return None
 
     def _over(self) -> bool:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
-from processes import end
-from watch.launched import start_run, verdict_of
+from processes import end, is_sidecar, until
+from watch.launched import run_words, start_run, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,3 +168,38 @@ def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
     code, errors = abort_on_hang(tmp_path, hangcheck=bare_python, HANGCHECK_PROBE_TIMEOUT="1")
     assert code == 75, errors
     assert any("no answer" in gap.why for gap in verdict_of(tmp_path / "run").gaps)
+
+
+OUTLIVING = """
+import pathlib, signal, time
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
+pathlib.Path("ready").touch()
+while not pathlib.Path("leave").exists():
+    time.sleep(0.1)
+"""
+
+
+def test_a_rank_that_outlives_a_killed_run_is_told_with_the_command_that_ends_it(
+    tmp_path: Path,
+) -> None:
+    """As `timeout -k` leaves it: asked to end, and killed before the rank has."""
+    with (tmp_path / "said").open("wb") as said:
+        running = subprocess.Popen(
+            run_words([sys.executable, "-c", OUTLIVING]),
+            cwd=tmp_path,
+            env={**os.environ, "RANK": "0", "WORLD_SIZE": "1"},
+            stderr=said,
+        )
+    try:
+        until((tmp_path / "ready").exists, "the rank")
+        (rank,) = (one for one in psutil.Process(running.pid).children() if not is_sidecar(one))
+        running.terminate()
+        until((tmp_path / "asked").exists, "the signal to be passed on")
+        running.kill()
+        running.wait(10)
+        told = "hangcheck run was killed; rank 0 runs on, still watched; end what is left:"
+        line = f"{told} kill -KILL {rank.pid}"
+        until(lambda: line in (tmp_path / "said").read_text(), "the line")
+    finally:
+        (tmp_path / "leave").touch()
+        end(running)

@@ -55,7 +55,7 @@ class Roster:
         self.round = WatchedRound(rounds_before)
         self.round_began_ns = now_ns
         self._root_pid = facts.root_pid
-        self._numbered = facts.numbered
+        self._numbered = facts.numbered and not facts.restarts  # that root may wait without a rank
         self._left: list[tuple[WatchedRound, RoundStart]] = []
         self._pages = Pages(session.pages)
         self._process_tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
@@ -175,7 +175,7 @@ class Roster:
 
     def _scan(self, beats: dict[int, Beat], now_ns: int) -> None:
         self._scanned_ns = now_ns
-        processes = self._process_tree.take(now_ns)
+        processes = self._process_tree.take(now_ns, beats)
         beats = believed(beats)
         found = find_ranks(processes, beats, numbered=self._numbered)
         gone = _gone_ranks(beats)
@@ -209,6 +209,9 @@ class Roster:
 
     def _take(self, found: FoundRank, beats: dict[int, Beat], now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
+        if found.pid == self._waiting_agent or self.round.was_started_by(found.pid):
+            agent = FoundRank(rank=0, pid=found.pid, started_ticks=found.started_ticks)
+            found = replace(agent, local_rank=0, guessed=True)
         if self.round.is_after(found):
             return
         if found.guessed and self._may_be_launcher(found):

@@ -16,8 +16,10 @@ from lightning_hangcheck.model.case import RunFacts
 from lightning_hangcheck.model.run import RankPlace, Round
 from lightning_hangcheck.observe.launchers import is_launcher
 from lightning_hangcheck.probes.proc.process_tree import command_line
+from lightning_hangcheck.probes.proc.vitals import has_ended
 from lightning_hangcheck.session.node_place import place_of
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.text.shown_command import show_command
 from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
 if TYPE_CHECKING:
@@ -58,6 +60,11 @@ class WatchedRound:
         return [rank for rank in self.ranks.values() if rank.process_exit is None]
 
     @property
+    def agents_alive(self) -> list[int]:
+        """Process ids of the torchrun agents that started its ranks, where they are there."""
+        return [pid for pid in sorted(self._agents) if not has_ended(pid)]
+
+    @property
     def count(self) -> int | None:
         """The launcher's own count of this round, None where it keeps none."""
         told = (rank.found.start.number for rank in self.ranks.values())
@@ -91,6 +98,12 @@ class WatchedRound:
         """Whether what was taken for a rank, as nothing said who is one, only starts them."""
         words = self._guessed_command
         return isinstance(words, list) and is_launcher(words)
+
+    @property
+    def guessed_command(self) -> str:
+        """The command line of what was taken for a rank, redacted."""
+        words = self._guessed_command
+        return show_command(words) if isinstance(words, list) else ""
 
     def is_left_by(self, found: FoundRank) -> bool:
         """Whether this process belongs to a later round.
@@ -163,6 +176,10 @@ class WatchedRound:
         rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
         return rank
 
+    def was_started_by(self, pid: int) -> bool:
+        """Whether this is the torchrun agent of a rank, which SLURM may have given a number too."""
+        return pid in self._agents
+
     def note_agent(self, pid: int) -> None:
         """Take down who started a rank; its page tells, too, where its parent cannot be asked."""
         self._agents.add(pid)
@@ -214,6 +231,9 @@ def run_facts(
         next_start: What followed, if anything did.
     """
     found = [rank.found for rank in watched.ranks.values()]
+    command = session.facts.command
+    if not session.facts.launched and watched.is_guess_a_launcher:
+        command = watched.guessed_command
     local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
     world_size = max((rank.world_size or 0 for rank in found), default=0)
     place = place_of(session)
@@ -222,7 +242,7 @@ def run_facts(
     nnodes = max(1, -(-world_size // max(local))) if local else 1
     return RunFacts(
         run_id=session.run_folder.run_id,
-        command=session.facts.command,
+        command=command,
         started_at=session.facts.started_at,
         world_size=world_size,
         nnodes=nnodes if place is None else place.machines or place.nnodes,
