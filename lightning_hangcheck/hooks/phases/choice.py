@@ -13,6 +13,7 @@ from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
 from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
 from lightning_hangcheck.ledger.decision import Decision, PhaseDone, question
 from lightning_hangcheck.ledger.prices import Prices, read_prices
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.decoders import json_decoder
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ UNDECIDED = msgspec.json.encode(Word("run", "it could not be decided"))
 
 
 def _decided(decide: Callable[[], Decision], settings: Settings, *, alone: bool) -> bytes:
-    return msgspec.json.encode(_word(decide, settings, alone=alone))
+    return encode(_word(decide, settings, alone=alone))
 
 
 def _word(decide: Callable[[], Decision], settings: Settings, *, alone: bool) -> Word:
