@@ -70,7 +70,8 @@ class HangCheck:
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Learn who this rank is, which under ``ddp_spawn`` nothing told before."""
-        if _first_of(trainer) is not self:
+        first = next((one for one in trainer.callbacks if isinstance(one, HangCheck)), self)
+        if first is not self:
             switch_off(self)
             log.once("callback-twice", "HangCheck was added twice; the second one does nothing")
             return
@@ -189,10 +190,6 @@ class HangCheck:
 
 def _evaluation(trainer: Trainer) -> Phase:
     return "sanity_check" if trainer.sanity_checking else "validation"
-
-
-def _first_of(trainer: Trainer) -> object:
-    return next(guest for guest in trainer.callbacks if isinstance(guest, HangCheck))
 
 
 def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:

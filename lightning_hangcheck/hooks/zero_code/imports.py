@@ -58,6 +58,7 @@ WATCHED = (
     ("lightning_fabric.wrappers", "trainers.instrument_fabric"),
     *((f"{package}.loggers.wandb", "files.instrument_experiments") for package in _LIGHTNING),
     *((f"{package}.trainer.trainer", "trainers.instrument_trainers") for package in _LIGHTNING),
+    *((f"{package}.trainer.call", "trainers.instrument_hooks") for package in _LIGHTNING),
     *(
         (f"{package}.trainer.connectors.accelerator_connector", "trainers.instrument_trainers")
         for package in _LIGHTNING

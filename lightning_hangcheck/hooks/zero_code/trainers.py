@@ -1,25 +1,34 @@
 """Trainers that are watched: Lightning's, Fabric, Hugging Face's, and accelerate's Accelerator.
 
-Their construction, stages, barriers and saves become sections; Trainers get a callback of ours.
+Their construction, stages, barriers and saves become sections. Lightning's Trainer calls the hooks
+of a callback of ours, too, which is not in its list; that of Hugging Face gets one.
 """
 
 from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
 from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
 from lightning_hangcheck.hooks.zero_code.files import watch_resuming, watch_saves
 from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, by_name, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import (
+    Call,
+    act_before,
+    by_name,
+    say_unwatched,
+    wrap,
+)
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.process.process_facts import is_multiprocessing_child
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType, ModuleType
 
     from lightning_hangcheck.hooks.zero_code.wrapping import Around
     from lightning_hangcheck.model.naming.slugs import Phase
@@ -42,11 +51,54 @@ def instrument_trainers(module: ModuleType) -> None:
     watch_saves(trainer)
 
 
+_guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
+"""Our callback of each Trainer; None where the user has added one."""
+
+
+def instrument_hooks(module: ModuleType) -> None:
+    """Have Lightning call the hooks of our callback before those of the Trainer's callbacks.
+
+    Their list stays as the user made it: scripts read it, count it, and compare it.
+    """
+    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
+
+    # half a microsecond where we have no such hook; `act_before` would take two
+    @wraps(call_theirs)
+    def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
+        nonlocal works
+        try:
+            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
+            # Lightning calls hooks of an epoch's end twice: the second time for what saves
+            if ours is not None and not named.get("monitoring_callbacks"):
+                rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
+                ours(trainer, trainer.lightning_module, *given, **rest)
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
+            works = False
+            say_unwatched("Lightning's hooks", error)
+        call_theirs(trainer, hook_name, *given, **named)
+
+    module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
+    for hook in ("on_save_checkpoint", "on_load_checkpoint"):
+        act_before(module, f"_call_callbacks_{hook}", partial(_call_ours, hook))
+
+
+def _call_ours(
+    hook: str, _frame: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]
+) -> None:
+    trainer, *given = arguments
+    ours = _ours_of(trainer, hook)
+    if ours is not None:
+        getattr(ours, hook)(trainer, trainer.lightning_module, *given)
+
+
+def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
+    if hook == "setup" or trainer not in _guests:
+        theirs = any(isinstance(one, HangCheck) for one in trainer.callbacks)
+        _guests[trainer] = None if theirs else _guests.get(trainer) or HangCheck()
+    return _guests[trainer]
+
+
 def _made(call: Call) -> None:
-    callbacks = call.instance.callbacks
-    if not any(isinstance(one, HangCheck) for one in callbacks):
-        # in front: Lightning keeps callbacks that save checkpoints at the end
-        callbacks.insert(0, HangCheck())
     if _stays_alone(call.instance):
         current().learn_identity(0, 1, 0)
     passed(11)

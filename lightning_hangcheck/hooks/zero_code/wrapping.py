@@ -98,7 +98,7 @@ def act_before(owner: ModuleType, name: str, act: BeforeCall) -> None:
                 act(sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
             except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
                 works = False
-                _say_unwatched(name, error)
+                say_unwatched(name, error)
         return wrapped(*arguments, **named)
 
     _put_in_place(owner, name, call)
@@ -241,10 +241,11 @@ class _Watcher:
 
     def _switch_off(self, error: Exception) -> None:
         self._works = False
-        _say_unwatched(self._name, error)
+        say_unwatched(self._name, error)
 
 
-def _say_unwatched(name: str, error: Exception) -> None:
+def say_unwatched(name: str, error: Exception) -> None:
+    """Say once that a watcher of ours failed and is switched off."""
     log.once(
         f"watcher-{name}",
         f"{name} is no longer watched ({describe_exception(error)}); the program goes on. Please "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ import pytest
 from hooks.zero_code.injecting import PACKAGE, as_script, carried_journals, run_script
 from processes import PROGRAMS
 
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.recorder.page.reader import PageReader
 from lightning_hangcheck.rundir.journal_reader import read_journal
 
 if TYPE_CHECKING:
@@ -80,3 +83,17 @@ def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
     (journal,) = carried_journals(tmp_path)
     (resumed,) = [one for one in read_journal(journal)[0] if one["kind"] == "resumed"]
     assert (resumed["step"], resumed["lacks"]) == (2, ["optimizer state"])
+
+
+def test_a_lightning_trainers_callbacks_stay_as_the_user_made_them(tmp_path: Path) -> None:
+    """Ours is called beside them: the page has the steps that it tells."""
+    script = tmp_path / "unaware_callbacks.py"
+    shutil.copy(PROGRAMS / script.name, script)
+    watched, plain = run_script(script, *as_script(tmp_path)), run_script(script, {}, PACKAGE)
+    assert watched[0] == plain[0] == 0, watched[2]
+    assert json.loads(watched[1]) == json.loads(plain[1])
+    assert json.loads(watched[1])["empty"]
+    (page,) = (tmp_path / "shared" / "key" / "pages").iterdir()
+    beat = PageReader(page).read()
+    assert isinstance(beat, Beat)
+    assert (beat.step, beat.epoch, beat.phase) == (2, 1, "teardown")
