@@ -6,7 +6,6 @@ Where `hangcheck run` did not start a sidecar, the first process of each node do
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
@@ -22,6 +21,7 @@ from lightning_hangcheck.session.session import read_sidecar
 
 if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
+    from lightning_hangcheck.session.session import Session
 
 MOST_STARTS = 4  # the first, and three after a loss: a sidecar that dies again and again is no use
 
@@ -35,6 +35,8 @@ def be_watched(recorder: Recorder) -> None:
     Args:
         recorder: Of this process.
     """
+    if is_multiprocessing_child():
+        recorder.be_rank_of_environment()
     recorder.begin_training()
     keep_sidecar(recorder)
     offer_flight_record(recorder)
@@ -70,7 +72,6 @@ class SidecarKeeper:
             log.once("sidecar-again", "a new sidecar was started")
 
 
-@cache
 def keep_sidecar(recorder: Recorder) -> None:
     """Have this node watched, if it falls to this process. Asking again changes nothing.
 
@@ -80,7 +81,9 @@ def keep_sidecar(recorder: Recorder) -> None:
         recorder: Of this process.
     """
     session = recorder.session
-    if session is None or session.facts.launched or not _falls_to_us():
+    if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
+        return
+    if not _falls_to_us(recorder, session):
         return
     keeper = SidecarKeeper(recorder)
     recorder.on_sidecar_lost = keeper.start
@@ -114,12 +117,21 @@ def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
         log.once("place", f"this node's sidecar is not told which node it is on: {error}")
 
 
-def _falls_to_us() -> bool:
+def _falls_to_us(recorder: Recorder, session: Session) -> bool:
     """Whether this is the first rank of its node, or the process that Lightning starts others from.
 
-    Children of ``ddp_spawn`` have no rank yet when they ask; their parent has a sidecar already.
+    Children of ``ddp_spawn`` have no rank yet when they ask; their parent has a sidecar already. A
+    child without such a parent is watched where it trains alone: others it could not find.
     """
     identity = identify(os.environ)
-    first = not (identity.rank if identity.local_rank is None else identity.local_rank)
-    launched = identity.launcher not in ("none", "lightning")
-    return first and (launched or not is_multiprocessing_child())
+    if identity.launcher in ("none", "lightning") and is_multiprocessing_child():
+        size = recorder.identity.world_size
+        nobodys = session.facts.root_pid == os.getpid()
+        if nobodys and size is not None and size > 1:
+            log.once(
+                "child",
+                "this rank is not watched: nothing tells a child of multiprocessing where its "
+                "ranks meet; start the script with hangcheck run, or make HangCheck() before them",
+            )
+        return nobodys and size == 1
+    return not (identity.rank if identity.local_rank is None else identity.local_rank)

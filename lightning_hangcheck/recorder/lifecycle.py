@@ -130,7 +130,8 @@ class Recorder(Announcer):
         if self.settings.disable or self._given_up:
             return
         with self._life_lock:
-            known = self.identity
+            # a child of multiprocessing may have set its variables since
+            known = self.identity if self._records else identify(self._environment)
             self.identity = msgspec.structs.replace(
                 known,
                 rank=rank,
@@ -143,6 +144,23 @@ class Recorder(Announcer):
                 self._record()
             elif self.identity != known:
                 self._introduce(self.identity)
+
+    @harmless
+    def be_rank_of_environment(self) -> None:
+        """Be the rank that the environment names, as a child of multiprocessing that trains.
+
+        Not where it only inherited those variables from a rank that records.
+        """
+        self.start()
+        with self._life_lock:
+            identity = identify(self._environment)
+            unknown = identity.rank is None or identity.world_size is None
+            if unknown or self._records or self.settings.disable or self._given_up:
+                return
+            self.identity = identity
+            self.session = self.session or self._join()
+            if self.session is None or not is_helper(self.session.pages, identity):
+                self._record()
 
     @harmless
     def announce(self, number: int) -> None:

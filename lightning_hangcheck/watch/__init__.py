@@ -4,7 +4,7 @@ From the top: `sidecar` (the program), `service` (its life), `loop` (read, look,
 `schedule` (when to look), `lapses` (when nobody watched), `recovery` (do they advance again),
 `shutdown` (what ends the judging), `telling` (what is told, and to whom), `ranks` (what is known of
 each), `pace` (whether they keep their own) and `other_nodes` (what those of the job's other nodes
-add); `srun_in_front` says where ranks cannot be seen. Outsiders start it (`starting`) and talk to
+add); `hidden_ranks` says where ranks cannot be seen. Outsiders start it (`starting`) and talk to
 it (`messages`).
 """
 

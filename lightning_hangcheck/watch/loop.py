@@ -16,6 +16,7 @@ from lightning_hangcheck.observe.patience import patience_of
 from lightning_hangcheck.probes.proc.exits import still_running
 from lightning_hangcheck.reading.wording import name_ranks, verb
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.watch.hidden_ranks import unrecorded
 from lightning_hangcheck.watch.lapses import Lapses
 from lightning_hangcheck.watch.other_nodes.ended_rounds import EndedRounds, LeftHere
 from lightning_hangcheck.watch.ranks.roster import Roster
@@ -244,6 +245,8 @@ class Watcher:
 
     def _take(self, look: Look) -> None:
         self._gaps, self._code = look.gaps, look.code
+        if self._session.facts.launched:
+            self._gaps += unrecorded(self.roster.alive)
         self.roster.add(look)
 
     def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:

@@ -20,6 +20,7 @@ from lightning_hangcheck.session.run_folders import (
     settle_run_folder,
 )
 from lightning_hangcheck.session.session import Session, taken_sessions_folder
+from lightning_hangcheck.watch.hidden_ranks import SrunInFront
 from lightning_hangcheck.watch.loop import Watcher
 from lightning_hangcheck.watch.messages import (
     CommandEnded,
@@ -36,7 +37,6 @@ from lightning_hangcheck.watch.ranks.rounds import describe_round
 from lightning_hangcheck.watch.ranks.run_ledger import RunLedger
 from lightning_hangcheck.watch.ranks.run_recorder import RunRecorder, rounds_so_far
 from lightning_hangcheck.watch.ranks.start_states import StartStates
-from lightning_hangcheck.watch.srun_in_front import SrunInFront
 from lightning_hangcheck.watch.telling.alerting import Alerting
 from lightning_hangcheck.watch.telling.hang_telling import HangTelling
 from lightning_hangcheck.watch.telling.metrics_keeper import MetricsKeeper

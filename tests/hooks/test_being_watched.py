@@ -144,6 +144,33 @@ def test_only_the_first_of_a_node_starts_one(
 
 
 @pytest.mark.real
+def test_children_that_set_their_rank_themselves_are_watched_together(
+    program: Start, tmp_path: Path
+) -> None:
+    """As a notebook starts its ranks: the parent makes no callback and has no session."""
+    job = program("hooks_forked.py", "told", "2", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    said = [job.first_words.split(), job.announcement().split()]
+    (session,) = {folder for _, folder in said}
+    until(lambda: sidecar_pid(Path(session, "sidecar.json"), set()), "a sidecar")
+    ranks = {int(pid) for pid, _ in said}
+    until(lambda: set(_recorded_ranks(tmp_path)) == ranks, "both in run.json")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("size", ["1", "2"])
+def test_a_child_that_nobody_told_its_rank_is_watched_if_alone_else_it_says_so(
+    size: str, program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = program("hooks_forked.py", "untold", size, HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    session = Path(job.first_words.split()[1])
+    if size == "1":
+        until(lambda: sidecar_pid(session / "sidecar.json", set()), "a sidecar")
+    else:
+        job.announcement()
+        assert capfd.readouterr().err.count("this rank is not watched") == 2
+
+
+@pytest.mark.real
 def test_job_that_hangcheck_run_started_has_one_already(program: Start, tmp_path: Path) -> None:
     facts = SessionFacts(
         run_dir=str(tmp_path / "run"), command="", started_at="", root_pid=1, launched=True

@@ -1,21 +1,23 @@
-"""`hangcheck run -- srun ...` says that it does not see the ranks, and what to write instead."""
+"""`hangcheck run` says of which ranks it sees nothing or little, and what to write instead."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from processes import end, until
+from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck import log
 from lightning_hangcheck.probes.proc.process_tree import command_line
 from lightning_hangcheck.session.session import Session, SessionFacts
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.srun_in_front import SAID_AFTER_NS, SrunInFront
+from lightning_hangcheck.watch.hidden_ranks import SAID_AFTER_NS, SrunInFront
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,3 +86,33 @@ def test_an_srun_that_starts_hangcheck_is_as_it_should_be(
 ) -> None:
     in_front(tmp_path).look(time.monotonic_ns() + LATER_NS, ranks_seen=False)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["-uI", "-X", "dev"], "-I"), (["-W", "ignore", "-E"], "-E"), (["-u"], "")],
+)
+def test_a_python_that_runs_no_start_up_file_is_watched_from_outside_and_that_is_said(
+    options: list[str], said: str, tmp_path: Path
+) -> None:
+    program = "import time; time.sleep(1000)"
+    process = start_run(
+        tmp_path,
+        [sys.executable, *options, "-c", program, "-S"],
+        RANK="0",
+        WORLD_SIZE="1",
+        HANGCHECK_SUSPECT_OUTSIDE_AFTER="4",
+    )
+    errors = ""
+    try:
+        assert process.stderr is not None
+        while "SUSPECT" not in errors:
+            errors += process.stderr.readline()
+        until((tmp_path / "run/verdict.json").exists, "its verdict on the disk")
+    finally:
+        end(process)
+    sentence = f"rank 0 is watched from outside only: its Python was started with {said}"
+    assert errors.count(sentence) == bool(said), errors
+    gaps = [gap.what for gap in verdict_of(tmp_path / "run").gaps]
+    assert gaps == ["steps and sections"] * bool(said)

@@ -1,12 +1,14 @@
-"""`hangcheck run` in front of `srun`: the tasks are on other machines, where nobody watches them.
+"""Ranks of `hangcheck run` that tell nothing of themselves.
 
-Seen from the processes, not from the command: a shell script may start `srun`. Where its tasks run
-on this machine they are ranks of this session, and nothing is said, though slurmstepd is their
-parent.
+Where it stands in front of `srun` the tasks are on other machines, where nobody watches them. Where
+they run on this machine they are ranks of this session, and nothing is said, though slurmstepd is
+their parent. A Python that was told to ignore PYTHONPATH does not run our start-up file. Both are
+seen from the processes, not from the command: a shell script may start them.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -16,11 +18,17 @@ from lightning_hangcheck.probes.proc.process_tree import born_ns, command_line, 
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
 
 EVERY_NS = 5 * NANOSECONDS
 SAID_AFTER_NS = 30 * NANOSECONDS
 """A rank on this machine is seen within seconds of its start."""
+_OPTIONS = re.compile(r"-(?P<flags>[^WXcm]*)(?P<last>[WXcm]?)(?P<value>.*)", re.DOTALL)
+"""A word of Python's own: what follows its last letter, or the next word, is that one's value."""
+_IGNORING = frozenset("IES")
 OURS = ("hangcheck", "lightning_hangcheck")
 
 
@@ -67,3 +75,42 @@ class SrunInFront:
             if not behind and now_ns - born_ns(process.pid) >= SAID_AFTER_NS:
                 return process.pid
         return None
+
+
+def unrecorded(ranks: Iterable[WatchedRank]) -> tuple[Gap, ...]:
+    """Say of which ranks nothing is recorded, because their Python runs no start-up file.
+
+    Args:
+        ranks: Those whose processes are there.
+    """
+    found = []
+    for rank in ranks:
+        words = command_line(rank.found.pid) if rank.beat is None else []
+        option = "" if isinstance(words, Gap) else _ignoring_option(words)
+        if option:
+            number = rank.found.rank
+            why = f"its Python was started with -{option}, which leaves our start-up file out"
+            way_out = f"start it without -{option}, or add HangCheck() to its callbacks"
+            found.append(Gap("steps and sections", number, why, "recording", way_out))
+            log.once(
+                f"unrecorded {number}",
+                f"rank {number} is watched from outside only: {why}; {way_out}",
+            )
+    return tuple(found)
+
+
+def _ignoring_option(words: Sequence[str]) -> str:
+    """Return which of Python's options leaves `sitecustomize` or PYTHONPATH out; empty if none."""
+    rest = iter(words[1:])
+    for word in rest:
+        option = _OPTIONS.fullmatch(word)
+        if option is None:
+            return ""
+        ignoring = _IGNORING.intersection(option["flags"])
+        if ignoring:
+            return min(ignoring)
+        if option["last"] in ("c", "m"):
+            return ""
+        if option["last"] and not option["value"]:
+            next(rest, "")
+    return ""
