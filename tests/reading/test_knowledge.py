@@ -42,7 +42,7 @@ ASPECTS = {
     "filesystem_wait": {"file", "fifo"},
     "checkpoint_io": {"file", "fifo"},
     "network_wait": {"node", "remote", "store"},
-    "rank_diverged": {"made", "left_out", "messages"},
+    "rank_diverged": {"made", "left_out", "messages", "asked_to_end"},
     "collective_mismatch": {None, "messages", "tags"},
     "unknown": {None, "node"},
     "slow_progress": {"silent", "loader", "forward", "waiting"},
