@@ -46,7 +46,7 @@ class Job:
                 preexec_fn=lambda: restore(mask),
             )
         except OSError as error:
-            raise _unstartable(command[0], error.strerror) from error
+            raise unstartable(command[0], error.strerror) from error
         self.pid = self._process.pid
         self.exit_code: int | None = None
 
@@ -139,14 +139,18 @@ class Abort:
                     os.kill(pid, signal.SIGKILL)
 
 
-def refuse_unstartable(command: Sequence[str]) -> None:
+def refuse_unstartable(command: Sequence[str], subcommand: str = "run") -> None:
     """Refuse a program that is not there, before anything is made for its run.
+
+    Args:
+        command: Program and arguments.
+        subcommand: Of ours, which was asked to start it.
 
     Raises:
         BadUsage: It is not there, or may not be run.
     """
     if shutil.which(command[0]) is None:
-        raise _unstartable(command[0], "no such program, or it may not be run")
+        raise unstartable(command[0], "no such program, or it may not be run", subcommand)
 
 
 def become(command: Sequence[str]) -> NoReturn:
@@ -160,7 +164,7 @@ def become(command: Sequence[str]) -> NoReturn:
     try:
         os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
     except OSError as error:
-        raise _unstartable(command[0], error.strerror) from error
+        raise unstartable(command[0], error.strerror) from error
 
 
 def adopt_orphans() -> None:
@@ -168,10 +172,11 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _unstartable(program: str, why: str | None) -> BadUsage:
+def unstartable(program: str, why: str | None, subcommand: str = "run") -> BadUsage:
+    """Say why a program cannot be started; ``subcommand`` as in `refuse_unstartable`."""
     return BadUsage(
         f"{program!r} cannot be started ({why})",
-        "write it as you would without hangcheck: hangcheck run -- python train.py",
+        f"write it as you would without hangcheck: hangcheck {subcommand} -- python train.py",
     )
 
 

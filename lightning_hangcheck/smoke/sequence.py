@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,12 +13,13 @@ import psutil
 
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE
+from lightning_hangcheck.launch.job import unstartable
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
 from lightning_hangcheck.rundir.layout import refuse_used
 from lightning_hangcheck.smoke.trial import Outcome, output_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from lightning_hangcheck.rundir.layout import RunFolder
@@ -30,17 +30,6 @@ REFUSED = 2
 """Exit code of `hangcheck run` where the command cannot be started; the job may have it, too."""
 END_LIMIT_S = 20.0
 """For `hangcheck run` to end the job: its own grace is 10 s."""
-
-
-def refuse_unstartable(trials: Sequence[Trial]) -> None:
-    """Refuse programs that are not there, before anything is run.
-
-    Raises:
-        BadUsage: One is not there, or may not be run.
-    """
-    for trial in trials:
-        if shutil.which(trial.command[0]) is None:
-            raise _unstartable(trial, "no such program, or it may not be run")
 
 
 def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
@@ -68,7 +57,7 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
         saved = _read(folder)
     if exit_code == REFUSED and saved.record is not None and saved.record.exit_code is None:
         output = folder.path.with_name(output_name(folder.run_id))
-        raise _unstartable(trial, f"the reason is in {output}")
+        raise unstartable(trial.command[0], f"the reason is in {output}", "smoke")
     result = _result(exit_code, saved)
     return Outcome(
         trial=trial,
@@ -77,13 +66,6 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
         where="" if result == "passed" else _where(saved, exit_code, limit_s),
         verdict=saved.verdict,
         run_folder=str(folder.path),
-    )
-
-
-def _unstartable(trial: Trial, why: str) -> BadUsage:
-    return BadUsage(
-        f"{trial.command[0]!r} cannot be started ({why})",
-        "write it as you would without hangcheck: hangcheck smoke -- python train.py",
     )
 
 

@@ -7,39 +7,46 @@ from hangbench.recorded import Recording, recordings, right_in
 from hangbench.scoring import ALARMS
 
 from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.model.verdict import Verdict
 
-ANSWERS = ("culprits", "cause", "phase", "line")
-HANGING = tuple(one for one in recordings() if not one.truth.healthy)
-HEALTHY = tuple(one for one in recordings() if one.truth.healthy)
+Judged = list[tuple[Recording, Verdict]]
 
 
 @pytest.fixture(scope="module")
-def answers() -> list[tuple[Recording, dict[str, bool]]]:
-    return [(one, right_in(one, judge(one.case))) for one in HANGING]
+def judged() -> Judged:
+    return [(one, judge(one.case)) for one in recordings()]
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.fixture(scope="module")
+def hanging(judged: Judged) -> Judged:
+    return [pair for pair in judged if not pair[0].truth.healthy]
+
+
+@pytest.fixture(scope="module")
+def healthy(judged: Judged) -> Judged:
+    return [pair for pair in judged if pair[0].truth.healthy]
+
+
+@pytest.fixture(scope="module")
+def answers(hanging: Judged) -> list[tuple[str, dict[str, bool]]]:
+    return [(f"{one.program} ({one.kind})", right_in(one, verdict)) for one, verdict in hanging]
+
+
+@pytest.mark.parametrize("answer", ["culprits", "cause", "phase", "line"])
 def test_every_recorded_hang_is_explained_rightly(
-    answers: list[tuple[Recording, dict[str, bool]]], answer: str
+    answers: list[tuple[str, dict[str, bool]]], answer: str
 ) -> None:
-    wrong = [f"{one.program} ({one.kind})" for one, right in answers if not right.get(answer, True)]
-    assert wrong == []
+    assert [name for name, right in answers if not right.get(answer, True)] == []
 
 
-def test_every_recorded_hang_is_called_what_it_was_called_then() -> None:
-    told = {f"{one.program} ({one.kind})": judge(one.case).verdict for one in HANGING}
-    assert {name: kind for name, kind in told.items() if f"({kind})" not in name} == {}
+def test_every_recorded_hang_is_called_what_it_was_called_then(hanging: Judged) -> None:
+    assert [one.program for one, verdict in hanging if verdict.verdict != one.kind] == []
 
 
-def test_no_healthy_program_is_called_a_hang() -> None:
-    alarms = {one.program: judge(one.case).summary for one in HEALTHY if _alarms(one)}
-    assert alarms == {}
+def test_no_healthy_program_is_called_a_hang(healthy: Judged) -> None:
+    assert [one.program for one, verdict in healthy if verdict.verdict in ALARMS] == []
 
 
-def test_the_recordings_are_those_of_the_corpus() -> None:
-    assert len({one.program for one in HANGING}) > 140
-    assert len({one.program for one in HEALTHY}) > 85
-
-
-def _alarms(recording: Recording) -> bool:
-    return judge(recording.case).verdict in ALARMS
+def test_the_recordings_are_those_of_the_corpus(hanging: Judged, healthy: Judged) -> None:
+    assert len({one.program for one, _ in hanging}) > 140
+    assert len({one.program for one, _ in healthy}) > 85

@@ -58,9 +58,10 @@ def smoke(command: tuple[str, ...], limit_s: float, junit: str | None, run_dir: 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     root = name_run_folder(run_dir or from_environment(os.environ).run_dir)
     trials = _plan(command, root)
-    from lightning_hangcheck.smoke.sequence import refuse_unstartable
+    from lightning_hangcheck.launch.job import refuse_unstartable
 
-    refuse_unstartable(trials)
+    for trial in trials:
+        refuse_unstartable(trial.command, "smoke")
     outcomes = [_run(trial, root, limit_s) for trial in trials]
     # imported here so that the other commands need no part of it
     from lightning_hangcheck.smoke import junit as junit_file

@@ -104,8 +104,10 @@ def _parted(situation: Situation, cause: Cause) -> Finding | None:
 
 def _asked_to_end(divergence: Divergence) -> list[RankReading]:
     """Return the ranks that stand in the handler of a signal that asks them to end."""
-    pending = (one.reading for one in divergence.pending_collectives)
-    return [one for one in pending if one.alive and asked_by(one.view)]
+    pending = [one.reading for one in divergence.pending_collectives]
+    tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
+    asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
+    return [one for one in pending if one.told_by_rank in asked]
 
 
 def _on_their_way_out(

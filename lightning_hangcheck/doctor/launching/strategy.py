@@ -24,6 +24,7 @@ NAME = "Trainer's strategy"
 READ_LIMIT_S = 2.0
 LIGHTNING = ("lightning", "pytorch_lightning")
 REMEDY = 'Trainer(..., strategy="ddp")'
+GUESSED = "leaves the strategy to be guessed from what each rank sees"
 
 
 class _Asked(NamedTuple):
@@ -80,9 +81,6 @@ def strategy_named(subject: Subject) -> tuple[Check, ...]:
         return ()
     named = ", ".join(f"{launch.script}:{one.line} asks for {one.strategy}" for one in asked)
     return (Check(NAME, "ok", named),)
-
-
-GUESSED = "leaves the strategy to be guessed from what each rank sees"
 
 
 def _starts_here(subject: Subject) -> bool:
