@@ -124,7 +124,7 @@ VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs
 """Of all options. Other variables with our prefix are what our processes tell each other."""
 
 ONLY_OF_RUN = frozenset(
-    PREFIX + name for name in ("JUNIT", "LIVE", "NOTIFY", "ON_HANG_EXEC", "OTEL", "WANDB_ALERT")
+    PREFIX + name for name in ("LIVE", "NOTIFY", "ON_HANG_EXEC", "OTEL", "WANDB_ALERT")
 )
 """Of options that `hangcheck run` keeps to itself: they may hold secrets, or are for it alone."""
 

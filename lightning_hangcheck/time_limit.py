@@ -5,6 +5,7 @@ A probe that fails becomes a `Gap`; work that blocks is left behind after its ti
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -17,14 +18,19 @@ if TYPE_CHECKING:
 Fact = TypeVar("Fact")
 Looked = tuple[Fact | None, tuple[Gap, ...]]
 
-# A blocked reader costs a thread for as long as the kernel keeps it. A file system that is down
-# blocks every reader, so there is a bound to how many we send after each other.
 MOST_LEFT_BEHIND = 16
+"""A blocked reader costs a thread for as long as the kernel keeps it. A file system that is down
+blocks every reader, so there is a bound to how many we send after each other."""
+MOST_OF_ONE = 3
+"""Readers that one process may keep, whose memory is locked: it costs its own places only."""
+MOST_TARGETS = 32
+"""Processes that may keep readers: 64 threads at most, whatever happens."""
 READING_LIMIT_S = 20.0
 PART_LIMIT_S = 5.0
 """Of a run's folder, and of one file in it: only a disk that does not answer takes so long, such
 as a dead network file system."""
-_places = threading.BoundedSemaphore(MOST_LEFT_BEHIND)
+_taken: dict[int | None, int] = {}
+_taking = threading.Lock()
 
 
 class NoAnswer(Exception):
@@ -51,7 +57,7 @@ def guarded(
     return outcome
 
 
-def within(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
+def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
     """Run work that may block in the kernel where no signal ends it, in a thread of its own.
 
     The thread is a daemon: one that never comes back does not keep this process from ending.
@@ -59,26 +65,27 @@ def within(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
     Args:
         time_limit_s: Seconds to wait for it.
         work: What to do; its exception is raised here.
+        of: Process whose memory is read. It has its own few places: one that is locked leaves
+            those of all others free.
 
     Raises:
-        NoAnswer: It took longer, or 16 earlier ones have not come back yet, or the machine gives
-            no further thread.
+        NoAnswer: It took longer, or earlier ones have not come back yet (16 of them, 3 of one
+            process), or the machine gives no further thread.
     """
-    if not _places.acquire(blocking=False):
-        raise NoAnswer(f"{MOST_LEFT_BEHIND} earlier reads are still blocked")
+    _take_place(of)
     outcomes: list[Fact | Exception] = []
 
     def run() -> None:
         try:
             outcomes.append(_attempt(work))
         finally:
-            _places.release()
+            _give_place_back(of)
 
     thread = threading.Thread(target=run, name="hangcheck-bounded", daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
-        _places.release()
+        _give_place_back(of)
         raise NoAnswer("no further thread can be started") from error
     thread.join(time_limit_s)
     if not outcomes:
@@ -87,6 +94,35 @@ def within(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+def _begin_anew_in_child() -> None:
+    """Another thread may have held the lock at the fork; none that blocks is in the child."""
+    global _taking
+    _taking = threading.Lock()
+    _taken.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
+
+
+def _take_place(of: int | None) -> None:
+    with _taking:
+        taken = _taken.get(of, 0)
+        most = MOST_LEFT_BEHIND if of is None else MOST_OF_ONE
+        if taken >= most:
+            whose = "" if of is None else f" of pid {of}"
+            raise NoAnswer(f"{taken} earlier reads{whose} are still blocked")
+        if not taken and len(_taken) > MOST_TARGETS:
+            raise NoAnswer(f"reads of {MOST_TARGETS} processes are still blocked")
+        _taken[of] = taken + 1
+
+
+def _give_place_back(of: int | None) -> None:
+    with _taking:
+        _taken[of] -= 1
+        if not _taken[of]:
+            del _taken[of]
 
 
 def _attempt(work: Callable[[], Fact]) -> Fact | Exception:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.diagnosis.rules.contract import Finding
+from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.model.case import Case, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import (
     Frame,

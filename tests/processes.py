@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import psutil
 
 from lightning_hangcheck.files.apart import is_apart
-from lightning_hangcheck.probes.proc.last_run import slept_s
+from lightning_hangcheck.look.proc import slept_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -127,12 +129,17 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def runs(process: psutil.Process, word: str) -> bool:
-    """Whether a process runs a command with this word; one that has just ended runs none."""
+def command_of(process: psutil.Process) -> list[str]:
+    """Return the words of its command; none of one that has just ended."""
     try:
-        return word in process.cmdline()
+        return process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False
+        return []
+
+
+def runs(process: psutil.Process, word: str) -> bool:
+    """Whether a process runs a command with this word."""
+    return word in command_of(process)
 
 
 def is_sidecar(process: psutil.Process) -> bool:
@@ -156,6 +163,19 @@ def until(look: Callable[[], Seen], what: str, seconds: float = PATIENCE_S) -> S
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds:g} s for {what}, last saw {seen!r}")
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """Return a port for who must be told one: the kernel gives it to nobody that asks for any."""
+    ranges = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    lowest, highest = (int(one) for one in ranges)
+    ours = [*range(10_000, lowest), *range(highest + 1, 65_536)] or range(lowest, highest)
+    for _ in range(100):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", secrets.choice(ours)))
+            port: int = one.getsockname()[1]
+            return port
+    raise AssertionError("no port is free")
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:

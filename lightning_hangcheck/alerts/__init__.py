@@ -4,14 +4,3 @@
 tells it, `notifying`, `hang_command`, `telemetry` and `wandb_alert` are its ways, some by means of
 optional `packages`; `metrics_text` is for Prometheus.
 """
-
-__all__ = [
-    "asked_for",
-    "hang_command",
-    "messenger",
-    "metrics_text",
-    "notifying",
-    "packages",
-    "telemetry",
-    "wandb_alert",
-]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE
-from lightning_hangcheck.probes.bounded_child import ChildLate, exit_code_of
+from lightning_hangcheck.look.programs import ChildLate, exit_code_of
 from lightning_hangcheck.settings import ONLY_OF_RUN, PREFIX
 from lightning_hangcheck.time_limit import NoAnswer, within
 

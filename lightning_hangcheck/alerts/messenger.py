@@ -23,7 +23,7 @@ from lightning_hangcheck.alerts.hang_command import COMMAND_LIMIT_S, run_hang_co
 from lightning_hangcheck.alerts.notifying import NOTIFY_LIMIT_S, notify
 from lightning_hangcheck.alerts.telemetry import TELEMETRY_LIMIT_S, send
 from lightning_hangcheck.alerts.wandb_alert import WANDB_LIMIT_S, wandb_alert
-from lightning_hangcheck.probes.proc.process_tree import descendants
+from lightning_hangcheck.look.proc import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

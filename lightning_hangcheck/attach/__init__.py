@@ -5,15 +5,3 @@ records itself, `watched_history` what a sidecar that watches it knows, `kept_ou
 job prints is seen. `merging` joins run folders, `running_job` tells `hangcheck report` of a run
 that goes on. `hosts` looks at a job on all its hosts.
 """
-
-__all__ = [
-    "attach",
-    "hosts",
-    "job_grouping",
-    "job_search",
-    "kept_output",
-    "merging",
-    "recorded_session",
-    "running_job",
-    "watched_history",
-]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.attach.observer import Observer
 from lightning_hangcheck.attach.recorded_session import RecordedSession
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.observe.run_record import rank_record
 from lightning_hangcheck.observe.saving import save_run
 
@@ -73,9 +74,6 @@ def attach(
         UsedRunFolder: The folder holds another run.
     """
     case, ranks = look(job, limits, folder.run_id, recorded, local_values=local_values)
-    # imported here because the observer imports it while it waits between two looks
-    from lightning_hangcheck.diagnosis import judge
-
     verdict = judge(case)
     save_run(case, verdict, ranks, folder)
     return case, verdict

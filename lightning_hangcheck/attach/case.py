@@ -11,14 +11,14 @@ from lightning_hangcheck.attach.job_grouping import FoundJob
 from lightning_hangcheck.attach.recorded_session import Watch
 from lightning_hangcheck.attach.silence import unknown_sleep, where_nobody_moves, with_silences
 from lightning_hangcheck.attach.watched_history import history, stale_notes
-from lightning_hangcheck.gather.case_building import build_case
+from lightning_hangcheck.judge.activity import read_rank_activity
+from lightning_hangcheck.judge.frames import COLLECTIVE
+from lightning_hangcheck.judge.joining import complete_case
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case, CodeNote, Limits, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord
-from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
-from lightning_hangcheck.reading.waits.torch_waits import COLLECTIVE
 from lightning_hangcheck.text.moments import before
 
 if TYPE_CHECKING:
@@ -82,16 +82,16 @@ def attached_case(seen: Observation, run_id: str) -> Case:
         seen.taken_ns,
         watched,
     )
-    case = build_case(
+    case = Case(
         run=_facts(seen, run_id),
-        ranks=views,
+        ranks=tuple(views),
         gaps=(*seen.gaps, *unwatched, *unknown_sleep(views, watched)),
         code=seen.code,
         limits=where_nobody_moves(seen.limits, views, watched),
         taken_at=seen.taken_at,
         taken_ns=seen.taken_ns,
     )
-    return _with_absent(case, min(seen.ages_s, default=0.0))
+    return _with_absent(complete_case(case), min(seen.ages_s, default=0.0))
 
 
 def _history(seen: Observation) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
@@ -136,6 +136,7 @@ def _facts(seen: Observation, run_id: str) -> RunFacts:
         world_size=seen.job.world_size,
         nnodes=max(1, -(-seen.job.world_size // local)) if local else 1,
         local_world_size=local or None,
+        one_by_one=any(one.one_by_one for one in ranks),
         machine=which_machine(),
     )
 

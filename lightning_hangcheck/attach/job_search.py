@@ -20,19 +20,20 @@ from lightning_hangcheck.attach.job_grouping import (
 from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.look.present_environment import present_environment
+from lightning_hangcheck.look.proc import (
+    born_ns,
+    command_line,
+    explain,
+    has_loaded,
+    process_ref,
+    read_access,
+    read_environment,
+)
+from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import FoundRank, SeenProcess, find_ranks
 from lightning_hangcheck.observe.process_tree import TORCH
-from lightning_hangcheck.probes.proc.loaded import has_loaded
-from lightning_hangcheck.probes.proc.permission import explain, read_access
-from lightning_hangcheck.probes.proc.present_environment import present_environment
-from lightning_hangcheck.probes.proc.process_tree import (
-    born_ns,
-    command_line,
-    process_ref,
-    read_environment,
-)
-from lightning_hangcheck.probes.slurm_tasks import processes_of_job
 from lightning_hangcheck.text.shown_command import show_command
 
 if TYPE_CHECKING:

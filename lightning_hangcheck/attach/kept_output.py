@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.judge.activity import describe_gpus, read_rank_activity
+from lightning_hangcheck.judge.wording import duration, name_ranks, verb
+from lightning_hangcheck.look.proc import command_line, read_environment
 from lightning_hangcheck.machine.printed_output import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.probes.proc.process_tree import command_line, read_environment
-from lightning_hangcheck.reading.activity.process_activity import describe_gpus
-from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
-from lightning_hangcheck.reading.wording import duration, name_ranks, verb
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.judge.activity import RankActivity
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.reading.activity.rank_activity import RankActivity
 
 SILENT_AFTER_S = 10.0
 """A log that has grown since tells enough; Lightning's bar is drawn several times a second."""

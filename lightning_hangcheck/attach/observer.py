@@ -11,15 +11,14 @@ from lightning_hangcheck.attach.job_search import command_of
 from lightning_hangcheck.attach.recorded_session import beats_of, watch_over
 from lightning_hangcheck.attach.silence import of_a_visit
 from lightning_hangcheck.errors import NoJobFound
+from lightning_hangcheck.look.exits import ExitWatcher
+from lightning_hangcheck.look.proc import born_ns, root_of, slept_s
+from lightning_hangcheck.look.sample import AT_ONCE, Subject, sample_all
+from lightning_hangcheck.look.source import code_notes
 from lightning_hangcheck.model.case import ProcessExit
 from lightning_hangcheck.model.evidence import ProcessLook
 from lightning_hangcheck.observe.looking import flights_of, where_ranks_stand
 from lightning_hangcheck.observe.process_tree import ProcessTree
-from lightning_hangcheck.probes.proc.exits import ExitWatcher
-from lightning_hangcheck.probes.proc.last_run import slept_s
-from lightning_hangcheck.probes.proc.process_tree import born_ns
-from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
-from lightning_hangcheck.probes.source_code.code_notes import code_notes
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.observe.looking import Target
 
 LOOKS_S = (0.0, 1.02, 2.04)
-"""Three looks over two seconds tell a loop from a computation; see `diagnosis.rules.patience`."""
+"""Three looks over two seconds tell a loop from a computation; see `judge.patience`."""
 SECOND_GLANCE_S = 0.25
 """Where every rank has slept for long, a glance shows whether its processes work meanwhile: a core
 in use counts 25 ticks of the kernel's clock in that time, and a fifth of one, `BUSY_SHARE`, 5."""
@@ -253,12 +252,13 @@ class Observer:
     def _code(self) -> tuple[CodeNote, ...]:
         newest = [(target, samples[-1]) for target, samples in self._samples.items()]
         began_s = time.time() - max(self._ages_s(), default=0.0)
-        return code_notes(where_ranks_stand(newest), began_s, PROBE_LIMIT_S)
+        root = root_of(newest[0][0].pid) if newest else ""
+        return code_notes(where_ranks_stand(newest), began_s, PROBE_LIMIT_S, root)
 
 
 def _prepare_to_judge() -> None:
-    """Import the judgement and its graphs: a third of a second, which passes between two looks."""
-    for name in ("lightning_hangcheck.attach.case", "networkx"):
+    """Import the judgement: a tenth of a second, which passes between two looks."""
+    for name in ("lightning_hangcheck.attach.case", "lightning_hangcheck.judge.verdict"):
         import_module(name)
 
 

@@ -12,11 +12,11 @@ from lightning_hangcheck.attach.watched_history import WHAT_WATCHER_SAW
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import Fact, decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.look.proc import read_environment
 from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.watch_notes import WatchNotes
-from lightning_hangcheck.probes.proc.process_tree import read_environment
 from lightning_hangcheck.recorder.page.reader import PageReader
 from lightning_hangcheck.session.housekeeping import of_this_namespace
 from lightning_hangcheck.session.session import (

@@ -9,10 +9,9 @@ from msgspec import Struct
 
 from lightning_hangcheck.attach.recorded_session import READ_LIMIT_S, watch_over
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.look.proc import GONE, born_ns, read_stat
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.pages import Pages
-from lightning_hangcheck.probes.proc.files import GONE, read_stat
-from lightning_hangcheck.probes.proc.process_tree import born_ns
 from lightning_hangcheck.report.running_ranks import RunningRank
 from lightning_hangcheck.session.housekeeping import of_this_namespace
 from lightning_hangcheck.session.session import Session, read_session, sessions_folder

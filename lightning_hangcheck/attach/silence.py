@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.activity import read_rank_activity
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.reading.activity.rank_activity import read_rank_activity
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:

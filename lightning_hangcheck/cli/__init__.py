@@ -1,3 +1,1 @@
 """The command `hangcheck`: one file a command, each calling what a library user would call."""
-
-__all__ = ["main"]

@@ -4,14 +4,3 @@ A check answers `check.Check` and never raises: a machine on which something can
 machine on which the run may still be fine. The checks stand in rooms by what they are about, and in
 each room a table (`questions`) says what is looked at and why it matters. `examination` asks them.
 """
-
-__all__ = [
-    "before_run",
-    "examination",
-    "examination_text",
-    "groups",
-    "launching",
-    "machine",
-    "question",
-    "subject",
-]

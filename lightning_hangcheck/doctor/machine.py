@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.look.gpu import gpu_memory
+from lightning_hangcheck.look.kernel import memory_use
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.planning.plan import GB, Machine
-from lightning_hangcheck.probes.gpu.memory import gpu_memory
-from lightning_hangcheck.probes.memory import memory_use
 
 CPU_SHARE = 0.9
 """Of the main memory that is free: transformers takes as much for itself (get_max_memory)."""

@@ -4,5 +4,3 @@
 half a file, `apart` touches storage that may never answer, `decoding` makes facts of bytes,
 `reserved_memory` maps what processes share.
 """
-
-__all__ = ["apart", "atomic", "decoding", "owned_file", "reserved_memory"]

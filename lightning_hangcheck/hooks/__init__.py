@@ -6,15 +6,3 @@
 model's memory, `state_report` for what a rank stands in, `zero_code` for everything at once.
 Nothing here loads torch, Lightning or wandb before it is used.
 """
-
-__all__ = [
-    "callbacks",
-    "evaluation",
-    "guards",
-    "phases",
-    "plan",
-    "pretrained",
-    "state_report",
-    "wandb",
-    "zero_code",
-]

@@ -61,7 +61,7 @@ class SidecarKeeper:
             return
         self.starts += 1
         # imported here: 20 ms that only a process pays which starts one
-        from lightning_hangcheck.watch.starting import start_sidecar
+        from lightning_hangcheck.watch.link import start_sidecar
 
         try:
             start_sidecar(session, self._recorder.settings)

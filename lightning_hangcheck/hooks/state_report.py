@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.probes.gpu.use import gpus_here
+from lightning_hangcheck.look.gpu import gpus_here
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.recorder.process.process_facts import versions
 from lightning_hangcheck.settings import PREFIX, VARIABLES

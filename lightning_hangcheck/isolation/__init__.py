@@ -3,5 +3,3 @@
 `command` says what is started, `environment` what is handed on, and `entry` is the file that a
 Python of our own begins with.
 """
-
-__all__ = ["command", "environment"]

@@ -38,11 +38,7 @@ SCHEDULERS = (
 
 
 def is_scheduled(environment: Mapping[str, str]) -> bool:
-    """Whether a scheduler started the command, so that nobody may be there who can change it.
-
-    Args:
-        environment: Of this process.
-    """
+    """Whether a scheduler started the command, so that nobody may be there who can change it."""
     return any(name in environment for name in SCHEDULERS)
 
 

@@ -1,28 +1,46 @@
-"""The launched command and all below it: started unchanged, passed signals, reaped, aborted."""
+"""The launched command and all below it: started unchanged, passed signals, reaped, aborted.
+
+Signals of `hangcheck run` are taken one by one, so that each can be passed on to the command.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
+from msgspec import Struct
+
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.apart import is_apart
-from lightning_hangcheck.launch.signals import restore
+from lightning_hangcheck.look.proc import descendants, has_ended
 from lightning_hangcheck.machine.process_stat import is_alive
-from lightning_hangcheck.probes.proc.process_tree import descendants
-from lightning_hangcheck.probes.proc.vitals import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER = 36
 KILLED_WITHIN_S = 10.0
+PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+)
+HELD = (*PASSED_ON, signal.SIGCHLD)
+HELD_WITH_REGION = (*HELD, signal.SIGTSTP)
+"""Where something of ours is drawn on the terminal, it is taken away before we stop."""
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Job:
@@ -142,10 +160,6 @@ class Abort:
 def refuse_unstartable(command: Sequence[str], subcommand: str = "run") -> None:
     """Refuse a program that is not there, before anything is made for its run.
 
-    Args:
-        command: Program and arguments.
-        subcommand: Of ours, which was asked to start it.
-
     Raises:
         BadUsage: It is not there, or may not be run.
     """
@@ -187,3 +201,79 @@ def _ended_child() -> int:
     except ChildProcessError:
         return 0
     return 0 if ended is None else ended.si_pid
+
+
+class Taken(Struct, frozen=True):
+    """A signal that was sent to this process.
+
+    Attributes:
+        from_kernel: The terminal sent it, to the whole foreground group: the command has got it
+            already. Not so for `hangs_up`.
+    """
+
+    number: signal.Signals
+    from_kernel: bool
+
+    @property
+    def asks_for_end(self) -> bool:
+        """Whether it ends the job; one that we were told to ignore (nohup) does not."""
+        return self.number in END_SIGNALS and signal.getsignal(self.number) is not signal.SIG_IGN
+
+    @property
+    def hangs_up(self) -> bool:
+        """Whether the terminal of a session that we lead was closed.
+
+        Then the kernel tells the session's leader alone (drivers/tty/tty_jobctrl.c,
+        tty_signal_session_leader), and the leader its jobs.
+        """
+        leads = os.getsid(0) == os.getpid()
+        return self.number == signal.SIGHUP and self.from_kernel and leads and self.asks_for_end
+
+    @property
+    def by(self) -> str:
+        """Who asked for the end by it, as in `AskedEnd`."""
+        if not self.from_kernel:
+            return f"{self.number.name} sent to hangcheck run"
+        if self.number == signal.SIGHUP:
+            return "SIGHUP (its terminal was closed)"
+        return f"{self.number.name} from the terminal"
+
+
+def hold(signals: Iterable[signal.Signals]) -> set[signal.Signals | int]:
+    """Block signals so that `Signals` can take them; returns the mask from before."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
+
+
+class Signals:
+    """Takes signals that others, or a child's end, sent to this process, in a thread of its own.
+
+    `signal.sigtimedwait` returns what happens to lie in memory where a stop, as by Ctrl-Z, lasts
+    longer than its time limit (seen with CPython 3.11); a wait without a limit has no such case.
+
+    Args:
+        held: Which ones; they must be blocked by now in all threads.
+    """
+
+    def __init__(self, held: Iterable[signal.Signals]) -> None:
+        self._held = frozenset(held)
+        self._taken: queue.SimpleQueue[Taken] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="hangcheck-signals", daemon=True).start()
+
+    def next(self, time_limit_s: float) -> Taken | None:
+        """Wait for one, at most so many seconds."""
+        try:
+            return self._taken.get(timeout=time_limit_s)
+        except queue.Empty:
+            return None
+
+    def _run(self) -> None:
+        while True:
+            taken = signal.sigwaitinfo(self._held)
+            if taken.si_pid != os.getpid():  # else we sent it ourselves, together with our group
+                number = signal.Signals(taken.si_signo)
+                self._taken.put(Taken(number, from_kernel=taken.si_code > 0))
+
+
+def restore(mask: set[signal.Signals | int]) -> None:
+    """Set the mask of before."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

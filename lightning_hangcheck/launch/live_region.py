@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,11 +48,7 @@ def why_not() -> str:
 
 
 class LiveRegion:
-    """The process that draws, as long as it lives; it is not started again.
-
-    Args:
-        session: Of the run.
-    """
+    """The process that draws, as long as it lives; it is not started again."""
 
     def __init__(self, session: Session) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,7 +99,7 @@ class LiveRegion:
         """Stop this process, as Ctrl-Z does without us; returns when it was told to go on."""
         self.hide()
         # stopped by the very signal, so that the kernel leaves out whom no shell could continue
-        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)  # for this thread alone
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTSTP])
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTSTP])
 

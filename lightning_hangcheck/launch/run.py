@@ -5,28 +5,35 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
-from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor
+from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.judge.exit_codes import shell_code
 from lightning_hangcheck.launch.folder import is_scheduled, take_run_folder
 from lightning_hangcheck.launch.job import (
+    HELD,
+    HELD_WITH_REGION,
     Abort,
     Job,
+    Signals,
+    Taken,
     become,
     end_ranks,
+    hold,
     refuse_unstartable,
+    restore,
 )
-from lightning_hangcheck.launch.junit import write_junit
 from lightning_hangcheck.launch.live_region import LiveRegion, why_not
-from lightning_hangcheck.launch.sidecar_link import SidecarLink
-from lightning_hangcheck.launch.signals import HELD, HELD_WITH_REGION, hold, next_signal, restore
 from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.reading.exit_codes import shell_code
+from lightning_hangcheck.rundir.layout import prepare_run_folder
+from lightning_hangcheck.session.journal_handover import Carrier
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -38,18 +45,31 @@ from lightning_hangcheck.session.session import (
 from lightning_hangcheck.settings import Settings, environment_with
 from lightning_hangcheck.text.moments import utc_now
 from lightning_hangcheck.text.shown_command import show_command
-from lightning_hangcheck.watch.starting import TASKS
+from lightning_hangcheck.watch.link import (
+    TASKS,
+    CommandEnded,
+    EndAsked,
+    HangProven,
+    Inbox,
+    Message,
+    send,
+    start_linked_sidecar,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lightning_hangcheck.model.run import NodePlace
-    from lightning_hangcheck.watch.messages import HangProven
 
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
 ASKED_BY_US = "hangcheck run ("
 POLL_S = 0.2
+MOST_STARTS = 4
+END_LIMIT_S = 0.5
+"""For what takes milliseconds unless storage stalls."""
+CONCLUSION_LIMIT_S = 15.0
+"""Time for the last verdict: one look at all ranks and a disk that may be slow."""
 
 
 def run_command(
@@ -57,7 +77,6 @@ def run_command(
     settings: Settings,
     extra_environment: Mapping[str, str],
     alerts: AlertsAskedFor = NO_ALERTS,
-    junit: str | None = None,
     node: NodePlace | None = None,
     job: str = "",
     store: tuple[str, int] = ("", 0),
@@ -71,7 +90,6 @@ def run_command(
         settings: In force; handed on to the ranks through their environment.
         extra_environment: What the command's environment gets besides, unless all is disabled.
         alerts: Whom to tell of a hang.
-        junit: File in which to say at the end how it went; None for none.
         node: Which of the job's nodes this one is, where there are several and the command says it.
         job: Names a job of several nodes on all of them; empty where the command does not.
         store: Host and port of the store where the launchers of all nodes meet; an empty host where
@@ -94,7 +112,7 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    mask, began, session = hold(HELD), time.monotonic(), None
+    mask, session = hold(HELD), None
     log.start_writer()
     try:
         session = _open_session(command, settings, node, job, store)
@@ -104,12 +122,9 @@ def run_command(
         live = live and session is not None and _can_show(session)
         if live:
             hold(HELD_WITH_REGION)
+        signals = Signals(HELD_WITH_REGION if live else HELD)
         run = _Run(command, settings, session, extra_environment, mask, alerts)
-        code = run.until_ended(live=live)
-        if junit is not None:
-            folder = None if session is None else session.run_folder
-            write_junit(junit, show_command(command), folder, code, time.monotonic() - began)
-        return code
+        return run.until_ended(signals, live=live)
     finally:
         restore(mask)
         if session is not None:
@@ -138,11 +153,11 @@ class _Run:
         self._live: LiveRegion | None = None
         self._abort: Abort | None = None
 
-    def until_ended(self, *, live: bool) -> int:
+    def until_ended(self, signals: Signals, *, live: bool) -> int:
         if live and self._session is not None:
             self._live = LiveRegion(self._session)
         try:
-            self._watch()
+            self._watch(signals)
         finally:
             if self._live is not None:
                 self._live.end()
@@ -151,9 +166,9 @@ class _Run:
             self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
         return ABORTED if self._abort is not None else shell_code(exit_code)
 
-    def _watch(self) -> None:
+    def _watch(self, signals: Signals) -> None:
         while self._goes_on():
-            self._take_signal()
+            self._take_signal(signals.next(POLL_S))
             self._job.reap(self._ours)
             if self._live is not None:
                 self._live.keep()
@@ -208,8 +223,7 @@ class _Run:
         sidecar_link.end_asked(f"{ASKED_BY_US}{option})")
         self._abort = Abort(self._job, grace_s)
 
-    def _take_signal(self) -> None:
-        taken = next_signal(HELD if self._live is None else HELD_WITH_REGION, POLL_S)
+    def _take_signal(self, taken: Taken | None) -> None:
         if taken is None or taken.number == signal.SIGCHLD:
             return
         if taken.number == signal.SIGTSTP and self._live is not None:
@@ -223,6 +237,103 @@ class _Run:
             self._job.hang_up([process.pid for process in self._ours])
         elif not taken.from_kernel:
             self._job.pass_on(taken.number)
+
+
+class SidecarLink:
+    """One sidecar at a time, with the pipes to it."""
+
+    def __init__(self, session: Session, settings: Settings, alerts: AlertsAskedFor) -> None:
+        self._session = session
+        self._settings = settings
+        self._alerts = alerts
+        self._starts = 0
+        self._end_asked: EndAsked | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._inbox: Inbox | None = None
+        self._start()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The sidecar's process, if it could be started."""
+        return [self._process] if self._process is not None else []
+
+    @property
+    def is_end_asked(self) -> bool:
+        """Whether somebody has asked the job to end."""
+        return self._end_asked is not None
+
+    def keep_alive(self) -> None:
+        """Start a new sidecar when the old one died, a few times, and say so each time."""
+        if self._process is None or self._process.poll() is None:
+            return
+        pid, code = self._process.pid, self._process.returncode
+        self._process = None
+        if self._starts >= MOST_STARTS:
+            log.once("sidecar given up", "the sidecar keeps dying; training goes on unwatched")
+            return
+        log.once(
+            f"sidecar {pid}",
+            f"the sidecar (pid {pid}) ended with code {code}; training goes on, a new one starts",
+        )
+        self._start()
+
+    def hang_proven(self) -> HangProven | None:
+        """Return the newest hang that the sidecar has called proven since last asked."""
+        proven = None
+        while self._inbox is not None and (message := self._inbox.next()) is not None:
+            proven = message if isinstance(message, HangProven) else proven
+        return proven
+
+    def end_asked(self, by: str) -> None:
+        """Tell the sidecar that the job shall end."""
+        self._end_asked = self._end_asked or EndAsked(by)
+        self._tell(EndAsked(by))
+
+    def close(self, pid: int, exit_code: int, left_running: Sequence[int]) -> None:
+        """Tell the sidecar how the command ended, and wait for its last verdict, not for ever.
+
+        It has told all once it lets go of its pipe. Its own end may take longer: storage that
+        stalls keeps a process that writes to it, SIGKILL or not.
+        """
+        process = self._process
+        if process is None or self._inbox is None:
+            self._carry_journals()
+            return
+        self._tell(CommandEnded(pid, exit_code, tuple(left_running)))
+        limit_s = CONCLUSION_LIMIT_S + (AT_THE_END_S if self._alerts.any else 0.0)
+        if not self._inbox.wait_for_end(limit_s):
+            log.once("conclusion", "the sidecar does not come to an end; its last verdict is lost")
+            process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_LIMIT_S)
+
+    def _carry_journals(self) -> None:
+        """Where the last sidecar is lost, what ranks left would be lost too."""
+        carrier = Carrier(
+            self._session.journals, partial(prepare_run_folder, self._session.run_folder)
+        )
+        try:
+            apart(END_LIMIT_S, carrier.carry)
+        except (NoAnswerFromStorage, UnpreparedRunFolder, OSError) as error:
+            log.once("journals", f"the last lines of the journals are lost: {error}")
+
+    def _start(self) -> None:
+        self._starts += 1
+        try:
+            self._process = start_linked_sidecar(self._session, self._settings)
+        except OSError as error:
+            log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
+            return
+        if self._process.stdout is not None:
+            self._inbox = Inbox(self._process.stdout)
+        if self._alerts.any:
+            self._tell(self._alerts)
+        if self._end_asked is not None:
+            self._tell(self._end_asked)
+
+    def _tell(self, message: Message) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            send(self._process.stdin, message)
 
 
 def _can_show(session: Session) -> bool:

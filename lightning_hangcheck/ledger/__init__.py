@@ -4,5 +4,3 @@
 tell together. `fingerprints` tell whether a phase's files are as they were, `decision` what follows
 from that for running it again. `spending` and `stalls` are kept while a run is watched.
 """
-
-__all__ = ["book", "decision", "fingerprints", "prices", "records", "spending", "stalls", "story"]

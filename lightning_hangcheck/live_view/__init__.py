@@ -6,5 +6,3 @@ terminal. `terminal_view` draws them, or prints a block a change where there is 
 `browser` lets choose a rank (extra ``tui``). `in_run` draws the same below a run's own
 output: the program that `hangcheck run --live` starts.
 """
-
-__all__ = ["browser", "run_follower", "terminal_view", "view_text"]

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck.probes.gpu.use import Gpus, gpus_of
+from lightning_hangcheck.look.gpu import Gpus, gpus_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.attach.running_job import RunningJob, RunningJobReader
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.judge.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
 from lightning_hangcheck.live_view.gpu_reader import GpuReader
 from lightning_hangcheck.live_view.rank_now import RunSources, ranks_now
@@ -18,7 +19,6 @@ from lightning_hangcheck.live_view.rank_use import UseMeter
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.reading.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.report.saved_run import SavedRun, read_record, read_saved_run
 from lightning_hangcheck.rundir.rank_journals import folders_of_job
 from lightning_hangcheck.text.amounts import seconds_in_words, several

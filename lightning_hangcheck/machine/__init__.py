@@ -3,13 +3,3 @@
 Room for threads of ours and the one way to start them, control groups, the line of /proc/PID/stat,
 whether what is printed is seen at once, which storage is of a network, which machine it is.
 """
-
-__all__ = [
-    "control_groups",
-    "network_storage",
-    "own_thread",
-    "printed_output",
-    "process_stat",
-    "room",
-    "which_machine",
-]

@@ -24,6 +24,7 @@ class StatLine(NamedTuple):
     """The fields that we use.
 
     Attributes:
+        name: Field 2: of the program, or as the thread was named.
         state: Field 3.
         parent_pid: Field 4.
         major_faults: Field 12.
@@ -36,6 +37,7 @@ class StatLine(NamedTuple):
             living process it means nothing.
     """
 
+    name: str
     state: str
     parent_pid: int
     major_faults: int
@@ -53,8 +55,10 @@ def parse_stat(line: bytes) -> StatLine:
         ValueError: This is no such line.
         IndexError: It is cut short.
     """
-    fields = line[line.rindex(b")") + 2 :].split()
+    behind = line.rindex(b")")
+    fields = line[behind + 2 :].split()
     return StatLine(
+        name=line[line.index(b"(") + 1 : behind].decode(errors="replace"),
         state=fields[0].decode("ascii"),
         parent_pid=int(fields[1]),
         major_faults=int(fields[9]),

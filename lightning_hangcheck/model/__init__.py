@@ -4,17 +4,3 @@ Everything that crosses a boundary of this project (page, journal, evidence, cas
 of these structs. Times called ``*_ns`` are CLOCK_MONOTONIC nanoseconds, comparable between the
 processes of one host; times called ``*_at`` are ISO 8601 UTC strings.
 """
-
-__all__ = [
-    "beat",
-    "case",
-    "codec",
-    "decoders",
-    "evidence",
-    "flight",
-    "naming",
-    "run",
-    "slowness",
-    "step_times",
-    "verdict",
-]

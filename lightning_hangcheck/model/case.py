@@ -79,6 +79,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     Attributes:
         world_size: Number of ranks that the launcher promised; 0 while unknown.
         local_world_size: Ranks that should run on this node, None where no launcher says so.
+        one_by_one: No known launcher started them, which starts all ranks of a node at once: who is
+            announced may still come.
         round: Number of the round that the ranks belong to.
         earlier: The rounds before it.
         next_start: What followed this round; None while it goes on, and for the last.
@@ -94,6 +96,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     world_size: int = 0
     nnodes: int = 1
     local_world_size: int | None = None
+    one_by_one: bool = False
     round: int = 0
     earlier: tuple[Round, ...] = ()
     next_start: RoundStart | None = None
@@ -105,7 +108,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """The contract's patience table, in seconds of silence (busy_factor: a plain number).
 
-    Each field is an option of the same name; `diagnosis.rules.patience` says which row is whose.
+    Each field is an option of the same name; `judge.patience` says which row is whose.
     """
 
     suspect_proven_after: float = 3.0

@@ -137,7 +137,7 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ProcessStack(Struct, frozen=True, kw_only=True):
     """All Python threads of one process at one moment; the one that trains first where it is known.
 
-    Mostly that is the main thread; see `probes.stacks.training_thread`.
+    Mostly that is the main thread; see `look.threads`.
     """
 
     pid: int
@@ -283,6 +283,8 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         memory: Of the tightest limit that holds for it, None where that cannot be read.
         catches_timers: It has a handler for the signals of interval timers (``signal.alarm``). No
             file of the kernel shows whether one runs: it may wake the main thread at any time.
+        polls: A library's thread of it polls without end, by design: that thread is left out, and
+            its processor time is not in ``cpu_s``.
         threads: The one that trains first, mostly the main one; at most 256, the rest counted
             in ``threads_left_out``.
     """
@@ -297,6 +299,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     memory: MemoryUse | None = None
     catches_timers: bool = False
+    polls: bool = False
     read_bytes: int | None = None
     written_bytes: int | None = None
     network_bytes: int | None = None

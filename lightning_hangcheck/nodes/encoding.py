@@ -1,328 +1,255 @@
-"""The only form in which a digest travels: msgpack, compressed, read as if a stranger wrote it.
+"""The only form in which words travel: msgpack, compressed, read as if a stranger wrote them.
 
 Whoever can write to the meeting place could send anything. So sizes are bounded before and while
-bytes grow, nothing but the structs of a digest is built from them, and what these say is checked
+bytes grow, nothing but the structs of a word is built from them, and what these say is checked
 before it is used. What goes wrong on the way is that sender's fault alone. There is no pickle.
+
+A few bytes that repeat become millions of parts once they are unpacked, so a word is refused before
+any of it is made: by what all its parts may take, and list by list while it is decoded.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
 
-from lightning_hangcheck.gather.group_families import can_be_families, is_number, members_in
-from lightning_hangcheck.gather.rank_set import common, is_rank_set, joined, size
+from lightning_hangcheck.judge.alike import can_be_families, is_number, members_in
+from lightning_hangcheck.judge.rank_set import common, is_rank_set, joined, size
 from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState, WaitTarget
-from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.nodes import bounds
-from lightning_hangcheck.nodes.bounds import (
-    A_MEMBER,
-    DEEPEST_STACK,
-    LONGEST_S,
-    LONGEST_SENTENCE,
-    MOST_FRAMES,
-    MOST_MEMBERS,
-    MOST_MEMBERSHIPS,
-    MOST_MEMORY,
-    MOST_MEMORY_OF_WORD,
+from lightning_hangcheck.nodes.word import (
     MOST_OF_A_NODE,
-    MOST_OF_WORD,
-    MOST_PACKED,
     MOST_RANKS,
-    MOST_TOLD,
-    MOST_UNPACKED,
-    most_memory,
-)
-from lightning_hangcheck.nodes.digest import (
-    NodeDigest,
+    VERSION,
+    Judgement,
     NodeState,
-    NodeViews,
-    unfold,
-    unfold_folds,
+    Word,
+    without_table,
 )
-from lightning_hangcheck.nodes.round_end import RoundEnd
 from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
-    from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.nodes.folding import FoldedRanks
+    from lightning_hangcheck.model.verdict import Verdict
 
 MARK = b"HCND"
-VERSION = 2
-INTEGERS = range(-(1 << 63), 1 << 63)
+MOST_PACKED = 4 * 1024 * 1024
+"""Bytes of a word as it travels: eight ranks that hang take about 20 kB."""
+MOST_UNPACKED = 32 * 1024 * 1024
+MOST_MEMORY = 256 * 1024 * 1024
+"""Bytes that a word may take, by `most_memory`, which is some six times too high."""
+MOST_OF_JUDGEMENT, MOST_MEMORY_OF_JUDGEMENT = 8 * 1024 * 1024, 96 * 1024 * 1024
+"""The same of a judgement: that of 1,024 ranks and 512 ways to stand took a tenth."""
+MOST_TOGETHER = 1024 * 1024 * 1024
+"""Of all words that a node keeps with their evidence: 256 such ranks are 400 MB by it."""
+MOST_MEMBERSHIPS = 1 << 22
+"""Members of all groups of the ranks that are told one by one."""
+A_MEMBER = 36
+"""Bytes that one takes."""
+LONGEST_S = 1e9
+"""30 years: no duration is longer, and in nanoseconds it still has 64 bits."""
+LONGEST_SENTENCE = 64 * 1024
+"""Characters of one text of a judgement: all nodes print the summary."""
+LEAST, LARGEST = -(1 << 63), (1 << 63) - 1
 """msgpack has 64 bits, one more where there is no sign; JSON has as many as are written."""
 REGISTERS = range(1 << 64)
 """As the kernel shows those of a thread: without a sign, so -1 is the largest of all."""
+PLAIN = frozenset({str, bool, type(None), bytes})
 LEVEL = 6
 
-
-class BadDigest(Exception):
-    """These bytes are no digest that this version reads; the sentence says why."""
-
-
-class JudgesWord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node that judges tells all others: the first one, or who follows it.
-
-    Attributes:
-        version: Of this form; another one is not read.
-        stamp: Another one each time.
-        verdict: The newest that it told; None while there is none.
-        asks: Addresses of nodes that it no longer hears: what shows of them?
-        state: Of the node itself, without its ranks: should it fall silent, the others are to know
-            who it was.
-        ranks: Their numbers, as ranges.
-        wall_clock_s: Of the node, when it told this.
-        up_s: How long its host was up then.
-        line: The lowest numbers that it hears: they follow it, in this order.
-        lost: Nodes that it no longer hears, their ranks as those that are folded.
-        end: How the round before ended on all nodes; None once that is long ago.
-        known: All nodes that it hears have read a verdict of this kind.
-    """
-
-    version: int = 2
-    stamp: int
-    verdict: Verdict | None = None
-    asks: Annotated[tuple[str, ...], bounds.ASKED] = ()
-    state: NodeState | None = None
-    ranks: Annotated[str, bounds.RANKS_TEXT] = ""
-    wall_clock_s: float = 0.0
-    up_s: float = 0.0
-    line: Annotated[tuple[int, ...], bounds.ASKED] = ()
-    lost: Annotated[tuple[NodeState, ...], bounds.LOST] = ()
-    end: RoundEnd | None = None
-    known: bool = False
+A_CONTAINER, A_PART, A_BYTE = 160, 56, 8
+"""What each takes at most: a struct, tuple or dict; that and anything else which is no small
+number; and each byte, which may be such a number in a tuple."""
+_ALL = bytes(range(0x100))
+_NO_CONTAINERS = _ALL.translate(None, bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0))))
+"""But for the bytes with which msgpack begins an array or a map."""
+_NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
+"""But for those with which it begins anything but a number from 0 to 127."""
 
 
-Told = TypeVar("Told", NodeDigest, JudgesWord)
-Read = TypeVar("Read")
-ReadDigest = tuple[NodeDigest, list[NodeViews], "tuple[FoldedRanks, ...]"]
+class BadWord(Exception):
+    """These bytes are no word that this version reads; the sentence says why."""
+
+
+Told = TypeVar("Told", Word, Judgement)
 DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (NodeDigest, JudgesWord)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Word, Judgement)
 }
 """Made while one thread runs: msgspec 0.22 reads a type's annotations when it first decodes it, and
 two threads that did so at the same moment crashed the interpreter."""
 
 
-def pack(told: NodeDigest | JudgesWord) -> bytes:
+def pack(told: Word | Judgement) -> bytes:
     """Encode what is told."""
     return MARK + zlib.compress(encode_packed(told), LEVEL)
 
 
-def memory_of(digest: NodeDigest) -> int:
-    """Return how many bytes a digest takes at most, with the members of its groups."""
-    return most_memory(encode_packed(digest)) + A_MEMBER * _members(digest)
+def read_word(data: bytes) -> tuple[Word, int]:
+    """Decode what a node tells, whoever wrote it.
+
+    Returns:
+        The word, and how many bytes it takes at most with the members of its groups.
+
+    Raises:
+        BadWord: It is none, too large, of another version, or says what cannot be.
+    """
+    return _blamed(data, Word, _checked_word)
+
+
+def read_judgement(data: bytes) -> Judgement:
+    """Decode what the judging node says, whoever wrote it.
+
+    Raises:
+        BadWord: As for `read_word`.
+    """
+    return _blamed(data, Judgement, _checked_judgement)[0]
 
 
 def can_be_told(packed: bytes) -> bool:
-    """Whether other nodes will read a digest of ours, as far as that hangs on how much it tells."""
+    """Whether other nodes will read a word of ours, as far as that hangs on how much it tells."""
     try:
-        _blamed(_bounded, packed)
-    except BadDigest:
+        _refuse_odd_groups(_decoded(packed, Word)[0])
+    except BadWord:
         return False
     return True
 
 
-def unpack_word(data: bytes) -> JudgesWord:
-    """Decode what the node that judges tells, whoever wrote it.
+def most_memory(packed: bytes) -> int:
+    """Return how many bytes some msgpack may take at most once it is decoded.
 
-    Raises:
-        BadDigest: As for `unpack`.
+    Nothing is decoded for it: a text may have bytes that begin a part elsewhere, which makes it too
+    many, and never too few.
     """
-    return _blamed(_word, data)
+    containers = len(packed.translate(None, _NO_CONTAINERS))
+    parts = len(packed.translate(None, _NO_PARTS))
+    return A_CONTAINER * containers + A_PART * parts + A_BYTE * len(packed)
 
 
-def unpack(data: bytes) -> ReadDigest:
-    """Decode a digest, whoever wrote it.
-
-    Returns:
-        The digest, its nodes with the views of their ranks, and its folds with theirs.
-
-    Raises:
-        BadDigest: It is none, too large, of another version, or says what cannot be.
-    """
-    return _blamed(_digest, data)
-
-
-def _blamed(read: Callable[[bytes], Read], data: bytes) -> Read:
+def _blamed(data: bytes, kind: type[Told], check: Callable[[Told], Told]) -> tuple[Told, int]:
     """Whatever a stranger's bytes break, memory that is not there too, other nodes are heard."""
     try:
-        return read(data)
-    except BadDigest:
+        told, memory = _decoded(data, kind)
+        told = check(told)
+        if isinstance(told, Word):
+            memory += A_MEMBER * sum(
+                members_in(family) for one in told.lines if one.alone for family in one.told.groups
+            )
+    except BadWord:
         raise
     except Exception as error:  # whatever it is, it is of their making
-        raise BadDigest(f"reading it fails ({error!r:.200})") from error
+        raise BadWord(f"reading it fails ({error!r:.200})") from error
+    return told, memory
 
 
-def _word(data: bytes) -> JudgesWord:
-    word = _decoded(data, JudgesWord, MOST_OF_WORD, MOST_MEMORY_OF_WORD)
-    states = [*word.lost, *([word.state] if word.state is not None else [])]
-    _refuse_odd_states(states)
-    if any(one.ranks or size(one.folded) > MOST_OF_A_NODE for one in word.lost):
-        raise BadDigest("it has a node with more ranks than can be")
-    told = (word.verdict, word.wall_clock_s, word.up_s, word.line, word.end)
-    if not can_be_reckoned_with(told):
-        raise BadDigest("it has a number that cannot be")
-    if word.verdict is not None:
-        _refuse_impossible_verdict(word.verdict)
-    if word.end is not None:
-        _refuse_impossible_verdict(word.end.verdict)
-        if len(word.end.round.summary) > LONGEST_SENTENCE:
-            raise BadDigest("it has a longer text than can be")
+def _decoded(data: bytes, kind: type[Told]) -> tuple[Told, int]:
+    if not data.startswith(MARK):
+        raise BadWord("these bytes are none of ours")
+    if len(data) > MOST_PACKED:
+        raise BadWord(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
+    most, most_taken = MOST_UNPACKED, MOST_MEMORY
+    if kind is Judgement:
+        most, most_taken = MOST_OF_JUDGEMENT, MOST_MEMORY_OF_JUDGEMENT
+    try:
+        inflating = zlib.decompressobj()
+        unpacked = inflating.decompress(data[len(MARK) :], most)
+        if inflating.unconsumed_tail or not inflating.eof or inflating.unused_data:
+            raise BadWord(f"it is cut short, or has more than {most:,} bytes unpacked")
+        memory = most_memory(unpacked)
+        if memory > most_taken:
+            raise BadWord(f"its parts could take more than {most_taken:,} bytes of memory")
+        told = msgpack_decoder(kind).decode(unpacked)
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadWord(
+            f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
+        ) from error
+    if told.version != VERSION:
+        raise BadWord(
+            f"it has version {told.version}, this one reads {VERSION}: install the same "
+            "lightning-hangcheck on all nodes"
+        )
+    return told, memory
+
+
+def _checked_word(word: Word) -> Word:
+    _refuse_odd_groups(word)
+    try:
+        word = without_table(word)
+    except ValueError as error:
+        raise BadWord(str(error)) from error
+    for state in (word, *word.lost):
+        _refuse_odd_state(state)
+    lines = [one.ranks for one in word.lines]
+    if not all(lines) or not all(is_rank_set(one, MOST_RANKS) for one in lines):
+        raise BadWord("it has a set of ranks that cannot be")
+    told = joined(lines)
+    if sum(map(size, lines)) != size(told) or common(told, word.ranks) != told:
+        raise BadWord("it tells of ranks that it has not, or twice of one")
+    views = [one.told.view for one in word.lines]
+    views += word.left.ranks if word.left is not None else ()
+    if word.left is not None and not 0 <= word.left.world_size <= MOST_RANKS:
+        raise BadWord("it has a round with more ranks than can be")
+    if not all(0 <= number < MOST_RANKS for number in (*(one.rank for one in views), *word.wants)):
+        raise BadWord("it has a rank whose number cannot be")
+    spans = [(one.silent_for_s, one.idle_for_s, one.nothing_new_for_s) for one in views]
+    if not can_be_reckoned_with(word) or any(not 0 <= one <= LONGEST_S for s in spans for one in s):
+        raise BadWord("it has a duration or number that cannot be")
     return word
+
+
+def _refuse_odd_groups(word: Word) -> None:
+    """Before any group is made: whose shapes, and how many members, can be."""
+    members = 0
+    for one in word.lines:
+        flight, groups = one.told.view.flight, one.told.groups
+        records = len(flight.groups) if flight is not None else len(groups)
+        if not can_be_families(groups, records, MOST_RANKS):
+            raise BadWord("it has groups of ranks that cannot be")
+        if one.alone:
+            members += sum(map(members_in, groups))
+        if one.alone and one.ranks != (one.told.view.rank, one.told.view.rank):
+            raise BadWord("it has a rank whose number cannot be")
+    if members > MOST_MEMBERSHIPS:
+        raise BadWord("its groups have more members than can be")
+
+
+def _refuse_odd_state(state: NodeState) -> None:
+    sizes = state.world_size, state.local_world_size or 0
+    if not 0 <= state.node < MOST_RANKS or not all(0 <= one <= MOST_RANKS for one in sizes):
+        raise BadWord("it has a node or world size that cannot be")
+    if not is_rank_set(state.ranks, MOST_RANKS) or size(state.ranks) > MOST_OF_A_NODE:
+        raise BadWord("it has a node with ranks that cannot be")
+    if any(not 0 <= age <= LONGEST_S for age in (state.age_s, state.mark.began_s)):
+        raise BadWord("it has a duration that cannot be")
+
+
+def _checked_judgement(told: Judgement) -> Judgement:
+    for verdict in (told.verdict, told.end.verdict if told.end is not None else None):
+        if verdict is not None:
+            _refuse_impossible_verdict(verdict)
+    if told.end is not None and len(told.end.round.summary) > LONGEST_SENTENCE:
+        raise BadWord("it has a longer text than can be")
+    if not can_be_reckoned_with(told):
+        raise BadWord("it has a number that cannot be")
+    return told
 
 
 def _refuse_impossible_verdict(verdict: Verdict) -> None:
     if not 0 <= verdict.stalled_for_s <= LONGEST_S:
-        raise BadDigest("it has a duration that cannot be")
+        raise BadWord("it has a duration that cannot be")
     texts = (verdict.summary, verdict.command, verdict.run_id)
     if not 0 <= verdict.world_size <= MOST_RANKS or max(map(len, texts)) > LONGEST_SENTENCE:
-        raise BadDigest("its verdict has more ranks, or a longer text, than can be")
+        raise BadWord("its verdict has more ranks, or a longer text, than can be")
     try:
         for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
             read_utc(moment)
     except ValueError as error:
-        raise BadDigest("its verdict has a moment that cannot be") from error
-
-
-def _digest(data: bytes) -> ReadDigest:
-    digest = _bounded(data)
-    try:
-        stacks = digest.tree.stacks(DEEPEST_STACK)
-        nodes, folds = unfold(digest, stacks), unfold_folds(digest, stacks)
-    except ValueError as error:
-        raise BadDigest(str(error)) from error
-    _refuse_impossible(digest)
-    return digest, nodes, folds
-
-
-def _bounded(data: bytes) -> NodeDigest:
-    """Decode a digest that has no more of anything than it may."""
-    digest = _decoded(data, NodeDigest, MOST_UNPACKED, MOST_MEMORY)
-    _refuse_deep(digest)
-    _refuse_odd_groups(digest)
-    return digest
-
-
-def _decoded(data: bytes, kind: type[Told], most_bytes: int, most_taken: int) -> Told:
-    if not data.startswith(MARK):
-        raise BadDigest("these bytes are none of ours")
-    try:
-        inflated = _inflated(data, most_bytes)
-        if most_memory(inflated) > most_taken:
-            raise BadDigest(f"its parts could take more than {most_taken:,} bytes of memory")
-        told = msgpack_decoder(kind).decode(inflated)
-    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadDigest(
-            f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
-        ) from error
-    if told.version != VERSION:
-        raise BadDigest(
-            f"it has version {told.version}, this one reads {VERSION}: install the same "
-            "lightning-hangcheck on all nodes"
-        )
-    return told
-
-
-def _inflated(data: bytes, most: int) -> bytes:
-    if len(data) > MOST_PACKED:
-        raise BadDigest(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
-    inflating = zlib.decompressobj()
-    unpacked = inflating.decompress(data[len(MARK) :], most)
-    if inflating.unconsumed_tail or not inflating.eof or inflating.unused_data:
-        raise BadDigest(f"it is cut short, or has more than {most:,} bytes unpacked")
-    return unpacked
-
-
-def _refuse_deep(digest: NodeDigest) -> None:
-    """Before any stack is built: how many frames all of them will have together."""
-    depths = [0]
-    for parent in digest.tree.parents:
-        if not 0 <= parent < len(depths):
-            raise BadDigest("a node of the stack tree names what is not there")
-        depths.append(depths[parent] + 1)
-    if sum(depths) > MOST_FRAMES:
-        raise BadDigest(f"its stacks have more than {MOST_FRAMES:,} frames")
-
-
-def _refuse_odd_groups(digest: NodeDigest) -> None:
-    """Before any group is made: whose shapes, and how many members, can be."""
-    told = [one for state in digest.nodes for one in state.ranks]
-    if len(told) > MOST_TOLD:
-        raise BadDigest(f"it tells of more than {MOST_TOLD:,} ranks one by one")
-    for one in (*told, *(fold.told for fold in digest.folds)):
-        records = one.view.flight.groups if one.view.flight is not None else ()
-        if not 0 <= one.view.rank < MOST_RANKS:
-            raise BadDigest("it has a node or rank whose number cannot be")
-        if not can_be_families(one.groups, len(records), MOST_RANKS):
-            raise BadDigest("it has groups of ranks that cannot be")
-    every = sum(members_in(family) for one in told for family in one.groups)
-    if every > MOST_MEMBERSHIPS or _members(digest) > MOST_MEMBERS:
-        raise BadDigest("its groups have more members than can be")
-
-
-def _members(digest: NodeDigest) -> int:
-    """Count the members of all groups that `unfold` makes, each group once."""
-    told = (one for state in digest.nodes for one in state.ranks)
-    return sum(map(members_in, {family for one in told for family in one.groups}))
-
-
-def _refuse_impossible(digest: NodeDigest) -> None:
-    views = [one.view for state in digest.nodes for one in state.ranks]
-    views += [one.told.view for one in digest.folds]
-    left = [state.left for state in digest.nodes if state.left is not None]
-    views += [view for one in left for view in one.ranks]
-    if any(not 0 <= one.world_size <= MOST_RANKS for one in left):
-        raise BadDigest("it has a round with more ranks than can be")
-    _refuse_odd_states(digest.nodes)
-    if any(not 0 <= view.rank < MOST_RANKS for view in views):
-        raise BadDigest("it has a rank whose number cannot be")
-    told = (digest.folds, digest.gaps, digest.code)
-    spans = _durations(views)
-    if not can_be_reckoned_with(told) or any(not 0 <= one <= LONGEST_S for one in spans):
-        raise BadDigest("it has a duration that cannot be")
-    _refuse_odd_folds(digest)
-
-
-def _refuse_odd_states(states: Sequence[NodeState]) -> None:
-    numbers = [state.node for state in states]
-    sizes = [size for one in states for size in (one.world_size, one.local_world_size or 0)]
-    if len(set(numbers)) != len(numbers):
-        raise BadDigest("it tells of one node twice")
-    if any(not 0 <= one < MOST_RANKS for one in numbers):
-        raise BadDigest("it has a node whose number cannot be")
-    if any(not 0 <= size <= MOST_RANKS for size in sizes):
-        raise BadDigest("it has a world size that cannot be")
-    if not all(is_rank_set(state.folded, MOST_RANKS) for state in states):
-        raise BadDigest("it has a set of ranks that cannot be")
-    ages = [age for one in states for age in (one.age_s, one.mark.began_s)]
-    if not can_be_reckoned_with(tuple(states)) or any(not 0 <= age <= LONGEST_S for age in ages):
-        raise BadDigest("it has a duration that cannot be")
-
-
-def _refuse_odd_folds(digest: NodeDigest) -> None:
-    """Sets of ranks that can be, and of nodes that are told of, however often each rank is told."""
-    of_nodes = [state.folded for state in digest.nodes]
-    of_folds = [one.ranks for one in digest.folds]
-    if not all(is_rank_set(one, MOST_RANKS) for one in of_folds):
-        raise BadDigest("it has a set of ranks that cannot be")
-    if not all(of_folds) or sum(map(size, of_folds)) > MOST_RANKS:
-        raise BadDigest("it tells of no ranks, or of more than can be")
-    told = joined(of_folds)
-    if common(told, joined(of_nodes)) != told:
-        raise BadDigest("it tells of ranks that no node has")
-
-
-def _durations(views: list[RankView]) -> Iterator[float]:
-    for view in views:
-        yield from (view.silent_for_s, view.idle_for_s, view.nothing_new_for_s)
+        raise BadWord("its verdict has a moment that cannot be") from error
 
 
 def can_be_reckoned_with(fact: object) -> bool:
@@ -330,33 +257,27 @@ def can_be_reckoned_with(fact: object) -> bool:
     left: list[Any] = [fact]
     while left:
         one = left.pop()
-        if isinstance(one, str) or one is None:
+        kind = type(one)
+        if kind in PLAIN:
             continue
-        if isinstance(one, float):
+        if kind is float:
             if not math.isfinite(one):
                 return False
-        elif isinstance(one, int):
-            if one not in INTEGERS:
+        elif kind is int:
+            if not LEAST <= one <= LARGEST:
                 return False
-        elif isinstance(one, tuple):
+        elif kind is tuple:
             left += one
-        elif isinstance(one, dict):
+        elif kind is dict:
             left += one.values()
-        elif isinstance(one, msgspec.Struct):
-            if not _can_be(one):
+        elif kind is ThreadState:
+            # registers have no sign, all else has
+            if not all(register in REGISTERS for register in one.arguments):
                 return False
-            left += _without_registers(one) if isinstance(one, ThreadState) else astuple(one)
+            left += [field for field in astuple(one) if field is not one.arguments]
+        elif issubclass(kind, msgspec.Struct):
+            process = kind is WaitTarget and one.kind == "process" and one.name
+            if process and not is_number(process.removeprefix("-")):
+                return False
+            left += astuple(one)
     return True
-
-
-def _can_be(fact: msgspec.Struct) -> bool:
-    """Whether texts and registers in which others look for numbers have such as can be."""
-    if isinstance(fact, ThreadState):
-        return all(one in REGISTERS for one in fact.arguments)
-    if isinstance(fact, WaitTarget) and fact.kind == "process":
-        return not fact.name or is_number(fact.name.removeprefix("-"))
-    return True
-
-
-def _without_registers(state: ThreadState) -> list[object]:
-    return [one for one in astuple(state) if one is not state.arguments]

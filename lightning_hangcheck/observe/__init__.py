@@ -5,15 +5,3 @@ Its processes and which of them are ranks (`process_tree`, `discovery`) or only 
 ask for (`patience`), what run.json says of a rank (`run_record`), how a verdict is saved with its
 evidence (`saving`), and what a sidecar notes for `attach` (`watch_notes`).
 """
-
-__all__ = [
-    "discovery",
-    "launchers",
-    "looking",
-    "pages",
-    "patience",
-    "process_tree",
-    "run_record",
-    "saving",
-    "watch_notes",
-]

@@ -50,6 +50,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
 
     Attributes:
         started_ticks: 0 where its process was gone before it was seen.
+        one_by_one: As in `RunFacts`.
         start: By which start of the job's ranks it came, as far as its environment tells.
         guessed: Nothing said so: it is only the first Python process of a job without any rank.
         store_port: As in `Identity`.
@@ -62,6 +63,7 @@ class FoundRank(Struct, frozen=True, kw_only=True):
     local_rank: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
+    one_by_one: bool = False
     start: RoundStart = RoundStart()
     guessed: bool = False
     store_port: int | None = None
@@ -240,6 +242,7 @@ def _rank_by_environment(
         local_rank=identity.local_rank,
         world_size=identity.world_size,
         local_world_size=_local_world_size(identity, identity.world_size),
+        one_by_one=identity.launcher == "environment",
         start=_start_of(identity),
         store_port=identity.store_port,
     )
@@ -271,6 +274,7 @@ def _rank_by_page(beat: Beat, process: SeenProcess) -> FoundRank:
         local_rank=beat.local_rank,
         world_size=beat.world_size,
         local_world_size=_local_world_size(process.identity, beat.world_size),
+        one_by_one=process.identity.launcher == "environment",
         start=_start_of(process.identity),
         store_port=process.identity.store_port if beat.store_port is None else beat.store_port,
     )

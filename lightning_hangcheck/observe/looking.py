@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
+from lightning_hangcheck.look.proc import root_of, vitals
+from lightning_hangcheck.look.sample import AT_ONCE, Subject, sample_all
+from lightning_hangcheck.look.source import code_notes
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.evidence import Frame, Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.model.naming.code_owner import is_users
-from lightning_hangcheck.probes.flight_record import flight_record, has_nccl2
-from lightning_hangcheck.probes.proc.vitals import vitals
-from lightning_hangcheck.probes.sample import AT_ONCE, Subject, sample_all
-from lightning_hangcheck.probes.source_code.code_notes import code_notes
 from lightning_hangcheck.session.stack_offers import why_withheld
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class Looker:
                 [*where_ranks_stand(samples), *where_ranks_called(flights.values())],
                 self._began_s,
                 self._time_limit_s,
+                root_of(targets[0].pid) if targets else "",
             ),
         )
 

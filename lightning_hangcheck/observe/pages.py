@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.look.proc import has_ended
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.probes.proc.vitals import has_ended
 from lightning_hangcheck.recorder.page.reader import PageReader
 
 if TYPE_CHECKING:

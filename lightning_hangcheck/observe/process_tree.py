@@ -11,17 +11,17 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.files.apart import is_apart
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.observe.discovery import SeenProcess
-from lightning_hangcheck.observe.looking import MOST_CHILDREN, Role, Target
-from lightning_hangcheck.probes.proc.loaded import has_loaded
-from lightning_hangcheck.probes.proc.process_tree import (
+from lightning_hangcheck.look.proc import (
     ProcessRef,
     command_line,
     descendants,
+    has_loaded,
     process_ref,
     read_environment,
 )
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.observe.discovery import SeenProcess
+from lightning_hangcheck.observe.looking import MOST_CHILDREN, Role, Target
 from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -126,12 +126,15 @@ class ProcessTree:
             settled = now_ns - seen_ns > SETTLED_AFTER_S * NANOSECONDS
             if settled or process.identity.rank is not None:
                 return known
+        executable = _executable(ref.pid)
+        if known is not None and executable is None:
+            return known  # it is ending: its memory and its executable go before it does
         environment = read_environment(ref.pid)
         process = SeenProcess(
             pid=ref.pid,
             parent_pid=ref.parent_pid,
             started_ticks=ref.started_ticks,
-            python=_is_python(ref.pid),
+            python=executable is not None and executable.startswith("python"),
             trains=False,
             identity=identify({} if isinstance(environment, Gap) else environment),
         )
@@ -158,11 +161,11 @@ def _started_ticks(pid: int) -> int | None:
     return ref.started_ticks if ref is not None else None
 
 
-def _is_python(pid: int) -> bool:
+def _executable(pid: int) -> str | None:
     try:
-        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+        return Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
-        return False
+        return None
 
 
 def _role(process: SeenProcess, rank_pid: int) -> Role:

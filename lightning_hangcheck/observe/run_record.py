@@ -6,9 +6,9 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.look.proc import read_environment
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord
-from lightning_hangcheck.probes.proc.process_tree import read_environment
 from lightning_hangcheck.text.published import DISTRIBUTIONS, published_environment
 from lightning_hangcheck.text.redaction import redact_values
 

@@ -84,11 +84,11 @@ def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) 
 
 
 def last_words(error: BaseException) -> str:
-    """The exception and the innermost frame of the user's own code, at most 300 characters.
+    """The exception, what it came from and the innermost frame of the user's own code.
 
     Returns:
-        For example ``ValueError: no such split in load_vocab (data.py:41)``; a long message gives
-        way to the place.
+        At most 300 characters, for example ``ValueError: no such split (from KeyError: 'dev') in
+        load_vocab (data.py:41)``; a long message gives way to the rest.
     """
     elsewhere = _raised_in_worker(error)
     frame = elsewhere[1] if elsewhere is not None else user_frame(error.__traceback__)
@@ -96,7 +96,21 @@ def last_words(error: BaseException) -> str:
     longest = LONGEST_LAST_WORDS - len(place)
     if elsewhere is not None:
         return one_line(elsewhere[0], longest) + place
-    return describe_exception(error, longest) + place
+    first = _first_of_chain(error)
+    if first is not error:
+        place = f" (from {describe_exception(first, LONGEST_LAST_WORDS // 3)}){place}"
+    return describe_exception(error, LONGEST_LAST_WORDS - len(place)) + place
+
+
+def _first_of_chain(error: BaseException) -> BaseException:
+    """What was raised first of what led to an exception, as Python's own traceback shows it."""
+    chain = [error]
+    while True:
+        last = chain[-1]
+        before = last.__cause__ if last.__suppress_context__ else last.__context__
+        if before is None or any(before is one for one in chain):
+            return last
+        chain.append(before)
 
 
 def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.planning.plan import PhasePlan, Plan, Share
 
 MOST_LINES = 24
+NOT_ON_DISK = (
+    "nothing: it would need offload_folder, with which layers are read from disk for each token, "
+    "and DDP, FSDP and model.to() fail; plan one of the ways out, and paste what that says"
+)
 MARGIN = INDENT + " " * LABEL_WIDTH
 
 
@@ -32,7 +36,11 @@ def render(plan: Plan) -> str:
         listed("offload", [_away(plan)], MOST_LINES),
         listed("time", [_time(plan)], MOST_LINES),
         listed("class", [f"{plan.speed}: {MEANS[plan.speed]}"], MOST_LINES),
-        _rows("paste", [[line] for line in _paste(plan)]),
+        (
+            listed("paste", [NOT_ON_DISK], MOST_LINES)
+            if any(share.device == "disk" for share in plan.shares)
+            else _rows("paste", [[line] for line in _paste(plan)])
+        ),
         listed("ways out", _ways_out(plan), MOST_LINES) if plan.ways_out else [],
         listed("unused", plan.unused, MOST_LINES),
         listed("notes", plan.notes, MOST_LINES),
@@ -109,9 +117,7 @@ def _paste(plan: Plan) -> list[str]:
     dtype = plan.use.dtype
     bits = {"int8": "load_in_8bit=True", "int4": "load_in_4bit=True"}.get(dtype)
     lines = [f"quantization_config=BitsAndBytesConfig({bits})," if bits else f'dtype="{dtype}",']
-    lines += ['device_map="auto",', f"max_memory={{{limits}}},"]
-    on_disk = any(share.device == "disk" for share in plan.shares)
-    return [*lines, 'offload_folder="offload",'] if on_disk else lines
+    return [*lines, 'device_map="auto",', f"max_memory={{{limits}}},"]
 
 
 def _away(plan: Plan) -> str:

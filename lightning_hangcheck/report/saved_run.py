@@ -12,6 +12,7 @@ import msgspec
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode, unreadable
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
@@ -174,8 +175,6 @@ class _Parts:
 
 def _judged(case: Case) -> Verdict:
     """Judge saved evidence again: it gives the verdict that was, on any machine."""
-    from lightning_hangcheck.diagnosis import judge
-
     return judge(case)
 
 

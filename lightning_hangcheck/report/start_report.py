@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.text.amounts import several
-from lightning_hangcheck.text.plain_text import one_line
+from lightning_hangcheck.text.plain_text import one_line, told_apart
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
@@ -86,13 +86,12 @@ def _by_value(states: Mapping[int, Mapping[str, str]], name: str) -> dict[str, l
 def _spread(values: Mapping[str, list[int]]) -> str:
     """Who has which value, the most frequent one first."""
     ordered = sorted(values.items(), key=lambda pair: (-len(pair[1]), pair[1]))
-    shown = [f"{_short(value)} (rank {format_ranks(ranks)})" for value, ranks in ordered]
-    left_out = len(shown) - MOST_VALUES
-    if left_out > 0:
-        shown[MOST_VALUES:] = [f"{several(left_out, 'other value')}"]
+    texts = told_apart([value for value, _ in ordered[:MOST_VALUES]], LONGEST_VALUE)
+    shown = [
+        f"{text} (rank {format_ranks(ranks)})"
+        for text, (_, ranks) in zip(texts, ordered, strict=False)
+    ]
+    left_out = len(ordered) - len(shown)
+    if left_out:
+        shown.append(several(left_out, "other value"))
     return "; ".join(shown)
-
-
-def _short(value: str) -> str:
-    line = one_line(value)
-    return line if len(line) <= LONGEST_VALUE else f"{line[: LONGEST_VALUE - 3]}..."

@@ -9,13 +9,14 @@ import msgspec
 
 from lightning_hangcheck.files.owned_file import open_owned, read_end_owned
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.rundir.layout import EARLY_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 LARGEST_BYTES = 32 * 1024 * 1024
 """Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
-EARLY_BYTES = 1024 * 1024
 
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
@@ -37,7 +38,19 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], tuple[Gap, ...]]:
         gaps.append(_gap(path, f"its first {left_out:,} bytes were left out"))
     if torn:
         gaps.append(_gap(path, f"{torn} of its lines are torn: a crash or a full disk cut them"))
+    for why, lines in _missing(entries).items():
+        gaps.append(_gap(path, f"{lines:,} of its lines are missing: {why}"))
     return entries, tuple(gaps)
+
+
+def _missing(entries: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """Count the lines that a journal says it lacks, by the reason."""
+    missing: dict[str, int] = {}
+    for entry in entries:
+        if entry.get("kind") == "dropped" and isinstance(entry.get("lines"), int):
+            why = str(entry.get("why", "they came faster than they were written"))
+            missing[why] = missing.get(why, 0) + entry["lines"]
+    return missing
 
 
 def read_early(path: Path, kind: str) -> list[dict[str, Any]]:

@@ -28,6 +28,8 @@ RUNS_FOLDER = "hangcheck_runs"
 TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own below it, mode 0700
 STAT_LIMIT_S = 1.0
 FOLDERS = ("ranks", "verdicts", "evidence")
+EARLY_BYTES = 1024 * 1024
+"""Of a journal, which every one keeps: what is told while a script starts is there."""
 NODES_FOLDER = "nodes"
 """In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
 NODE_PREFIX = "node-"

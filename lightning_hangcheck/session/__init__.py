@@ -6,16 +6,3 @@ of its process groups and calls, `experiments` of its runs of wandb; `job_key` t
 rounds apart; `run_folders` settles where the run is kept, `housekeeping` frees what dead jobs left.
 `node_place` says which of the job's nodes this is, and how a rank tells its sidecar.
 """
-
-__all__ = [
-    "collectives",
-    "experiments",
-    "housekeeping",
-    "job_key",
-    "joining",
-    "journal_handover",
-    "node_place",
-    "run_folders",
-    "session",
-    "stack_offers",
-]

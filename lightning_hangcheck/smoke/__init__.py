@@ -3,5 +3,3 @@
 `trial` chooses the runs, `sequence` makes them, `pictures` and `meaning` say what came of them in
 words, `table` and `junit` write it down.
 """
-
-__all__ = ["junit", "reference_script", "sequence", "table", "trial"]

@@ -4,15 +4,3 @@ The lowest floor: nothing here knows of ranks, files or processes. What leaves a
 through `redaction`, and which variables may is said in `published`; what a terminal shows goes
 through `plain_text`, and `status_region` keeps lines of a terminal apart.
 """
-
-__all__ = [
-    "amounts",
-    "kind_styles",
-    "moments",
-    "plain_text",
-    "published",
-    "rank_ranges",
-    "redaction",
-    "shown_command",
-    "status_region",
-]

@@ -8,6 +8,15 @@ does nothing. Idempotent: an escape is itself plain text.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CUT = "..."
+SAME_SHOWN = 20
+"""Characters shown of what two texts have in common, before they differ."""
+
 
 def visible(text: str) -> str:
     """Show every character that is not printable by its escape, line breaks and tabs too.
@@ -23,6 +32,27 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """Join words by single blanks, whatever stood between them, and show the rest as `visible`."""
     return visible(" ".join(text.split()))
+
+
+def told_apart(values: Sequence[str], longest: int) -> list[str]:
+    """Cut each of several different texts so that what differs between them is still seen.
+
+    Args:
+        values: As they are; each is shown as `visible` shows it.
+        longest: Characters shown of each.
+
+    Returns:
+        In the same order. Of a long one that begins as another does, the part that is the same
+        is left out but for its end.
+    """
+    shown = []
+    for value in values:
+        same = max((_same(value, other) for other in values if other != value), default=0)
+        begin = max(0, same - SAME_SHOWN) if len(value) > longest else 0
+        end = begin + longest
+        more = (CUT if begin else "", CUT if end < len(value) else "")
+        shown.append(visible(value[begin:end]).join(more))
+    return shown
 
 
 def text_of(thing: object) -> str:
@@ -42,6 +72,12 @@ def visible_json(data: bytes) -> bytes:
         return data
     signs = (sign if sign.isprintable() or sign == "\n" else _json(sign) for sign in data.decode())
     return "".join(signs).encode()
+
+
+def _same(one: str, other: str) -> int:
+    """Number of characters with which both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _escape(sign: str) -> str:

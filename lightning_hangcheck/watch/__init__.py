@@ -1,11 +1,8 @@
 """The sidecar: watches the ranks of one node from a process of its own, and tells what it proves.
 
-From the top: `sidecar` (the program), `service` (its life), `loop` (read, look, judge, tell), with
-`schedule` (when to look), `lapses` (when nobody watched), `recovery` (do they advance again),
-`shutdown` (what ends the judging), `telling` (what is told, and to whom), `ranks` (what is known of
-each), `pace` (whether they keep their own) and `other_nodes` (what those of the job's other nodes
-add); `hidden_ranks` says where ranks cannot be seen. Outsiders start it (`starting`) and talk to
-it (`messages`).
+From the top: `sidecar` (the program and its life), `loop` (read, look, judge, tell), which asks
+`schedule` when to look, `alarm` what is news, `slow` whether ranks keep their own pace, and
+`roster` who the ranks are (`ranks`: what is known of each). What can block is done by others:
+`workers` read foreign processes, `writer` saves and prints, with `run_files` beside the verdicts.
+`link` is how outsiders start it and talk to it, `other_nodes` what the job's other nodes add.
 """
-
-__all__ = ["messages", "starting"]

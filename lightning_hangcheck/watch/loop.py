@@ -1,4 +1,4 @@
-"""The loop: read, decide whether to look, judge what was seen, tell what is new."""
+"""The loop: read, decide whether to look, judge what was seen, tell what is new. It never waits."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.gather.case_building import build_case
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import complete_case
+from lightning_hangcheck.judge.wording import name_ranks, verb
+from lightning_hangcheck.look.exits import still_running
 from lightning_hangcheck.model.case import Aftermath, Case
 from lightning_hangcheck.observe.looking import Look, Looker
 from lightning_hangcheck.observe.patience import patience_of
-from lightning_hangcheck.probes.proc.exits import still_running
-from lightning_hangcheck.reading.wording import name_ranks, verb
 from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
-from lightning_hangcheck.watch.hidden_ranks import unrecorded
-from lightning_hangcheck.watch.lapses import Lapses
-from lightning_hangcheck.watch.other_nodes.ended_rounds import EndedRounds, LeftHere
-from lightning_hangcheck.watch.ranks.roster import Roster
-from lightning_hangcheck.watch.ranks.rounds import run_facts
-from lightning_hangcheck.watch.recovery import Recovery
+from lightning_hangcheck.watch.alarm import Alarm, Shutdown
+from lightning_hangcheck.watch.link import HangProven
+from lightning_hangcheck.watch.other_nodes.rounds import EndedRounds, LeftHere
+from lightning_hangcheck.watch.roster import Roster, run_facts
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
-from lightning_hangcheck.watch.shutdown import Shutdown
-from lightning_hangcheck.watch.telling.alarm import Alarm
-from lightning_hangcheck.watch.telling.slow_telling import SlowTelling
+from lightning_hangcheck.watch.slow import SlowTelling
+from lightning_hangcheck.watch.workers import LAPSE_NS, Faults, Judgement, Metronome, Scout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from lightning_hangcheck.model.case import CodeNote, RankView
     from lightning_hangcheck.model.evidence import Gap
-    from lightning_hangcheck.model.run import NodeClock, Round, RoundStart
+    from lightning_hangcheck.model.run import Round, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.looking import Target
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-    from lightning_hangcheck.watch.ranks.rounds import WatchedRound
-    from lightning_hangcheck.watch.telling.alarm import Telling
-    from lightning_hangcheck.watch.telling.publishing import Publisher
+    from lightning_hangcheck.watch.roster import WatchedRound
+    from lightning_hangcheck.watch.writer import Writer
 
-LOOKING_POLL_S = 0.05
+SOON_S = 0.05
+"""Time to the next tick while others work for us."""
+UPDATE_S = 0.2
+"""Pages are read no more often for that; a tick of 0.25 s that comes early reads them, too."""
 MOST_SEEN_CLOSER = 4
 """Culprits of which the facts tell."""
 LEFT_BEHIND_AFTER_S = 1.0
@@ -53,140 +55,143 @@ STILL_THERE_NS = 10 * NANOSECONDS
 class Watcher:
     """Watches the ranks of one node until the job is over.
 
-    Args:
-        session: Of the job.
-        settings: In force.
-        publisher: Takes what is worth telling.
-        hang_proven: Called once for each hang that is proven, after it was published.
-        earlier: Rounds that another sidecar of this run saw to their end; ours are added.
+    Attributes:
+        nodes: This one among the job's other nodes; None where they do not meet.
     """
 
     def __init__(
         self,
         session: Session,
         settings: Settings,
-        publisher: Publisher,
-        hang_proven: Callable[[], None],
+        writer: Writer,
+        faults: Faults,
         earlier: tuple[Round, ...] = (),
     ) -> None:
         self._session = session
         self._settings = settings
-        self._publisher = publisher
-        self._hang_proven = hang_proven
-        now_ns = time.monotonic_ns()
-        self._lapses = Lapses(now_ns)
+        self._writer = writer
+        self._faults = faults
+        self._metronome = Metronome()
+        self._scout = Scout(session, quiet=settings.quiet)
+        self._judgement = Judgement()
         self._ended = EndedRounds()
+        self._unsettled = 0
         self.earlier = earlier
-        self._nodes: AmongNodes | None = None
-        self.roster = Roster(session, now_ns, rounds_before=len(earlier))
+        self.nodes: AmongNodes | None = None
+        now_ns = time.monotonic_ns()
+        self.roster = Roster(session, self._scout, faults, now_ns, rounds_before=len(earlier))
         self.alarm = Alarm()
         self.shutdown = Shutdown()
-        self._said_still_there: set[int] = set()
+        self._end_asked: list[tuple[str, int]] = []
+        self._ending = False
+        self._ends_seen: tuple[object, ...] = ()
+        self._said_still_there_ns = 0
         self._launcher_gone_ns = 0
-        self._recovery = Recovery()
+        self._read_ns = now_ns
+        self._updated_ns = 0
+        self._update_every_ns = int(min(settings.poll_interval, UPDATE_S) * NANOSECONDS)
         self._alone = False
-        self._raised_case: Case | None = None
+        self._wants_look = False
         self._look_begun_ns = 0
+        self._seen: tuple[object, ...] = ()
         self._seen_closer: Verdict | None = None
         self._gaps: tuple[Gap, ...] = ()
+        self._target_gaps: tuple[Gap, ...] = ()
         self._code: tuple[CodeNote, ...] = ()
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._limits = patience_of(settings)
-        self._slow = self._slow_telling()
+        self._slow = SlowTelling(settings, session.torch_servers, writer)
         self._schedule = Schedule(settings.look_after, figures_of(self._limits))
 
     @property
     def follows(self) -> bool:
         """Whether another one of several nodes judges for this one, too."""
-        return self._nodes is not None and self._nodes.follows
+        return self.nodes is not None and self.nodes.follows
 
     @property
-    def moved_to(self) -> str:
-        """As `AmongNodes.moved_to`."""
-        return self._nodes.moved_to if self._nodes is not None else ""
-
-    @property
-    def clocks(self) -> tuple[NodeClock, ...]:
-        """How far other nodes' clocks are ahead of this one's, where this is the first node."""
-        return self._nodes.clocks() if self._nodes is not None else ()
+    def may_judge(self) -> bool:
+        """Whether the judgement is imported; has it imported else."""
+        return self._judgement.ready()
 
     def meet(self, nodes: AmongNodes | None) -> None:
-        """Be one of the job's nodes from now on.
-
-        Args:
-            nodes: This one among the others; None where they do not meet.
-        """
-        if self._nodes is not None:
-            self._nodes.close()
-        self._nodes = nodes
+        """Be one of the job's nodes from now on."""
+        if self.nodes is not None:
+            self.nodes.close()
+        self.nodes = nodes
         if nodes is not None:
             self._ended.meet(nodes)
 
     def tick(self) -> None:
-        """Read everything once, act on it, and wait for the next reading."""
+        """Read everything once, and act on it; what fails is a gap, and the rest goes on."""
         now_ns = time.monotonic_ns()
-        lapsed = self._forgive_lapse(now_ns)
-        self.roster.update(now_ns)
-        self._end_left_rounds(now_ns)
-        self._say_outlived(now_ns)
-        look = self._looker.finished()
-        if self._look_begun_ns < self.roster.round_began_ns:
-            look = None
+        lapsed = True
+        with self._faults.of("how long nobody watched"):
+            lapsed = self._forgive_lapse(now_ns)
+        look = self._finished_look()
+        if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
+            self._updated_ns = now_ns
+            with self._faults.of("the ranks' pages and processes"):
+                self.roster.update(now_ns)
+        with self._faults.of("rounds that have ended"):
+            self._end_left_rounds(now_ns)
+        with self._faults.of("what outlived its launcher"):
+            self._say_outlived(now_ns)
         if look is not None:
-            self._take(look)
-        if self._shutting_down(now_ns, looked=look is not None):
-            self._say_still_there(now_ns)
-        else:
-            if look is not None:
-                self._judge_look(look, now_ns)
-            elif not self._looker.looking and self._says_more(now_ns):
-                self._judge(now_ns)
-            self._notice_recovery(now_ns)
+            look = self._of_this_round(look)
+        with self._faults.of("a verdict"):
+            self._judge_all(look, now_ns)
+        with self._faults.of("the ranks' pace"):
             self._watch_pace(now_ns, lapsed=lapsed)
+        with self._faults.of("a look"):
             self._look_if_due(now_ns)
-        if self._nodes is not None:
-            self._share(self._nodes, now_ns, looked=look is not None)
-        self.roster.wait(LOOKING_POLL_S if self._looker.looking else self._settings.poll_interval)
+        if self.nodes is not None:
+            with self._faults.of("other nodes"):
+                self._share(self.nodes, now_ns, looked=look is not None)
+
+    def wait(self) -> None:
+        """Wait for the next reading, or until a rank ends."""
+        awaited = self._wants_look or not self.roster.ranks  # from the scout
+        hurried = self._looker.looking or self._writer.waits or (awaited and self._scout.busy)
+        seconds = SOON_S if hurried else self._settings.poll_interval
+        began = time.monotonic()
+        with self._faults.of("the ends of ranks"):
+            self.roster.wait(seconds)
+            return
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
 
     def end_asked(self, by: str) -> None:
-        """Somebody asks the job to end: from now on nothing is judged afresh.
-
-        Args:
-            by: As in `AskedEnd`.
-        """
-        now_ns = time.monotonic_ns()
-        self.shutdown.ask(by, self.roster.views(now_ns), self._suspected(), now_ns)
-
-    def _suspected(self) -> str:
-        standing = self.alarm.standing
-        suspects = standing is not None and standing.verdict == "suspect"
-        return standing.summary if standing is not None and suspects else ""
+        """Somebody asks the job to end: from now on nothing is judged afresh."""
+        self._end_asked.append((by, time.monotonic_ns()))
+        self._take_end_asked()
 
     def launcher_gone(self) -> None:
         """`hangcheck run` was killed: nobody but us knows of what it has left."""
         self._launcher_gone_ns = time.monotonic_ns()
 
-    def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
-        """Judge the last round, tell and return it; a hang that stands is not judged afresh.
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._scout.close()
+        self.roster.close()
 
-        Args:
-            exit_code: Of the command, where its launcher says it.
-            left_running: What it left behind; most of that ends at once.
-        """
-        from lightning_hangcheck.diagnosis import judge
-        from lightning_hangcheck.diagnosis.judge import aftermath_of, ended_well
+    def conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
+        """Judge the last round, tell and return it; a hang that stands is not judged afresh."""
+        from lightning_hangcheck.judge.verdict import aftermath_of, ended_well
 
         self._looker.close()
         self._slow.close()
+        self._take_end_asked(at_once=True)
         left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
         now_ns = time.monotonic_ns()
-        self.roster.update(now_ns, scan=True)
-        self._end_left_rounds(now_ns, at_once=True)
+        with self._faults.of("the ranks' pages and processes"):
+            self.roster.update(now_ns, last=True)
+        with self._faults.of("rounds that have ended"):
+            self._end_left_rounds(now_ns, at_once=True)
         ended = self._own_case(self.roster.round, now_ns, ended=True)
-        if self._nodes is not None:
-            self._nodes.tell(ended, None, ended=True)
-            ended = self._nodes.join_end(ended)
-            self._nodes.close()
+        if self.nodes is not None:
+            with self._faults.of("other nodes"):
+                self.nodes.tell(ended, None, ended=True)
+                ended = self.nodes.join_end(ended)
+                self.nodes.close()
         case = replace(
             ended,
             exit_code=exit_code,
@@ -196,30 +201,43 @@ class Watcher:
         standing, asked = self.alarm.standing, self.shutdown.asked
         well = standing is not None and ended_well(case)
         if well and asked is None:
-            self._tell_recovery(self._recovery.since_ns or now_ns)
-        verdict = judge(case)
-        killed = bool(self._suspected()) and not well and verdict.verdict == "finished"
+            self._tell_recovery(self.alarm.advances_since_ns or now_ns)
+        verdict = self._verdict_of(case)
+        killed = bool(self.alarm.suspected) and not well and verdict.verdict == "finished"
         if standing is not None and (self.alarm.proven or killed):
             asked_ns = self.shutdown.asked_ns if asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
             return standing
-        self._publisher.publish(
-            case, verdict, "line" if verdict.verdict == "finished" else "report"
-        )
+        self._writer.publish(case, verdict, "line" if verdict.verdict == "finished" else "report")
         return verdict
 
-    def _forgive_lapse(self, now_ns: int) -> bool:
-        """Silence counts only while somebody watched, and while the job was allowed to run.
+    def _take_end_asked(self, *, at_once: bool = False) -> None:
+        if not self._end_asked or not (at_once or self.may_judge):
+            return
+        asked, self._end_asked = self._end_asked, []
+        for by, at_ns in asked:
+            self.shutdown.ask(by, self.roster.views(at_ns), self.alarm.suspected, at_ns)
 
-        The moment of the alarm moves along, else what is forgiven would look like progress since.
+    def _forgive_lapse(self, now_ns: int) -> bool:
+        """Silence counts only while we were run, and while the job was allowed to.
+
+        Where we held ourselves up it counts: ranks ran meanwhile, and their pages say since when
+        they are silent. The moment of the alarm moves along, else what is forgiven would look like
+        progress since.
 
         Returns:
             Whether there is anything to forgive.
         """
-        lapse_ns = self._lapses.read(now_ns, suspended=self.roster.suspended)
+        late_ns, self._read_ns = now_ns - self._read_ns, now_ns
+        lapse_ns = self._metronome.read(now_ns)
+        if late_ns - lapse_ns > LAPSE_NS:
+            error = TimeoutError(f"the sidecar was held up for {late_ns / NANOSECONDS:.0f} s")
+            self._faults.take("what went on meanwhile", None, error)
+        if not lapse_ns and self.roster.suspended:
+            lapse_ns = late_ns
         if lapse_ns:
             self.roster.forgive(lapse_ns, now_ns)
-            self._recovery.forgive(lapse_ns, now_ns)
+            self.alarm.forgive(lapse_ns, now_ns)
         return lapse_ns > 0
 
     def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
@@ -229,35 +247,75 @@ class Watcher:
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self.shutdown.end_round())
             hang = self.alarm.standing if self.alarm.proven else None
-            self._ended.leave(LeftHere(case, left.started_at, hang), self._nodes)
+            self._ended.leave(LeftHere(case, left.started_at, hang), self.nodes)
+            self._unsettled += 1
             self.alarm, self._gaps, self._code = Alarm(), (), ()
-            self._raised_case, self._recovery = None, Recovery()
+            self._wants_look = False
             self._slow.close()
-            self._slow = self._slow_telling()
+            self._slow = SlowTelling(self._settings, self._session.torch_servers, self._writer)
             self._schedule.calm()
         self._settle_rounds(now_ns, at_once=at_once)
 
     def _settle_rounds(self, now_ns: int, *, at_once: bool) -> None:
-        for case, verdict, ended in self._ended.settled(self._nodes, now_ns, at_once=at_once):
+        if self._unsettled and not (at_once or self.may_judge):
+            return
+        for case, verdict, ended in self._ended.settled(self.nodes, now_ns, at_once=at_once):
             if verdict.verdict != "finished":
-                self._publisher.publish(case, verdict, "line")
+                self._writer.publish(case, verdict, "line")
             self.earlier = (*self.earlier, ended)
+            self._unsettled -= 1
 
-    def _take(self, look: Look) -> None:
-        self._gaps, self._code = look.gaps, look.code
-        if self._session.facts.launched:
-            self._gaps += unrecorded(self.roster.alive)
-        self.roster.add(look)
+    def _finished_look(self) -> Look | None:
+        if not self._looker.looking or not self.may_judge:
+            return None
+        with self._faults.of("a look"):
+            return self._looker.finished()
+        self._look_failed()
+        return None
 
-    def _shutting_down(self, now_ns: int, *, looked: bool) -> bool:
-        """Asked only where there is something to judge, or not to."""
-        if not (looked or self.alarm.proven or self.shutdown.asked is not None):
-            return False
-        return self._ends(self.roster.views(now_ns), now_ns)
+    def _look_failed(self) -> None:
+        """The next one comes as if it had brought nothing, not at once."""
+        self._schedule.looked(self._look_begun_ns, suspicious=self.alarm.standing is not None)
+
+    def _of_this_round(self, look: Look) -> Look | None:
+        """Take a look in, unless its ranks are gone and others have followed."""
+        if self._look_begun_ns < self.roster.round_began_ns:
+            return None
+        self._gaps, self._code = (*look.gaps, *self._target_gaps), look.code
+        with self._faults.of("what a look brought"):
+            if self._session.facts.launched:
+                self._gaps += self.roster.unrecorded()
+            self.roster.add(look)
+        return look
+
+    def _judge_all(self, look: Look | None, now_ns: int) -> None:
+        """Judge what a look brought, or what time alone has made of it; or see that all ends."""
+        self._take_end_asked()
+        waits = look is not None or self.alarm.proven or self.shutdown.asked is not None
+        if not (waits and self.may_judge):
+            self._ending = bool(self._end_asked)
+        elif look is not None or self._may_end_now(now_ns):
+            self._ending = self._ends(self.roster.views(now_ns), now_ns)
+        if self._ending:
+            self._say_still_there(now_ns)
+            return
+        if look is not None:
+            self._judge_look(look, now_ns)
+        elif not self._looker.looking and self._says_more(now_ns) and self.may_judge:
+            self._judge(now_ns)
+        self._notice_recovery(now_ns)
+
+    def _may_end_now(self, now_ns: int) -> bool:
+        """Whether a rank has ended, or said that it does, since last asked; true once a second."""
+        ranks = self.roster.ranks.values()
+        ends = [(one.process_exit is None, one.beat and one.beat.ending) for one in ranks]
+        seen = (len(ends), self.shutdown.asked_ns, now_ns // NANOSECONDS, ends)
+        changed, self._ends_seen = seen != self._ends_seen, seen
+        return changed
 
     def _ends(self, ranks: Sequence[RankView], now_ns: int) -> bool:
         return self.shutdown.begun(
-            ranks, proven=self.alarm.proven, suspected=self._suspected(), now_ns=now_ns
+            ranks, proven=self.alarm.proven, suspected=self.alarm.suspected, now_ns=now_ns
         )
 
     def _say_still_there(self, now_ns: int) -> None:
@@ -265,9 +323,9 @@ class Watcher:
         asked, since_ns = self.shutdown.asked, self.shutdown.asked_ns
         if asked is None or not self.alarm.proven or self._settings.on_hang != "report":
             return
-        if since_ns in self._said_still_there or now_ns - since_ns < STILL_THERE_NS:
+        if since_ns == self._said_still_there_ns or now_ns - since_ns < STILL_THERE_NS:
             return
-        self._said_still_there.add(since_ns)
+        self._said_still_there_ns = since_ns
         pids = " ".join(str(rank.found.pid) for rank in self.roster.alive)
         text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
         self._tell_aftermath(text, now_ns)
@@ -288,32 +346,55 @@ class Watcher:
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
         """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        from lightning_hangcheck.diagnosis.judge import judge, with_aftermath
+        from lightning_hangcheck.judge.verdict import with_aftermath
 
-        if self._raised_case is None:
+        raised, hang = self.alarm.case, self.alarm.standing
+        if raised is None:
             return
-        after_s = round(max(0, moment_ns - self._raised_case.taken_ns) / NANOSECONDS, 3)
+        after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
         aftermath = Aftermath(after_s=after_s, text=text)
-        case, hang = replace(self._raised_case, aftermath=aftermath), self.alarm.standing
+        case = replace(raised, aftermath=aftermath)
         by_other = hang is not None and not self._alone  # by more than this node's case shows
-        verdict = with_aftermath(hang, aftermath) if by_other and hang else judge(case)
-        self._publisher.publish(case, verdict, "aftermath")
+        verdict = with_aftermath(hang, aftermath) if by_other and hang else self._verdict_of(case)
+        self._writer.publish(case, verdict, "aftermath")
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
-        still = [rank.note_activity(now_ns) for rank in self.roster.alive]
-        self._judge(now_ns, closer=look.closer)
+        still = [self._note_activity(number, now_ns) for number in list(self.roster.ranks)]
+        with self._faults.of("a verdict"):
+            self._judge(now_ns, closer=look.closer)
+        standing = self.alarm.standing
+        seen = self._marks(standing)
+        moved, self._seen = seen != self._seen, seen
         self._schedule.looked(
             self._look_begun_ns,
-            suspicious=self.alarm.standing is not None,
+            suspicious=standing is not None,
+            moved=moved,
             stood_still=any(still),
             cost_s=self._looker.cost_s,
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
 
+    def _marks(self, standing: Verdict | None) -> tuple[object, ...]:
+        """Return what changes once somebody moves whom an alarm is about, or it becomes another."""
+        if standing is None:
+            return ()
+        about = {*standing.culprits, *standing.victims} or self.roster.ranks.keys()
+        ranks = [rank for number, rank in self.roster.ranks.items() if number in about]
+        marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
+        return (standing.verdict, *marks)
+
+    def _note_activity(self, number: int, now_ns: int) -> bool:
+        """Take from the looks whether a rank advances; whether it stands still."""
+        rank, still = self.roster.ranks[number], False
+        if rank.process_exit is None:
+            with self._faults.of("what it does", number):
+                still = rank.note_activity(now_ns)
+        return still
+
     def _says_more(self, now_ns: int) -> bool:
         """Where no rank is left here, the looks of other nodes say when to judge."""
-        if self._nodes is not None and not self.roster.alive:
-            return self._nodes.looked_elsewhere()
+        if self.nodes is not None and not self.roster.alive:
+            return self.nodes.looked_elsewhere()
         return self._schedule.says_more(self.roster.alive, now_ns)
 
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
@@ -321,7 +402,7 @@ class Watcher:
         if looked or nodes.is_due(now_ns):
             nodes.agree(self.roster.round, now_ns)
             own = self._own_case(self.roster.round, now_ns)
-            nodes.tell(own, self._publisher.newest)
+            nodes.tell(own, self._writer.newest)
             if self.shutdown.asked is None:
                 nodes.notice_silence(own)
         verdict = nodes.news()
@@ -329,76 +410,93 @@ class Watcher:
             return
         case = self._case(self.roster.round, now_ns)
         if verdict.verdict == "recovered":
-            if self.alarm.recovered(verdict.detected_at, verdict.stalled_for_s) is not None:
-                self._publisher.publish(case, verdict, "line")
+            if self.alarm.ended(verdict.detected_at, verdict.stalled_for_s) is not None:
+                self._writer.publish(case, verdict, "line")
             return
         self._alone = False
         telling = self.alarm.take(verdict)
         self._raise(case, verdict, "line" if telling == "report" else telling)
 
     def _judge(self, now_ns: int, *, closer: bool = False) -> None:
-        """Importing the judgement takes 20 MB and a third of a second: only once it is needed."""
         if self.follows:
             return
-        from lightning_hangcheck.diagnosis import judge
-
         case = self._case(self.roster.round, now_ns)
         if self._ends(case.ranks, now_ns):  # as ranks of other nodes show it, too
             return
         self._alone = True
-        verdict = judge(case)
         self._schedule.judged(self.roster.alive, now_ns)
+        verdict = self._verdict_of(case)
         self._raise(case, verdict, self.alarm.take(verdict, closer=closer))
+
+    def _verdict_of(self, case: Case) -> Verdict:
+        """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
+        with self._faults.of("what the looks show"):
+            return judge(case)
+        unlooked = tuple(replace(view, processes=(), flight=None) for view in case.ranks)
+        gaps = (*case.gaps, *self._faults.gaps)
+        return judge(replace(case, ranks=unlooked, gaps=gaps))
 
     def _raise(self, case: Case, verdict: Verdict, telling: Telling | None) -> None:
         if telling is None:
             return
-        self._recovery.raised(case.taken_ns)
-        self._raised_case = case
+        self.alarm.raised(case)
+        hang = None
         if self.alarm.proven:
             self.shutdown.hang_proven(case.ranks)
-        self._publisher.publish(case, verdict, telling)
-        if self.alarm.proven and telling in ("report", "line"):
-            self._hang_proven()
+            if telling in ("report", "line") and self._session.facts.launched:
+                watched = self.roster.round
+                ranks = ((rank.found.pid, rank.found.started_ticks) for rank in watched.alive)
+                hang = HangProven(tuple(ranks), watched.restarts_left)
+        self._writer.publish(case, verdict, telling, hang)
 
     def _notice_recovery(self, now_ns: int) -> None:
-        here, standing = self.roster.ranks, self.alarm.standing
-        if standing is None or (self.follows and not self._alone):
+        if self.alarm.standing is None or (self.follows and not self._alone):
             return
-        there = self._nodes.elsewhere(now_ns) if self._nodes is not None else None
-        if self._recovery.has_come(standing, here, there, now_ns) and not self._ends(
+        there = self.nodes.elsewhere(now_ns) if self.nodes is not None else None
+        if self.alarm.has_passed(self.roster.ranks, there, now_ns) and not self._ends(
             self._case(self.roster.round, now_ns).ranks, now_ns
         ):
-            self._tell_recovery(self._recovery.since_ns)
+            self._tell_recovery(self.alarm.advances_since_ns)
 
     def _tell_recovery(self, since_ns: int) -> None:
-        silence_s = self._recovery.silence_s(self.alarm.standing, since_ns)
-        recovered = self.alarm.recovered(utc_now(), silence_s)
+        recovered = self.alarm.recovered(utc_now(), since_ns)
         if recovered is not None:
             case = self._case(self.roster.round, time.monotonic_ns())
-            self._publisher.publish(case, recovered, "line")
+            self._writer.publish(case, recovered, "line")
 
     def _watch_pace(self, now_ns: int, *, lapsed: bool) -> None:
         """Each node compares its own ranks, and speaks of them only while no alarm stands."""
-        slow = self._slow
-        slow.read(self.roster.alive, now_ns, lapsed=lapsed)
+        alive = self.roster.alive
+        if self._ending:
+            return
+        self._slow.read(alive, now_ns, lapsed=lapsed)
         if self.alarm.standing is None and self.shutdown.asked is None:
-            slow.tell(
-                now_ns, partial(self._own_case, self.roster.round, now_ns), self.roster.targets
-            )
-
-    def _slow_telling(self) -> SlowTelling:
-        settings, servers = self._settings, self._session.torch_servers
-        looker = partial(Looker, settings.probe_timeout, servers)
-        return SlowTelling(settings.slow_after, self._publisher, looker)
+            case = partial(self._own_case, self.roster.round, now_ns)
+            self._slow.tell(alive, now_ns, case, self._judgement.ready)
 
     def _look_if_due(self, now_ns: int) -> None:
-        if self._looker.looking or not self._schedule.due_for(self.roster.alive, now_ns):
+        """Look, once it is known at which processes: to find them may take a while."""
+        if self._looker.looking or self._ending:
             return
-        targets = self.roster.targets()
+        alive = self.roster.alive
+        if not self._wants_look:
+            self._wants_look = self._schedule.due_for(alive, now_ns)
+        if not self._wants_look or not alive:
+            self._wants_look = False
+            return
+        self.may_judge  # noqa: B018 - imported by the time that the look has ended
+        targets: Sequence[Target] = ()
+        with self._faults.of("which processes to look at"):
+            found = self._scout.targets([(one.found.rank, one.found.pid) for one in alive])
+            if found is None:
+                return
+            targets, self._target_gaps = found
+        self._wants_look, self._look_begun_ns = False, now_ns
         if targets:
             self._looker.begin(targets, self._ranks_with_values(), self._ranks_to_see_closer())
-            self._look_begun_ns = now_ns
+        else:
+            self._gaps = self._target_gaps
+            self._look_failed()
 
     def _ranks_with_values(self) -> tuple[int, ...]:
         """Local variables are read on request only, and then of ranks that a suspicion names."""
@@ -416,7 +514,7 @@ class Watcher:
     def _case(self, watched: WatchedRound, now_ns: int) -> Case:
         """Of all nodes, while the job goes on."""
         case = self._own_case(watched, now_ns)
-        return case if self._nodes is None else self._nodes.join(case)
+        return case if self.nodes is None else self.nodes.join(case)
 
     def _own_case(
         self,
@@ -426,13 +524,16 @@ class Watcher:
         ended: bool = False,
         next_start: RoundStart | None = None,
     ) -> Case:
-        return build_case(
+        views = watched.views(self.roster.host, now_ns, self._faults)
+        gaps = (*self._gaps, *self._metronome.gaps, *self._faults.gaps, *self._writer.gaps)
+        case = Case(
             run=run_facts(self._session, watched, self.earlier, next_start),
-            ranks=watched.views(self.roster.host, now_ns),
-            gaps=(*self._gaps, *self._lapses.gaps),
+            ranks=views,
+            gaps=gaps,
             code=self._code,
             limits=self._limits,
             taken_at=utc_now(),
             taken_ns=now_ns,
             ended=ended,
         )
+        return complete_case(case)

@@ -20,23 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.case import Limits
-    from lightning_hangcheck.watch.ranks.watched_rank import WatchedRank
+    from lightning_hangcheck.observe.watched_rank import WatchedRank
 
 FIRST_LOOKS = 4
 BETWEEN_FIRST_LOOKS_S = 1.0
-WHILE_SUSPECT_S = 2.5
+WHILE_SUSPECT_S, LONGEST_OF_ALARM_S = 2.5, 60.0
+"""Between two looks while an alarm stands: doubled each time, until something moves."""
 ALL_NAMED_S = 10.0
 """Silence at which whatever can be suspected is: up to it, the looks come as for a suspicion."""
 LEAST_BETWEEN_S = 0.8
-"""What two samples must be apart to show that a rank is idle; see `diagnosis.rules.patience`."""
+"""What two samples must be apart to show that a rank is idle; see `judge.patience`."""
 USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
 """How much before a figure its look begins, until one has shown how long it takes, and at most."""
 FRESH_NS = 2 * NANOSECONDS
 """Age up to which a look may be judged again: the longest lead, and as much for what is late."""
 LONGEST_S = 30.0
-SHARE_OF_SILENCE, LONGEST_OF_ALARM_S = 1 / 16, 60.0
-"""Between two looks while an alarm stands: this share of its silence, and seconds at most. Fewer
-looks before the last figure of the table would miss new code of a rank that computes."""
 MOST_OF_A_CORE = 0.01
 """What looks at ranks that are only slow may cost together: the target of the performance page."""
 BETWEEN_AFRESH = 6
@@ -89,24 +87,25 @@ class Schedule:
         self._last_ns = 0
         self._silent_s = 0.0
         self._interval_s = BETWEEN_FIRST_LOOKS_S
+        self._alarm_interval_s = WHILE_SUSPECT_S
         self._cost_s = 0.0
         self._stood_still = False
         self._afresh_ns = self._still_ns = 0
         self._early, self._early_again_ns = False, 0
 
     def due_for(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
-        """Say whether to look now, by the rank that has told nothing for longest.
-
-        Args:
-            alive: Ranks that have a process.
-            now_ns: Present time.
-        """
+        """Say whether to look now, by the rank that has told nothing for longest."""
         silent = max(alive, key=lambda rank: rank.progress.untold_ns(now_ns), default=None)
         if silent is None:
             return False
+        silent_s = silent.progress.untold_ns(now_ns) / NANOSECONDS
+        if silent_s < self._look_after_s and not self._looks:
+            self.calm()
+            self._passed = 0
+            return False
         pace = silent.progress.pace()
         return self.due(
-            silent.progress.untold_ns(now_ns) / NANOSECONDS,
+            silent_s,
             pace.longest_pause_s if pace is not None and pace.known else 0.0,
             min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
             now_ns,
@@ -160,17 +159,12 @@ class Schedule:
         soon = passes and since_look >= LEAST_BETWEEN_S
         return turned_idle or soon or since_look >= self._interval_s
 
-    def _may_be_early(self, now_ns: int) -> bool:
-        if not self._early and now_ns >= self._early_again_ns:
-            rest_s = FIRST_LOOKS * self._cost_s / MOST_OF_A_CORE
-            self._early, self._early_again_ns = True, now_ns + int(rest_s * NANOSECONDS)
-        return self._early
-
     def looked(
         self,
         begun_ns: int,
         *,
         suspicious: bool,
+        moved: bool = False,
         stood_still: bool = False,
         cost_s: float = 0.0,
         lasted_s: float = 0.0,
@@ -180,6 +174,8 @@ class Schedule:
         Args:
             begun_ns: When.
             suspicious: Somebody is suspected.
+            moved: Something moved since the look before: a rank advanced, or did what was new, or
+                the alarm became another.
             stood_still: It saw a rank that did not move through its code.
             cost_s: Processor time that it took of us and of what we started for it.
             lasted_s: From its beginning until it was judged.
@@ -194,22 +190,32 @@ class Schedule:
         still_s = (begun_ns - self._still_ns) / NANOSECONDS if self._still_ns else self._silent_s
         self._looks += 1
         self._last_ns = begun_ns
+        if moved or not suspicious:
+            self._alarm_interval_s = WHILE_SUSPECT_S
         if self._looks < FIRST_LOOKS:
             self._interval_s = BETWEEN_FIRST_LOOKS_S
-        elif suspicious or min(self._silent_s, still_s) < ALL_NAMED_S:
-            share_s = SHARE_OF_SILENCE * self._silent_s
-            self._interval_s = min(max(WHILE_SUSPECT_S, share_s), LONGEST_OF_ALARM_S)
+        elif suspicious:
+            self._interval_s = self._alarm_interval_s
+            self._alarm_interval_s = min(2 * self._alarm_interval_s, LONGEST_OF_ALARM_S)
+        elif min(self._silent_s, still_s) < ALL_NAMED_S:
+            self._interval_s = WHILE_SUSPECT_S
         else:
             self._interval_s = min(2 * self._interval_s, self._slowest_s())
-
-    def _slowest_s(self) -> float:
-        return max(LONGEST_S, self._cost_s / MOST_OF_A_CORE)
 
     def calm(self) -> None:
         """All ranks advance: the next silence starts afresh."""
         self._looks = self._still_ns = 0
         self._early = False
-        self._interval_s = BETWEEN_FIRST_LOOKS_S
+        self._interval_s, self._alarm_interval_s = BETWEEN_FIRST_LOOKS_S, WHILE_SUSPECT_S
+
+    def _may_be_early(self, now_ns: int) -> bool:
+        if not self._early and now_ns >= self._early_again_ns:
+            rest_s = FIRST_LOOKS * self._cost_s / MOST_OF_A_CORE
+            self._early, self._early_again_ns = True, now_ns + int(rest_s * NANOSECONDS)
+        return self._early
+
+    def _slowest_s(self) -> float:
+        return max(LONGEST_S, self._cost_s / MOST_OF_A_CORE)
 
 
 def _passed_by(alive: Sequence[WatchedRank], now_ns: int, figures: Sequence[float]) -> int:

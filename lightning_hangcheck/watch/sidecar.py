@@ -1,4 +1,7 @@
-"""The sidecar as a program, with a session's folder: started by `starting`, never by hand."""
+"""The sidecar as a program, with a session's folder: started by `link`, never by hand.
+
+It watches until the job is over, tells the end, and leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,244 @@ import fcntl
 import os
 import signal
 import sys
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from lightning_hangcheck import log
-from lightning_hangcheck.errors import HangcheckError
-from lightning_hangcheck.files.apart import let_go_of_streams
+from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
+from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart, let_go_of_streams
 from lightning_hangcheck.files.atomic import PRIVATE_FILE, write_atomically
+from lightning_hangcheck.look.proc import process_ref
+from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.probes.proc.process_tree import process_ref
-from lightning_hangcheck.session.session import Session, SidecarFacts, read_session
+from lightning_hangcheck.session.run_folders import (
+    CLAIMED_WITHIN_S,
+    settle_elsewhere,
+    settle_run_folder,
+)
+from lightning_hangcheck.session.session import (
+    Session,
+    SidecarFacts,
+    read_session,
+    taken_sessions_folder,
+)
 from lightning_hangcheck.settings import from_environment
-from lightning_hangcheck.watch.service import Service
+from lightning_hangcheck.watch.link import (
+    CommandEnded,
+    EndAsked,
+    Inbox,
+    LauncherGone,
+    send,
+)
+from lightning_hangcheck.watch.loop import Watcher
+from lightning_hangcheck.watch.other_nodes.among_nodes import among_nodes
+from lightning_hangcheck.watch.other_nodes.meeting import LatePlace, why_moved, why_there
+from lightning_hangcheck.watch.roster import describe_round
+from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
+from lightning_hangcheck.watch.start_states import StartStates
+from lightning_hangcheck.watch.workers import Faults
+from lightning_hangcheck.watch.writer import Alerting, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
+
+    from lightning_hangcheck.model.run import NodePlace
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.link import HangProven
+
+DISK_LIMIT_S = 5.0
+SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
+"""Looking at the folder takes milliseconds, the patience with another node's claim included."""
+SETTLED_AFTER_S = 1.0
+"""How long everybody must be gone before the job counts as over, where no launcher says so. The
+rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
+as somebody."""
+
+
+class Sidecar:
+    """Watches one session from start to end."""
+
+    def __init__(self, session: Session, settings: Settings) -> None:
+        self._session = session
+        self._settings = settings
+        self._faults = Faults()
+        self._start_states = StartStates()
+        self._alerting = Alerting(session)
+        self._writer = Writer(
+            _settle(session),
+            session.journals,
+            self._start_states.take,
+            quiet=settings.quiet,
+            tell_launcher=self._tell_of_hang,
+            ends_the_job=settings.on_hang != "report",
+        )
+        self._files = RunFiles(session, settings, self._writer)
+        self._watcher = Watcher(
+            session, settings, self._writer, self._faults, rounds_so_far(session)
+        )
+        self._place = LatePlace(session, settings)
+        self._met: NodePlace | None = None
+        root = process_ref(session.facts.root_pid)
+        self._root_ticks = root.started_ticks if root is not None else None
+        self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
+        self._gone_since: float | None = None
+        self._signal = ""
+
+    def run(self) -> None:
+        """Watch until the job is over, tell its end, and leave nothing behind."""
+        ended, over = None, False
+        while ended is None and not over:
+            with self._faults.of("this node's place among others"):
+                self._find_place()
+            self._watcher.tick()
+            with self._faults.of("what is to be told"):
+                self._tell()
+            with self._faults.of("the files of the run"):
+                self._keep_files()
+            self._watcher.wait()
+            with self._faults.of("the launcher's word"):
+                ended = self._receive()
+            with self._faults.of("whether the job is over"):
+                over = self._over()
+        with self._faults.of("how the job ended"):
+            self._conclude(ended)
+        self._writer.close(DISK_LIMIT_S)
+        self._alerting.close()
+        self._watcher.close()
+        self._session.remove()  # a launcher may have been killed that would do it
+
+    def told_to_end(self, number: int, _: FrameType | None) -> None:
+        """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
+        self._signal = signal.Signals(number).name
+
+    def _find_place(self) -> None:
+        """Join the other nodes once it is known which of them this is."""
+        now_ns = time.monotonic_ns()
+        place = self._place.news(now_ns)
+        if place is not None:
+            self._files.meeting = why_there(place, self._settings)
+            self._met, self._files.node = place, place.number
+            self._watcher.meet(among_nodes(place, self._settings, now_ns))
+        nodes = self._watcher.nodes
+        if nodes is None:
+            return
+        if self._met is not None and nodes.moved_to:
+            self._files.meeting = why_moved(self._met, self._settings, nodes.moved_to)
+        self._files.clocks = nodes.clocks()
+
+    def _tell(self) -> None:
+        """Tell what is saved by now, what stands for long, and how the ranks began."""
+        alarm, nodes = self._watcher.alarm, self._watcher.nodes
+        self._writer.watch_storage()
+        self._writer.tell(
+            stands=alarm.proven, known=lambda verdict: nodes is None or nodes.all_know(verdict)
+        )
+        wanted = self._watcher.shutdown.asked is None
+        stood_s = alarm.reminder(time.monotonic_ns(), wanted=wanted)
+        if alarm.standing is not None and stood_s is not None:
+            self._writer.remind(alarm.standing, stood_s)
+        if self._settings.console != "off":
+            pids = {rank.found.rank: rank.found.pid for rank in self._watcher.roster.alive}
+            news = self._start_states.news(pids, time.monotonic_ns())
+            if news is not None:
+                self._writer.say(news)
+
+    def _keep_files(self) -> None:
+        watcher = self._watcher
+        now_ns = time.monotonic_ns()
+        self._files.keep(watcher.roster, watcher.alarm, watcher.earlier, now_ns)
+
+    def _receive(self) -> CommandEnded | None:
+        """Take what came since: the launcher's messages, and signals that reached ourselves."""
+        if self._signal:
+            self._watcher.end_asked(f"{self._signal} (sent to the sidecar, too)")
+            log.once(
+                "told to end", f"the sidecar got {self._signal}: it ends with the job, not before"
+            )
+            self._signal = ""
+        while self._inbox is not None and (message := self._inbox.next()) is not None:
+            if isinstance(message, CommandEnded):
+                return message
+            if isinstance(message, EndAsked):
+                self._watcher.end_asked(message.by)
+            elif isinstance(message, AlertsAskedFor):
+                self._alerting.asked_for = message
+            elif isinstance(message, LauncherGone):
+                self._inbox = None
+                self._watcher.launcher_gone()
+        return None
+
+    def _over(self) -> bool:
+        """Without a launcher's word: everybody who was there is gone, and nobody came back."""
+        roster = self._watcher.roster
+        if self._inbox is not None or roster.anyone_there or self._may_start_again():
+            self._gone_since = None
+            return False
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        return now - self._gone_since >= SETTLED_AFTER_S
+
+    def _may_start_again(self) -> bool:
+        """Whether a launcher that starts failed ranks again is still there, and will do so."""
+        facts = self._session.facts
+        if not facts.restarts or self._root_ticks is None:
+            return False
+        if not is_alive(facts.root_pid, self._root_ticks):
+            return False
+        return not self._watcher.may_judge or self._watcher.roster.round.may_be_followed
+
+    def _conclude(self, ended: CommandEnded | None) -> None:
+        roster = self._watcher.roster
+        if ended is not None:
+            roster.round.note_exit(ended.pid, ended.exit_code)
+        exit_code = ended.exit_code if ended is not None else None
+        left_running = ended.left_running if ended is not None else ()
+        verdict = self._watcher.conclude(exit_code, left_running)
+        last = describe_round(roster.round.number, roster.round.started_at, verdict)
+        asked = self._watcher.shutdown.asked
+        rounds = (*self._watcher.earlier, last)
+        ended_by = "" if asked is None else asked.by
+        self._files.end(roster, self._watcher.alarm, verdict, rounds, exit_code, ended_by)
+
+    def _tell_of_hang(self, word: HangProven, verdict: Verdict, number: int | None) -> None:
+        """Tell the launcher; of several nodes only the one that judges alerts anybody else."""
+        send(sys.stdout.buffer, word)
+        if not self._watcher.follows:
+            self._alerting.tell(verdict, str(self._writer.folder.path), number)
+
+
+def _settle(session: Session) -> RunFolder:
+    """Agree on the run folder, and say once a node what is not as it should be."""
+    if (taken := taken_sessions_folder()) is not None:
+        log.once("sessions", taken)
+    try:
+        try:
+            settled = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))
+        except NoAnswerFromStorage as error:
+            settled = settle_elsewhere(session, error)
+    except (OSError, UnpreparedRunFolder) as error:
+        log.once("run folder", f"verdicts are printed but not saved: {error}")
+        return session.run_folder
+    if settled.trouble:
+        log.once("run folder", settled.trouble)
+    return settled.folder
 
 
 def main(arguments: Sequence[str]) -> int:
     """Watch one session. What goes wrong ends the watching with one sentence, never the job."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher holds its signals back
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.excepthook = _say_failed_thread
+    os.set_blocking(sys.stdout.fileno(), False)  # a stopped launcher holds up nobody
     folder = Path(arguments[0])
     try:
         session = read_session(folder)
@@ -42,14 +262,19 @@ def main(arguments: Sequence[str]) -> int:
         log.once("sidecar", f"the run is not watched: {error}")
         return 2
     try:
-        service = Service(session, from_environment(os.environ))
+        sidecar = Sidecar(session, from_environment(os.environ))
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, service.told_to_end)
-        service.run()
+            signal.signal(number, sidecar.told_to_end)
+        sidecar.run()
     except Exception as error:  # noqa: BLE001 - the sidecar's boundary: say it, leave the job alone
         log.once("sidecar", f"the sidecar failed, the run is no longer watched: {error!r}")
         return 1
     return 0
+
+
+def _say_failed_thread(failed: threading.ExceptHookArgs) -> None:
+    name = failed.thread.name if failed.thread is not None else "a thread"
+    log.once(f"thread {name}", f"{name} of the sidecar failed ({failed.exc_value!r})")
 
 
 def _leave_starter() -> None:
@@ -93,8 +318,14 @@ def _announce(session: Session) -> None:
     write_atomically(session.sidecar_file, encode(facts))
 
 
-if __name__ == "__main__":
-    exit_code = main(sys.argv[1:])
+def _leave_at_once(exit_code: int) -> None:
+    """End without waiting for threads of a look that is under way, nor for what they started."""
     log.finish(log.LAST_WORDS_S)
     let_go_of_streams()
-    sys.exit(exit_code)
+    for child in psutil.Process().children():
+        child.kill()
+    os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    _leave_at_once(main(sys.argv[1:]))

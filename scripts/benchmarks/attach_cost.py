@@ -19,9 +19,9 @@ import psutil
 from figures import Figure, tell
 
 from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.look.proc import slept_s
+from lightning_hangcheck.look.sample import Subject, sample_all
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.probes.proc.last_run import slept_s
-from lightning_hangcheck.probes.sample import Subject, sample_all
 from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from statistics import median
 
 from figures import Figure, tell
 
-from lightning_hangcheck.probes.sample import Subject, sample_all
+from lightning_hangcheck.look.sample import Subject, sample_all
 
 PROGRAM = Path(__file__).parent / "programs" / "paused_process.py"
 START_LIMIT_S = 120.0

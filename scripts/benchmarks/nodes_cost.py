@@ -1,18 +1,15 @@
 #!/usr/bin/env python3
-"""What it takes to tell, join and judge the digests of many nodes of eight ranks: simulated ranks.
+"""What it takes to tell, hear, join and judge many nodes of eight ranks each: simulated ranks.
 
-Everything above the probes is the product's own code. All ranks are silent and tell all they have:
-three samples of three threads, calls 33 deep, a page, torch's record of forty operations; one in a
-hundred stands elsewhere. The nodes pack what they see, each node of the tree unpacks what those
-below it told and packs it with its own: one core does that for all nodes, one after the other. The
-first node's part is done by a process of its own, whose memory is therefore the first node's.
+Everything above the probes is the product's own code, and what is told is what nodes really send.
+All ranks are silent and tell all they have: three samples of three threads, calls 33 deep, a page,
+torch's record of forty operations; one in a hundred stands elsewhere. Each node's word is made and
+packed, one after the other. The first node takes them all at a place in memory, asks for the
+evidence of one rank of each class, takes the words of those that were asked once more, joins and
+judges: in a process of its own, whose memory is therefore the first node's.
 
 With ``--job`` the ranks are of a device mesh (data x 16 x 8), each in groups of its own, or all of
-them wait for one thing.
-
-Of 131,072 ranks a job takes one to two minutes of processor time, of which the first node has a few
-seconds: each node's own digest is made, one after the other (10 to 50 s), and the tree gone up (4
-to 15 s). On a machine that does other work it is as much longer as that takes.
+them wait for one thing. Making the words of 131,072 ranks takes about a minute.
 """
 
 from __future__ import annotations
@@ -36,20 +33,20 @@ from flights import flying
 from mesh_jobs import Mesh, Odd, ranks_of
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
-from lightning_hangcheck.nodes.digest import TAKEN_NS, NodeDigest, digest_of, merge_digests
-from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.heard import Heard
-from lightning_hangcheck.nodes.judging.tree import FIRST, below
-from lightning_hangcheck.reading.standing import standings_of
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.encoding import pack
+from lightning_hangcheck.nodes.exchange import key_of
+from lightning_hangcheck.nodes.peers import CALM_S, FIRST, Peers
+from lightning_hangcheck.nodes.word import Word, word_of
 from lightning_hangcheck.report.verdict_text.terminal import render
-from lightning_hangcheck.watch.other_nodes.joining import join_heard
+from lightning_hangcheck.watch.other_nodes.joining import join_heard, wanted_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lightning_hangcheck.model.case import Case, RankView
     from lightning_hangcheck.model.evidence import TargetKind
@@ -66,15 +63,41 @@ BESIDE = tuple(
 OPERATIONS = tuple(f"all_reduce {size}" for size in range(1_000, 1_040))
 
 
-class AtRoot(msgspec.Struct):
+class AtFirst(msgspec.Struct):
     """What the first node's process measured of itself; seconds of processor time."""
 
+    heard_s: float
+    asked: int
     joined_s: float
     judged_s: float
     memory_mb: float
+    evidence_kb: float
     verdict_bytes: int
     lines: int
     told: str
+
+
+class Memory:
+    """A place where nodes meet, in memory; nothing is there at first."""
+
+    where = "memory"
+
+    def __init__(self) -> None:
+        self.words: dict[str, bytes] = {}
+
+    def post(self, key: str, value: bytes) -> None:
+        """Nobody reads what the first node tells."""
+
+    def look(self, key: str) -> bytes | None:
+        """Return what a node told."""
+        return self.words.get(key)
+
+    def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return what nodes told."""
+        return [self.words.get(key) for key in keys]
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 def main() -> None:
@@ -82,8 +105,8 @@ def main() -> None:
     options = _parse_options()
     if options.first_node is not None:
         made = JOBS[options.job](options.nodes[0] * RANKS_A_NODE)
-        root = _first_node(options.first_node, options.nodes[0], made)
-        print(msgspec.json.encode(root).decode())
+        first = _first_node(options.first_node, options.nodes[0], made)
+        print(msgspec.json.encode(first).decode())
         return
     figures: list[Figure] = []
     for nodes in options.nodes:
@@ -93,50 +116,64 @@ def main() -> None:
 
 def _measure(nnodes: int, kind: str) -> list[Figure]:
     made = JOBS[kind](nnodes * RANKS_A_NODE)
-    own = [_digest(node, nnodes, made) for node in range(nnodes)]
     what = f"{kind}, {nnodes * RANKS_A_NODE:,} ranks on {nnodes:,} nodes"
     started = time.process_time()
-    told = _told_to_first(own)
-    tree_s = time.process_time() - started
-    largest = max(map(len, told), default=0)
+    told = [pack(_word(node, nnodes, made)) for node in range(nnodes)]
+    made_s = (time.process_time() - started) / nnodes
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "told"
         path.write_bytes(msgspec.msgpack.encode(told))
         command = [sys.executable, __file__, "--first-node", str(path), "--nodes", str(nnodes)]
         done = subprocess.run([*command, "--job", kind], check=True, stdout=subprocess.PIPE)
-    root = msgspec.json.decode(done.stdout, type=AtRoot)
-    healthy = len(pack(_digest(FIRST, nnodes, made, silent_s=0.5))) / RANKS_A_NODE
+    first = msgspec.json.decode(done.stdout, type=AtFirst)
+    calm = len(pack(_word(FIRST, nnodes, made, silent_s=0.5))) / RANKS_A_NODE / CALM_S
+    all_s = first.heard_s + first.joined_s + first.judged_s
     return [
-        Figure(f"{what}: a healthy node, a rank and second", healthy, "bytes", "under 200"),
-        Figure(f"{what}: a node's own digest", len(pack(own[FIRST])), "bytes", "", "all silent"),
-        Figure(f"{what}: told to the first node", sum(map(len, told)) / 1e3, "kB"),
-        Figure(f"{what}: the largest digest", largest / 1e3, "kB"),
-        Figure(f"{what}: the whole tree, all nodes' work", tree_s, "s"),
-        Figure(f"{what}: read and joined by the first node", root.joined_s, "s"),
-        Figure(f"{what}: judged", root.judged_s, "s", "", root.told),
-        Figure(f"{what}: memory of the first node", root.memory_mb, "MB", "under 500"),
-        Figure(f"{what}: verdict.json", root.verdict_bytes / 1e3, "kB", "under 256"),
-        Figure(f"{what}: lines on the terminal", root.lines, "", "at most 40"),
+        Figure(f"{what}: calm, a rank and second", calm, "bytes", "under 100"),
+        Figure(f"{what}: a node makes its word", 1e3 * made_s, "ms"),
+        Figure(f"{what}: a node's word", len(told[FIRST]), "bytes", "", "all silent"),
+        Figure(f"{what}: all words", sum(map(len, told)) / 1e3, "kB"),
+        Figure(f"{what}: ranks whose evidence is asked for", first.asked, "", "at most 256"),
+        Figure(f"{what}: words with it", first.evidence_kb, "kB"),
+        Figure(f"{what}: heard by the first node", first.heard_s, "s"),
+        Figure(f"{what}: joined", first.joined_s, "s"),
+        Figure(f"{what}: judged", first.judged_s, "s", "", first.told),
+        Figure(f"{what}: heard, joined and judged", all_s, "s", "under 5"),
+        Figure(f"{what}: memory of the first node", first.memory_mb, "MB", "under 300"),
+        Figure(f"{what}: verdict.json", first.verdict_bytes / 1e3, "kB", "under 256"),
+        Figure(f"{what}: lines on the terminal", first.lines, "", "at most 40"),
     ]
 
 
-def _first_node(path: Path, nnodes: int, made: Made) -> AtRoot:
-    told = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
-    own = _case(FIRST, nnodes, made)
+def _first_node(path: Path, nnodes: int, made: Made) -> AtFirst:
+    words = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+    own, place = _case(FIRST, nnodes, made), Memory()
+    peers = Peers(NodePlace(number=FIRST, nnodes=nnodes), [place])
+    peers.take_turn()  # what stands there before it has changed counts as nothing
+    place.words = {key_of(node): word for node, word in enumerate(words)}
+    del words
     started = time.process_time()
-    heard = [
-        Heard(one.state, one.views, TAKEN_NS, digest, folds)
-        for digest, nodes, folds in map(unpack, told)
-        for one in nodes
-    ]
-    case = join_heard(own, heard)
+    peers.take_turn()
+    wanted = wanted_of(peers.heard.values(), own.run.world_size)
+    heard_s = time.process_time() - started
+    nodes = {rank // RANKS_A_NODE for rank in wanted}
+    asked = {key_of(node): pack(_word(node, nnodes, made, wanted=wanted)) for node in nodes}
+    place.words.update(asked)
+    started = time.process_time()
+    peers.take_turn()
+    heard_s += time.process_time() - started
+    started = time.process_time()
+    case = join_heard(own, peers.heard.values())
     joined_s = time.process_time() - started
     verdict = judge(case)
     judged_s = time.process_time() - started - joined_s
-    return AtRoot(
+    return AtFirst(
+        heard_s=heard_s,
+        asked=len(wanted),
         joined_s=joined_s,
         judged_s=judged_s,
         memory_mb=_peak_mb(),
+        evidence_kb=sum(map(len, asked.values())) / 1e3,
         verdict_bytes=len(encode_for_file(verdict)),
         lines=len(render(case, verdict, "run").splitlines()),
         told=f"{verdict.verdict}, {verdict.summary.partition(' (')[0]}",
@@ -149,21 +186,18 @@ def _peak_mb() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _told_to_first(own: list[NodeDigest]) -> list[bytes]:
-    """Go up the tree, from the last node to the first, and return what the first one is told."""
-    nnodes, told = len(own), dict[int, bytes]()
-    for node in reversed(range(1, nnodes)):
-        heard = [unpack(told.pop(child))[0] for child in below(node, nnodes)]
-        told[node] = pack(merge_digests([own[node], *heard]))
-    return [told[node] for node in below(FIRST, nnodes)]
-
-
-def _digest(node: int, nnodes: int, made: Made, silent_s: float | None = None) -> NodeDigest:
+def _word(
+    node: int,
+    nnodes: int,
+    made: Made,
+    silent_s: float | None = None,
+    wanted: Sequence[int] = (),
+) -> Word:
     case = _case(node, nnodes, made)
     if silent_s is not None:
         views = tuple(replace(view, silent_for_s=silent_s) for view in case.ranks)
         case = replace(case, ranks=views)
-    return digest_of(case, node, stamp=1, standings=standings_of)
+    return word_of(case, node, time.monotonic_ns(), wanted=wanted)
 
 
 def _case(node: int, nnodes: int, made: Made) -> Case:

@@ -18,8 +18,7 @@ from lightning_hangcheck.attach.recorded_session import (
     watch_over,
 )
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.probes.proc.last_run import slept_s
-from lightning_hangcheck.probes.proc.process_tree import born_ns
+from lightning_hangcheck.look.proc import born_ns, slept_s
 
 if TYPE_CHECKING:
     from pathlib import Path

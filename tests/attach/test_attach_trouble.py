@@ -19,9 +19,9 @@ from lightning_hangcheck.attach.job_search import find_jobs, look_around
 from lightning_hangcheck.attach.observer import Observer
 from lightning_hangcheck.attach.recorded_session import RecordedSession
 from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.look.proc import slept_s
+from lightning_hangcheck.look.py_spy import find_py_spy
 from lightning_hangcheck.model.case import Limits
-from lightning_hangcheck.probes.proc.last_run import slept_s
-from lightning_hangcheck.probes.stacks.py_spy import find_py_spy
 from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:

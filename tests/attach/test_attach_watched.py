@@ -15,7 +15,7 @@ from processes import PROGRAMS, end, until
 from watch.launched import python, record_of, start_run, verdict_of
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.probes.stacks.py_spy import find_py_spy
+from lightning_hangcheck.look.py_spy import find_py_spy
 
 if TYPE_CHECKING:
     from processes import StartProgram

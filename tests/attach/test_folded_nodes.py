@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from nodes.mesh_jobs import Mesh, ranks_of
 
 from lightning_hangcheck.attach.merging.folded_nodes import FoldedNodes
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.gather.node_clocks import NodeCase
-from lightning_hangcheck.gather.node_merge import merge_cases
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.nodes import folding
+from lightning_hangcheck.nodes import classes
 
 RANKS_A_NODE = 4
 MESH = Mesh(data=4, stages=2, tensor=4)
@@ -69,7 +68,7 @@ def test_what_is_not_one_standing_job_is_not_folded() -> None:
 def test_a_small_job_is_joined_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """As while it runs."""
     monkeypatch.setattr(
-        "lightning_hangcheck.attach.merging.folded_nodes.FOLDED_ABOVE", folding.FOLDED_ABOVE
+        "lightning_hangcheck.attach.merging.folded_nodes.FOLDED_ABOVE", classes.FOLDED_ABOVE
     )
     read = FoldedNodes()
     assert not read.take(nodes_of("stalled")[0])

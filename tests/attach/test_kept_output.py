@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from processes import end
 
 from lightning_hangcheck.attach.kept_output import kept_output
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

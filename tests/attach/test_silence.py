@@ -14,7 +14,7 @@ from lightning_hangcheck.attach.silence import (
     where_nobody_moves,
     with_silences,
 )
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits, RankView
 from lightning_hangcheck.observe.watch_notes import RankNote
@@ -59,7 +59,7 @@ def waiting(seconds: float) -> RankView:
 def test_a_rank_that_slept_long_and_is_waited_for_hangs() -> None:
     verdict = judged(waiting(400.0), slept(rank(1, IN_LOAD), 398.0))
     assert (verdict.verdict, verdict.culprits, verdict.stalled_for_s) == ("hang", (1,), 398.0)
-    assert "its main thread had not run for 7 min when hangcheck came" in {
+    assert "its main thread had not run for 7 min when hangcheck attached" in {
         item.text for item in verdict.evidence
     }
 

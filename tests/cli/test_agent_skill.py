@@ -15,8 +15,8 @@ from cases import IN_WANDB, job, rank
 from lightning_hangcheck.cli.commands.explain_command import SKILL_FILE
 from lightning_hangcheck.cli.main import BAD_USAGE, hangcheck, invoke
 from lightning_hangcheck.cli.showing import HANG
-from lightning_hangcheck.diagnosis import judge
 from lightning_hangcheck.errors import NoJobFound
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.naming.slugs import CAUSES, PHASES, VERDICT_KINDS

@@ -50,7 +50,7 @@ RUN_OPTIONS = {
 
 
 FLAG = "--locals"
-ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--otel", "--wandb-alert", "--live", "--junit"]
+ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--otel", "--wandb-alert", "--live"]
 """Only of `hangcheck run`, and handed on to nobody."""
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from lightning_hangcheck.doctor.machine import find_machine
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.look.gpu import gpu_memory
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.planning.plan import GB
-from lightning_hangcheck.probes.gpu.memory import gpu_memory
 
 FOUND = gpu_memory()
 HAS_GPU = not isinstance(FOUND, Gap) and bool(FOUND)

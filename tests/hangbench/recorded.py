@@ -58,6 +58,19 @@ def recordings() -> tuple[Recording, ...]:
     return tuple(found)
 
 
+SHOWN = (
+    *("barrier_in_prepare_data", "groups_in_different_order", "receive_without_send"),
+    *("uneven_ddp_batches", "worker_stuck", "missing_rank", "peer_at_wrong_port"),
+    *("stopped_by_signal", "logger_stalls", "endless_loop", "killed", "healthy_straggler"),
+)
+"""Programs whose last recording is saved and shown in every form: one of each kind."""
+
+
+def case_of_program(program: str) -> Case:
+    """Return the last case that was recorded of a program of the corpus."""
+    return [one.case for one in recordings() if one.program == program][-1]
+
+
 def record(programs: Iterable[str], folder: Path, file: Path) -> int:
     """Write what runs of the corpus left behind as recordings, and return how many these are.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hangbench.generator.writing import Program
 
-DRAWN, TIME_LIMIT_S = 3, 180.0
+DRAWN, TIME_LIMIT_S = 2, 240.0
 MOST_RANKS = 2
 """Of a program: more take minutes to start where other tests run beside it."""
 SEED = int(os.environ.get("HANGBENCH_SEED", "710004"))

@@ -37,7 +37,7 @@ def _verdict(kind: VerdictKind, second: int, **changes: Any) -> Verdict:
         "cause": "rank_stalled",
         "phase": "training_step",
         "confidence": 0.9,
-        "summary": "rank 1 has stood still in fetch (demo/train.py:8) for 9 s; rank 0 waits for it",
+        "summary": "rank 1 is stuck in fetch (demo/train.py:8): idle for 9 s; rank 0 waits for it",
     }
     return msgspec.convert(fields | changes, Verdict)
 
@@ -79,12 +79,15 @@ def test_times_are_those_at_which_the_scorer_saw_the_verdict_written() -> None:
 @pytest.mark.parametrize(
     ("summary", "named"),
     [
-        ("rank 1 stands in fetch (demo/train.py:8); rank 0 waits for it in step (t.py:9)", "fetch"),
         (
-            "rank 1 waits for its batch in train (t.py:3): worker 0 stands in decode (t.py:7)",
+            "rank 1 is stuck in fetch (demo/train.py:8); rank 0 waits for it in step (t.py:9)",
+            "fetch",
+        ),
+        (
+            "rank 1 waits for its batch in train (t.py:3): worker 0 is stuck in decode (t.py:7)",
             "decode",
         ),
-        ("rank 1 burns CPU at demo/train.py:8 for 9 s", "<module>"),
+        ("rank 1 makes no progress at demo/train.py:8: busy on the CPU for 9 s", "<module>"),
         ("rank 1 stands in Board.fetch (train.py:8)", "fetch"),
     ],
 )
@@ -98,9 +101,7 @@ def test_the_place_where_others_wait_is_not_the_culprits() -> None:
 
 
 def test_a_child_that_waits_for_the_culprit_does_not_hide_its_place() -> None:
-    told = (
-        "rank 1 stands in fetch (train.py:8), waiting for its child pid 7 (cat) that waits for it"
-    )
+    told = "rank 1 is stuck in fetch (train.py:8): waiting for its child pid 7 (cat), which waits"
     assert functions_named(f"{told}; rank 0 waits for it in step (train.py:9)") == {"fetch"}
 
 
@@ -110,7 +111,7 @@ def test_a_line_in_a_comprehension_lies_in_the_function_around_it() -> None:
 
 
 def test_a_function_whose_name_only_begins_alike_is_another() -> None:
-    result = _scored(_verdict("hang", 9, summary="rank 1 stands in fetch_all (demo/train.py:8)"))
+    result = _scored(_verdict("hang", 9, summary="rank 1 is stuck in fetch_all (demo/train.py:8)"))
     assert result.line is False
 
 

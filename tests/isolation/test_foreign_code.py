@@ -35,7 +35,7 @@ sys.stdin.read()
 """
 HASTE = {"HANGCHECK_PROVEN_AFTER": "3", "HANGCHECK_ABORT_GRACE": "1"}
 PACKAGE = Path(str(lightning_hangcheck.__file__)).parent
-OURS = ("lightning_hangcheck.watch.sidecar", "nvml_reader")
+OURS = ("lightning_hangcheck.watch.sidecar", "lightning_hangcheck.look.gpu")
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PROGRAMS, until
+from processes import PROGRAMS, command_of, until
 
 from lightning_hangcheck.isolation.command import folder_of, interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
-from lightning_hangcheck.probes.gpu.use import gpus_of
-from lightning_hangcheck.probes.stacks.py_spy import dump, find_py_spy
+from lightning_hangcheck.look.gpu import gpus_of
+from lightning_hangcheck.look.py_spy import dump, find_py_spy
 
 if TYPE_CHECKING:
     from processes import StartProgram
@@ -65,7 +65,7 @@ def test_py_spy_gets_no_token(
     told = tmp_path / "py-spy"
     told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
     told.chmod(0o755)
-    assert b"sleeping.py" in dump(told, job.pid, 20.0)
+    assert b"sleeping.py" in dump(told, job.pid, 20.0, "--nonblocking")
     lines = (tmp_path / "told").read_text().split("\0")
     assert_harmless(dict(line.split("=", 1) for line in lines if line))
 
@@ -79,7 +79,10 @@ def test_the_reader_of_gpus_gets_no_token(tmp_path: Path, monkeypatch: pytest.Mo
 
     def reader() -> psutil.Process | None:
         mine = psutil.Process().children()
-        return next((one for one in mine if any("nvml" in word for word in one.cmdline())), None)
+        return next(
+            (one for one in mine if any(word.endswith("look.gpu") for word in command_of(one))),
+            None,
+        )
 
     found = until(reader, "the reader")
     assert found is not None

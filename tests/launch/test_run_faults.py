@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import end, is_sidecar, until
+from processes import PROGRAMS, end, is_alive, is_sidecar, until
 from watch.launched import run_words, start_run, verdict_of
+
+from lightning_hangcheck.rundir.journal_reader import read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.real
-CASE = Path(__file__).parents[1] / "hangbench" / "cases" / "stalled_in_own_code.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(CASE)]
+HANGING = [sys.executable, str(PROGRAMS / "standing_still.py"), "queue"]
+"""Two ranks, each in ``take_task``."""
 IMPATIENT = {
     "HANGCHECK_IDLE_AFTER": "6",
     "HANGCHECK_STALL_TIMEOUT": "8",
@@ -36,7 +38,7 @@ def abort_on_hang(
     """Run a job that hangs until it is ended for it; returns exit code and error output."""
     process = start_run(
         folder,
-        TORCHRUN,
+        HANGING,
         "--on-hang",
         "abort",
         prefix=prefix,
@@ -105,7 +107,41 @@ def test_a_full_disk_costs_the_files_but_not_the_verdict(tmp_path: Path) -> None
     assert code == 75
     assert errors.count("verdicts are printed but not saved") == 1
     assert "HANG" in errors
-    assert "wait_for_shard" in errors
+    assert "take_task" in errors
+
+
+def test_a_run_folder_that_is_taken_away_meanwhile_is_begun_anew_and_what_it_lost_is_a_gap(
+    tmp_path: Path,
+) -> None:
+    script = """
+import pathlib, time
+import lightning_hangcheck as hc
+hc.checkpoint("before")
+for word in ("removed", "leave"):
+    while not pathlib.Path(word).exists():
+        time.sleep(0.05)
+    hc.checkpoint("after")
+"""
+    journal = tmp_path / "run" / "ranks" / "rank-0.jsonl"
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    running = start_run(tmp_path, [sys.executable, "-c", script], **rank)
+    try:
+        until(lambda: journal.exists() and "before" in journal.read_text(), "the journal")
+        (tmp_path / "run").rename(tmp_path / "taken")
+        (tmp_path / "removed").touch()
+        until(journal.exists, "the journal to be begun anew")
+        (tmp_path / "leave").touch()
+        assert running.wait(60) == 0
+    finally:
+        end(running)
+    (gap,) = verdict_of(tmp_path / "run").gaps
+    assert gap.what == "journal rank-0.jsonl"
+    lost = len((tmp_path / "taken" / "ranks" / "rank-0.jsonl").read_text().splitlines())
+    assert gap.why.startswith(f"{lost} lines are missing: its file was removed or moved")
+    entries, (told,) = read_journal(journal)
+    assert told.why.startswith(f"{lost} of its lines are missing: its file was removed or moved")
+    kept = [entry["kind"] for entry in entries]
+    assert kept == ["dropped", "checkpoint", "checkpoint", "finished"]
 
 
 def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path) -> None:
@@ -144,7 +180,7 @@ def test_a_session_folder_that_another_user_made_is_passed_by_and_told_once(
     assert code == 75, errors
     assert errors.count(f"hangcheck-{os.getuid()} is not ours") == 1
     assert "rm -r /dev/shm/hangcheck-" in errors
-    assert "wait_for_shard" in verdict_of(tmp_path / "run").summary
+    assert "take_task" in verdict_of(tmp_path / "run").summary
 
 
 def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
@@ -155,7 +191,7 @@ def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     assert code == 75
     assert "pip install py-spy" in errors
     verdict = verdict_of(tmp_path / "run")
-    assert "wait_for_shard" in verdict.summary
+    assert "take_task" in verdict.summary
     assert any("py-spy" in gap.why and "faulthandler" in gap.why for gap in verdict.gaps)
 
 
@@ -170,6 +206,34 @@ def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
     assert any("no answer" in gap.why for gap in verdict_of(tmp_path / "run").gaps)
 
 
+def test_a_look_that_is_under_way_keeps_nobody_once_the_job_has_ended(
+    tmp_path: Path, bare_python: Path
+) -> None:
+    """It would end by its own time limit, a minute later."""
+    stuck, asked = bare_python.parent / "py-spy", tmp_path / "asked"
+    words = f'[ "$1" = dump ] || exit 0; echo $$ > {asked}.new; mv {asked}.new {asked}'
+    stuck.write_text(f"#!/bin/sh\n{words}; exec sleep 1000\n")
+    stuck.chmod(0o755)
+    running = start_run(
+        *(tmp_path, [sys.executable, "-c", OUTLIVING]),
+        hangcheck=bare_python,
+        RANK="0",
+        WORLD_SIZE="1",
+        HANGCHECK_PROBE_TIMEOUT="60",
+        HANGCHECK_QUIET="1",  # it would try py-spy itself before it starts
+    )
+    try:
+        until(asked.exists, "a look")
+        (sidecar,) = (one for one in psutil.Process(running.pid).children() if is_sidecar(one))
+        reader = psutil.Process(int(asked.read_text()))
+        (tmp_path / "leave").touch()
+        assert running.wait(60) == 0
+        until(lambda: not is_alive(sidecar), "the sidecar's end", 20.0)
+        until(lambda: not is_alive(reader), "the end of what it started", 20.0)
+    finally:
+        end(running)
+
+
 OUTLIVING = """
 import pathlib, signal, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
@@ -179,7 +243,7 @@ while not pathlib.Path("leave").exists():
 """
 
 
-def test_a_rank_that_outlives_a_killed_run_is_told_with_the_command_that_ends_it(
+def test_a_rank_that_outlives_a_killed_run_is_told_and_leaves_nothing_in_shared_memory(
     tmp_path: Path,
 ) -> None:
     """As `timeout -k` leaves it: asked to end, and killed before the rank has."""
@@ -200,6 +264,35 @@ def test_a_rank_that_outlives_a_killed_run_is_told_with_the_command_that_ends_it
         told = "hangcheck run was killed; rank 0 runs on, still watched; end what is left:"
         line = f"{told} kill -KILL {rank.pid}"
         until(lambda: line in (tmp_path / "said").read_text(), "the line")
+        shared = Path(rank.environ()["HANGCHECK_SESSION"])
+        assert shared.exists()
+        (tmp_path / "leave").touch()
+        until(lambda: not shared.exists(), "shared memory to be freed")
     finally:
         (tmp_path / "leave").touch()
+        end(running)
+
+
+def test_a_run_that_is_killed_as_its_command_has_ended_leaves_nothing_in_shared_memory(
+    tmp_path: Path,
+) -> None:
+    """It waits for the last verdict then, and would free it afterwards."""
+    running = start_run(tmp_path, [sys.executable, "-c", OUTLIVING], RANK="0", WORLD_SIZE="1")
+    sidecar = None
+    try:
+        until((tmp_path / "ready").exists, "the rank")
+        children = psutil.Process(running.pid).children()
+        sidecar, rank = sorted(children, key=is_sidecar, reverse=True)
+        shared = Path(rank.environ()["HANGCHECK_SESSION"])
+        until((shared / "sidecar.json").exists, "the sidecar")
+        sidecar.suspend()
+        (tmp_path / "leave").touch()
+        until(lambda: not rank.is_running(), "the end of the command to be known")
+        running.kill()
+        running.wait(10)
+        sidecar.resume()
+        until(lambda: not shared.exists(), "shared memory to be freed")
+    finally:
+        if sidecar is not None and sidecar.is_running():
+            sidecar.resume()
         end(running)

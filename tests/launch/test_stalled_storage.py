@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-HANGING = str(PROGRAMS.parent / "hangbench" / "cases" / "stalled_in_own_code.py")
+HANGING = [sys.executable, str(PROGRAMS / "standing_still.py"), "queue"]
+"""Two ranks, each in ``take_task``."""
 PROGRAM = str(PROGRAMS / "ending_on_word.py")
 OF_TORCHRUN = 1
 """Its exit code where a rank has failed."""
@@ -119,7 +120,7 @@ def test_a_hang_is_told_and_ended_while_storage_is_silent(
     """Its evidence cannot be saved first; that is no reason to let the job hang."""
     run_dir = storage.folder / "run"
     process = start_run(
-        *(tmp_path, [*TORCHRUN, HANGING], "--run-dir", str(run_dir), "--on-hang", "abort"),
+        *(tmp_path, HANGING, "--run-dir", str(run_dir), "--on-hang", "abort"),
         HANGCHECK_IDLE_AFTER="6",
         HANGCHECK_STALL_TIMEOUT="8",
         HANGCHECK_ABORT_GRACE="2",
@@ -131,7 +132,7 @@ def test_a_hang_is_told_and_ended_while_storage_is_silent(
     finally:
         end(process)
     assert code == 75, errors
-    assert "wait_for_shard" in errors
+    assert "take_task" in errors
     check_said_once(errors)
     storage.answer_again()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end
-from watch.launched import start_run, verdict_of
+from watch.launched import run, start_run, verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,17 +47,13 @@ SHAPES = {
     "lock_in_process_pool": Right("file_lock", "lock_in_process_pool"),
     "joined_child": Right("network_wait", "joined_child"),
     "program_that_sleeps": Right("rank_stalled", "program_that_sleeps"),
-    "interpreter_lock": Right("gil_held", "interpreter_lock.<lambda>"),
+    "interpreter_lock": Right("gil_held", "keep_interpreter_lock"),
     "barrier_in_thread": Right("rank_stalled", "barrier_in_thread"),
 }
 
-ALWAYS_RUN = (
-    "queue_of_prefetcher",
-    "lock_under_to_thread",
-    "interpreter_lock",
-    "barrier_in_thread",
-)
-"""One for each kind of thread; of the others `tests/reading/waits` has the pure rules."""
+ALWAYS_RUN = ("lock_under_to_thread", "barrier_in_thread")
+"""A wait for outside and one for ranks, each through a thread; `tests/judge/reading` has the rules
+of the others, and the corpus an `interpreter_lock_kept`."""
 
 
 def _run(tmp_path: Path, shape: str, port: int, lock: Path, **environment: str) -> str:
@@ -99,11 +95,14 @@ def test_a_wait_is_followed_to_where_it_ends(tmp_path: Path, shape: str) -> None
     assert f"in {right.function} (" in verdict.summary
 
 
-def test_a_joined_timer_is_a_suspicion_that_ends_with_it(tmp_path: Path) -> None:
-    """The job ends at once after it, so that the recovery is told at the end."""
-    patience = {**PATIENCE, "HANGCHECK_SUSPECT_OUTSIDE_AFTER": "4", "HANGCHECK_STALL_TIMEOUT": "60"}
-    told = _run(tmp_path, "joined_timer", 1, tmp_path / "none", **patience, TIMER_S="12")
-    assert "SUSPECT" in told
-    assert "RECOVERED" in told
-    assert "HANG" not in told
-    assert verdict_of(tmp_path / "run").verdict == "finished"
+def test_ranks_that_only_call_each_other_are_watched(tmp_path: Path) -> None:
+    """Nothing numbers them but `init_rpc`, and no process group is made."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    program = [sys.executable, str(PROGRAMS / "calling_each_other.py"), str(port)]
+    ended = run(tmp_path, program, "--on-hang", "abort", **PATIENCE)
+    verdict = verdict_of(tmp_path / "run")
+    assert ended.returncode == 75
+    assert (verdict.verdict, verdict.cause, verdict.world_size) == ("hang", "rank_stalled", 2)
+    assert 0 in verdict.culprits
+    assert "stuck in call_back (" in verdict.summary

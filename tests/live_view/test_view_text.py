@@ -102,7 +102,7 @@ def test_a_run_that_is_over_says_so_and_how_to_read_on() -> None:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     now = run(
         *(full(rank, culprit=rank == 1) for rank in range(4)),
-        verdict=verdict("rank 1 has stood still at " + "x" * 300),
+        verdict=verdict("rank 1 is stuck at " + "x" * 300),
         gaps=("a very long sentence " * 20, "b", "c", "d"),
     )
     assert max(map(len, text(now, width))) < max(width, 21)

@@ -39,7 +39,7 @@ def test_it_follows_a_run_to_its_end_and_ends_with_it(tmp_path: Path) -> None:
         with log.open("w") as file:
             watch = subprocess.Popen([*HANGCHECK, "watch", folder], stdout=file)
         try:
-            until(lambda: "runs here" in log.read_text(), "the rank to be seen")
+            until(lambda: "5: Model created" in log.read_text(), "the rank's checkpoint to be seen")
             go_on.touch()
             assert run.wait(PATIENCE_S) == 0
             assert watch.wait(PATIENCE_S) == 0

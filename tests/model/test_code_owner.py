@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 import lightning_hangcheck
-from lightning_hangcheck.model.naming.code_owner import EXAMPLE, PARTS, Owner, is_users, owner_of
+from lightning_hangcheck.model.naming.code_owner import (
+    EXAMPLE,
+    PARTS,
+    Owner,
+    is_users,
+    owner_of,
+)
 
 SITE = "/venv/lib/python3.11/site-packages"
 PACKAGE = Path(lightning_hangcheck.__file__).parent
@@ -48,6 +54,7 @@ def test_every_file_of_this_package_is_ours_wherever_it_lies(root: str) -> None:
         "/home/ada/venv/src/my-package/my_package/net.py",
         "/home/ada/site-packages-of-mine/net.py",
         "/jobs/app.pex/my_package/net.py",
+        "/home/ada/lib/python3.11/train.py",
         "/scratch/ipykernel_77/123.py",
         "<ipython-input-3-abc>",
         "<python-input-0>",
@@ -66,6 +73,8 @@ def test_what_no_package_holds_is_the_users(file: str) -> None:
         (f"{SITE}/lightning/pytorch/loops/fit_loop.py", "lightning"),
         (f"{SITE}/typing_extensions.py", "typing_extensions"),
         (f"{SITE}/tool-1.0-py3.11.egg/tool/run.py", "tool"),
+        ("/jobs/tool-1.0-py3-none-any.whl/tool/run.py", "tool"),
+        ("/scratch/torchinductor_ada/ab/cabcab.py", "torch"),
         ("/usr/lib/python3/dist-packages/yaml/__init__.py", "yaml"),
         ("/home/ada/pytorch/torch/nn/modules/module.py", "torch"),
         ("/home/ada/pytorch-lightning/src/lightning/fabric/fabric.py", "lightning"),

@@ -9,12 +9,11 @@ AT_ONCE = """
 import sys, threading
 
 sys.setswitchinterval(1e-6)
-from lightning_hangcheck.nodes.digest import NodeDigest, NodeState
-from lightning_hangcheck.nodes.encoding import JudgesWord, pack, unpack, unpack_word
+from lightning_hangcheck.nodes.encoding import pack, read_judgement, read_word
+from lightning_hangcheck.nodes.word import VERSION, Judgement, Word
 
-state = NodeState(node=0, stamp=1)
-digest, word = NodeDigest(nodes=(state,)), JudgesWord(stamp=1, state=state)
-told = {unpack: pack(digest), unpack_word: pack(word)}
+word, judgement = Word(version=VERSION, node=0, stamp=1), Judgement(version=VERSION, stamp=1)
+told = {read_word: pack(word), read_judgement: pack(judgement)}
 gate = threading.Barrier(4)
 
 

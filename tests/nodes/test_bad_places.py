@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cases import IN_BARRIER, job, rank
@@ -17,12 +18,14 @@ from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes import exchange
-from lightning_hangcheck.nodes.circle import Circle
-from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.places import store_place
-from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.places.store_place import CourierPlace
+from lightning_hangcheck.nodes import exchange, store_place
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.peers import Peers
+from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.nodes.word import word_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STRANGER = 65_534
 CASE = job(rank(0, IN_BARRIER))
@@ -43,6 +46,9 @@ class Stalled:
         self.back.wait()
         return None
 
+    def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        return [self.look(key) for key in keys]
+
     def close(self) -> None:
         self.back.set()
 
@@ -52,11 +58,11 @@ def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
 ) -> None:
     monkeypatch.setattr(exchange, "TROUBLE_AFTER_S", 0.2)
     place = Stalled()
-    with closing(Circle(NodePlace(number=1, nnodes=2), [place])) as node:
+    with closing(Peers(NodePlace(number=1, nnodes=2), [place])) as node:
         node.start()
 
         def told() -> bool:
-            node.tell(digest_of(CASE, 1, 1), None)
+            node.tell(word_of(CASE, 1, 1), None)
             return "folder /dead has not answered for" in node.trouble
 
         until(told, "the sentence")
@@ -123,9 +129,9 @@ def test_a_folder_that_is_replaced_while_nodes_meet_is_looked_at_again(tmp_path:
 ANSWERS_ITS_PID = """
 import os
 import msgspec
-from lightning_hangcheck.nodes.places.store_place import Answer, read_message, write_message
+from lightning_hangcheck.nodes.store_place import Answer, read_message, write_message
 
-answer = msgspec.msgpack.encode(Answer(value=str(os.getpid()).encode()))
+answer = msgspec.msgpack.encode(Answer(values=(str(os.getpid()).encode(),)))
 write_message(1, answer)
 while read_message(0, None) is not None:
     write_message(1, answer)

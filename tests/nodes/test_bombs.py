@@ -6,7 +6,6 @@ import time
 import tracemalloc
 import zlib
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,54 +13,43 @@ import pytest
 from cases import IN_BARRIER, IN_LOAD, job, look, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.gather.rank_set import rank_set
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.flight import (
-    CollectiveRecord,
-    FlightRecord,
-    GroupFamily,
-    GroupRun,
-)
-from lightning_hangcheck.nodes import encoding, heard
-from lightning_hangcheck.nodes.bounds import MOST_MEMORY, most_memory
-from lightning_hangcheck.nodes.digest import (
-    TOO_LARGE,
-    NodeDigest,
-    digest_of,
-    merge_digests,
-    shortened,
-)
+from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord, GroupFamily, GroupRun
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes import encoding, peers
+from lightning_hangcheck.nodes.classes import class_of
 from lightning_hangcheck.nodes.encoding import (
     MARK,
-    VERSION,
-    BadDigest,
+    MOST_MEMORY,
+    BadWord,
     can_be_told,
-    memory_of,
+    most_memory,
     pack,
-    unpack,
-    unpack_word,
+    read_judgement,
+    read_word,
 )
-from lightning_hangcheck.nodes.folding import FOLDED_ABOVE, FoldedRanks, RankDigest
-from lightning_hangcheck.nodes.heard import newly_heard
-from lightning_hangcheck.nodes.round_end import LeftRound
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.peers import Peers
+from lightning_hangcheck.nodes.word import TOO_LARGE, VERSION, Word, shortened, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 MB = 1_000_000
-NOBODY: dict[str, Any] = {"version": VERSION, "nodes": [{"node": 1, "stamp": 1}]}
+NOBODY: dict[str, Any] = {"version": VERSION, "node": 1, "stamp": 1}
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)
-DIGEST = digest_of(CASE, 1, 7)
+WORD = word_of(CASE, 1, 7)
 VERDICT: dict[str, Any] = msgspec.to_builtins(judge(CASE))
 
 
 def of_state(**fields: Any) -> dict[str, Any]:
-    return {**NOBODY, "nodes": [{"node": 1, "stamp": 1, **fields}]}
+    return {**NOBODY, **fields}
 
 
-def of_rank(groups: Any = (), leaves: Any = (), **fields: Any) -> dict[str, Any]:
-    return of_state(ranks=[[{"rank": 0, **fields}, leaves, groups]])
+def of_rank(groups: Any = (), stacks: Any = (), **fields: Any) -> dict[str, Any]:
+    return of_state(lines=[[0, [{"rank": 0, **fields}, stacks, groups], [0, 0]]])
 
 
 def of_sample(**fields: Any) -> dict[str, Any]:
@@ -73,23 +61,16 @@ def of_flight(**fields: Any) -> dict[str, Any]:
     return of_rank(flight={"taken_ns": 1, **fields})
 
 
-def of_nodes(count: int) -> dict[str, Any]:
-    """All that a stranger may still tell: 1,024 ranks of each of some nodes."""
-    ranks = [[{"rank": 0}]] * 1_024
-    return {**NOBODY, "nodes": [{"node": n, "stamp": 1, "ranks": ranks} for n in range(count)]}
-
-
 FRAME = {"function": "", "file": "", "line": 1}
 THREAD = {"tid": 1, "state": "", "cpu_s": 0}
 KERNEL = {"pid": 1, "parent_pid": 1, "state": "", "started_ticks": 1, "cpu_s": 0}
 OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "reach": lambda n: of_state(reach=[["", 0]] * n),
     "addresses": lambda n: of_state(addresses=["ab"] * n),
-    "states": lambda n: {**NOBODY, "nodes": [{"node": 1, "stamp": 1}] * n},
-    "ranks": lambda n: of_state(ranks=[[{"rank": 0}]] * n),
-    "ranks of many nodes": lambda n: of_nodes(n // 1_024 or 1),
-    "folded": lambda n: of_state(folded=list(range(300, 300 + n))),
-    "leaves": lambda n: of_rank(leaves=[300] * n),
+    "lost": lambda n: of_state(lost=[{"node": 1}] * n),
+    "lines": lambda n: of_state(lines=[[0, [{"rank": 0}], [0, 0]]] * n),
+    "ranks": lambda n: of_state(ranks=list(range(300, 300 + n))),
+    "stacks of a rank": lambda n: of_rank(stacks=[300] * n),
     "groups": lambda n: of_rank(groups=[[]] * n),
     "gaps": lambda n: {**NOBODY, "gaps": [{"what": "", "rank": None, "why": ""}] * n},
     "steps": lambda n: of_rank(steps=[[1, 1]] * n),
@@ -104,8 +85,9 @@ OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "sites": lambda n: of_flight(sites={one: {} for one in range(n)}),
     "waits": lambda n: of_flight(waits={str(one): 1 for one in range(n)}),
     "messages": lambda n: of_flight(messages={"sent": dict.fromkeys(range(n), 1)}),
-    "parents": lambda n: {**NOBODY, "tree": [[FRAME], [0] * n, [0] * n]},
-    "frames": lambda n: {**NOBODY, "tree": [[FRAME] * n]},
+    "deep stacks": lambda n: of_state(frames=[FRAME], stacks=[[0] * 1_000] * (n // 1_000)),
+    "many stacks": lambda n: of_state(frames=[FRAME], stacks=[[0]] * n),
+    "frames": lambda n: of_state(frames=[FRAME] * n),
 }
 
 
@@ -114,7 +96,7 @@ def traced(read: Callable[[], object]) -> tuple[object, int]:
     tracemalloc.start()
     try:
         result: object = read()
-    except BadDigest as error:
+    except BadWord as error:
         result = error
     finally:
         _, most = tracemalloc.get_traced_memory()
@@ -127,63 +109,63 @@ def test_what_parts_take_is_never_more_than_is_reckoned(kind: str) -> None:
     packed = msgspec.msgpack.encode(OF_ALL[kind](20_000))
     tracemalloc.start()
     with suppress(msgspec.ValidationError):
-        assert encoding.DECODERS[NodeDigest].decode(packed)
+        assert encoding.DECODERS[Word].decode(packed)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken < most_memory(packed)
 
 
-@pytest.mark.parametrize("many", [150_000, 4_000_000])
-@pytest.mark.parametrize("kind", OF_ALL)
-def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: int) -> None:
-    """Some are within the bounds, and are read; no more than those may take, and in seconds."""
-    if kind in ("sites", "waits", "messages"):
-        many = min(many, 150_000)  # these do not repeat, so more of them are too large to travel
-    data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](many)), 1)
-    began = time.process_time()
-    with suppress(BadDigest):
-        unpack(data)
-    assert time.process_time() - began < 10.0
-    assert traced(lambda: unpack(data))[1] < 0.6 * MOST_MEMORY
-
-
-@pytest.mark.parametrize("kind", ["reach", "addresses", "parents", "groups", "leaves", "ranks"])
-def test_what_was_found_to_fill_a_sidecar_is_refused(kind: str) -> None:
-    data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](500_000)), 6)
-    assert len(data) < 8_000
-    refused, most = traced(lambda: unpack(data))
-    assert isinstance(refused, BadDigest)
-    assert most < 12 * MB
-
-
 @pytest.mark.parametrize(
-    "word",
+    ("kind", "many"),
     [
-        {"asks": ["ab"] * 400_000},
-        {"lost": [{"node": 1, "stamp": 1}] * 400_000},
-        {"line": [300] * 400_000},
-        {"verdict": {**VERDICT, "evidence": [["", 0, ""]] * 400_000}},
-        {"verdict": {**VERDICT, "wait_for": [{"from": "", "to": "", "through": ""}] * 400_000}},
-        {"verdict": {**VERDICT, "ranks": [{"rank": 0}] * 400_000}},
-        {"verdict": {**VERDICT, "culprits": [300] * 2_000_000}},
+        (kind, many)
+        for kind in OF_ALL
+        for many in (150_000, 4_000_000)
+        # these do not repeat, so more of them are too large to travel
+        if many == 150_000 or kind not in ("sites", "waits", "messages")
     ],
 )
-def test_a_word_of_a_few_kb_takes_no_memory_either(word: dict[str, Any]) -> None:
-    data = MARK + zlib.compress(msgspec.msgpack.encode({"version": 2, "stamp": 1, **word}), 6)
-    assert len(data) < 50_000
-    refused, most = traced(lambda: unpack_word(data))
-    assert isinstance(refused, BadDigest)
+def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: int) -> None:
+    """Some are within the bounds, and are read; no more than those may take, and in seconds."""
+    data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](many)), 1)
+    began = time.process_time()
+    with suppress(BadWord):
+        read_word(data)
+    assert time.process_time() - began < 10.0
+    assert traced(lambda: read_word(data))[1] < 0.6 * MOST_MEMORY
+
+
+@pytest.mark.parametrize("kind", ["reach", "addresses", "many stacks", "groups", "lines"])
+def test_what_was_found_to_fill_a_sidecar_is_refused(kind: str) -> None:
+    data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](500_000)), 6)
+    assert len(data) < 16_000
+    refused, most = traced(lambda: read_word(data))
+    assert isinstance(refused, BadWord)
     assert most < 24 * MB
 
 
-def with_families(families: list[GroupFamily], ranks: int = 1) -> NodeDigest:
-    """A digest of ranks that are each in groups of these shapes."""
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {"evidence": [["", 0, ""]] * 1_500_000},
+        {"wait_for": [{"from": "", "to": "", "through": ""}] * 900_000},
+        {"ranks": [{"rank": 0}] * 1_500_000},
+    ],
+)
+def test_a_judgement_of_a_few_kb_takes_no_memory_either(verdict: dict[str, Any]) -> None:
+    told = {"version": VERSION, "stamp": 1, "verdict": {**VERDICT, **verdict}}
+    data = MARK + zlib.compress(msgspec.msgpack.encode(told), 6)
+    assert len(data) < 60_000
+    refused, most = traced(lambda: read_judgement(data))
+    assert isinstance(refused, BadWord)
+    assert most < 64 * MB
+
+
+def with_families(families: list[GroupFamily], ranks: int = 1) -> Word:
+    """A word of ranks that are each in groups of these shapes."""
     flight = FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="0"),) * len(families))
-    (state,) = DIGEST.nodes
-    told = [
-        RankDigest(RankView(rank=one, flight=flight), (), tuple(families)) for one in range(ranks)
-    ]
-    return replace(DIGEST, nodes=(replace(state, ranks=tuple(told)),))
+    views = [RankView(rank=one, flight=flight) for one in range(ranks)]
+    return replace(WORD, lines=tuple(class_of(view, tuple(families), 0) for view in views))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +175,7 @@ def test_groups_of_a_million_members_are_not_made(shapes: int, ranks: int) -> No
     """Six bytes say a million members: of groups that differ, or of each rank once more."""
     million = 1_000_000
     families = [GroupFamily((0, 1, million - n), (GroupRun(0, 1, 1, "0"),)) for n in range(shapes)]
-    refused, most = traced(lambda: unpack(pack(with_families(families, ranks))))
+    refused, most = traced(lambda: read_word(pack(with_families(families, ranks))))
     assert "members" in str(refused)
     assert most < 12 * MB
 
@@ -202,67 +184,36 @@ def test_a_node_that_sees_too_much_says_so_instead_of_being_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What one node leaves, any other may read; else it would look silent."""
-    monkeypatch.setattr(encoding, "MOST_MEMORY", memory_of(DIGEST) - 1)
-    assert not can_be_told(pack(DIGEST))
-    _, (told,), _ = unpack(pack(shortened(DIGEST)))
-    assert told.state.gaps == (TOO_LARGE,)
-    assert [view.rank for view in told.views] == [0, 1]
+    monkeypatch.setattr(encoding, "MOST_MEMORY", read_word(pack(WORD))[1] - 1)
+    assert not can_be_told(pack(WORD))
+    told, _ = read_word(pack(shortened(WORD)))
+    assert told.gaps == (TOO_LARGE,)
+    assert [line.told.view.rank for line in told.lines] == [0, 1]
 
 
-def test_where_all_digests_together_take_too_much_one_is_kept_without_its_evidence(
-    monkeypatch: pytest.MonkeyPatch,
+def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first, second = (pack(replace_node(DIGEST, node)) for node in (1, 2))
-    known = newly_heard(first, (), 0)
-    assert known[0].views[0].processes
-    monkeypatch.setattr(heard, "MOST_TOGETHER", known[0].most_memory)
-    (found,) = newly_heard(second, known, 0)
-    assert [view.processes for view in found.views] == [(), ()]
-    assert found.state.gaps == (TOO_LARGE,)
-    monkeypatch.setattr(heard, "MOST_MEMORY", 0)
-    with pytest.raises(BadDigest, match="more memory"):
-        newly_heard(second, known, 0)
+    first, second, third = (pack(replace(WORD, node=node)) for node in (1, 2, 3))
+    hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
+    assert hears.take(1, first)
+    assert hears.heard[1].word.lines[0].told.view.processes
+    monkeypatch.setattr(peers, "MOST_TOGETHER", hears.heard[1].memory)
+    assert hears.take(2, second)
+    assert hears.heard[2].word.gaps == (TOO_LARGE,)
+    assert not hears.heard[2].word.lines[0].told.view.processes
+    monkeypatch.setattr(peers, "MOST_MEMORY", 0)
+    assert not hears.take(3, third)
+    assert "more memory" in hears.unused[3]
 
 
-def replace_node(digest: NodeDigest, node: int) -> NodeDigest:
-    return replace(digest, nodes=(replace(digest.nodes[0], node=node),))
-
-
-def test_what_the_largest_job_tells_is_read() -> None:
-    """All nodes of a subtree of 16,384 nodes, with the ends of a round, and 256 ways to stand."""
-    views = tuple(RankView(rank=number, host=f"node-{number:05d}") for number in range(2))
-    (state,) = DIGEST.nodes
-    ended = LeftRound(1, 131_072, 8, views)
-    states = [replace(state, node=n, ranks=(), left=ended) for n in range(1_057)]
-    first = DIGEST.nodes[0].ranks[0]
-    ranks = range(0, 131_072, 2)
-    folds = [
-        FoldedRanks(standing, first, tuple(chain.from_iterable((n, n) for n in ranks[at::256])))
-        for at, standing in enumerate(range(1, 257))
-    ]
-    states = [
-        replace(one, folded=rank_set(range(n * 8, n * 8 + 8))) for n, one in enumerate(states)
-    ]
-    alike = [replace(one, ranks=tuple(n for n in one.ranks if n < 1_057 * 8)) for one in folds]
-    told = merge_digests([replace(DIGEST, nodes=tuple(states), folds=tuple(alike))])
-    assert can_be_told(pack(told))
-    assert memory_of(told) < MOST_MEMORY / 4
-    assert len(unpack(pack(told))[1]) == 1_057
-
-
-def test_each_rank_of_the_largest_job_that_is_not_folded_is_told_with_its_evidence() -> None:
+def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None:
     """Ranks of real training were 40 to 57 kB each: as many bytes are made of workers here."""
     workers = [look(IN_LOAD, pid=9_000 + number, role="worker") for number in range(45)]
     waits = rank(0, IN_BARRIER, children=workers)
-    nodes = range(FOLDED_ABOVE // 4 // 2 + 1)  # half of all nodes, with four ranks each
-    told = merge_digests(
-        digest_of(job(*(replace(waits, rank=4 * node + local) for local in range(4))), node, 1)
-        for node in nodes
-    )
+    told = word_of(job(*(replace(waits, rank=one) for one in range(64))), 1, 1)
     unpacked = len(msgspec.msgpack.encode(told))
-    assert unpacked > 50_000 * 4 * len(nodes)
-    data = pack(told)
-    assert can_be_told(data)
-    (first, *_) = newly_heard(data, [], 1)
-    assert len(first.views[0].processes) == 46
-    assert memory_of(told) < MOST_MEMORY
+    assert unpacked > 40_000 * 64
+    word, memory = read_word(pack(told))
+    assert len(word.lines[0].told.view.processes) == 46
+    assert memory < MOST_MEMORY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import zlib
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.flight import (
     CallSite,
@@ -26,47 +25,37 @@ from lightning_hangcheck.model.flight import (
     GroupRun,
 )
 from lightning_hangcheck.nodes import encoding
-from lightning_hangcheck.nodes.digest import NodeDigest, RoundMark, digest_of, merge_digests
-from lightning_hangcheck.nodes.encoding import (
-    MARK,
-    VERSION,
-    BadDigest,
-    JudgesWord,
-    can_be_told,
-    pack,
-    unpack,
-    unpack_word,
-)
-from lightning_hangcheck.nodes.folding import RankDigest
-from lightning_hangcheck.nodes.heard import Heard, _few_ranks
-from lightning_hangcheck.nodes.stack_tree import StackTree
-from lightning_hangcheck.reading.standing import standings_of
+from lightning_hangcheck.nodes.classes import RankLine, class_of
+from lightning_hangcheck.nodes.encoding import MARK, BadWord, pack, read_judgement, read_word
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.word import VERSION, Judgement, NodeState, RoundMark, word_of
 from lightning_hangcheck.watch.other_nodes.joining import join_heard
 
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)
-DIGEST = digest_of(CASE, 1, 7)
-PACKED = pack(DIGEST)
-FOLDED = digest_of(CASE, 1, 7, standings=standings_of, folded_above=0)
+WORD = word_of(CASE, 1, 7)
+PACKED = pack(WORD)
+FOLDED = word_of(CASE, 1, 7, folded_above=0, wanted=[0, 1])
 
 
 def refusal(data: bytes) -> str:
-    with pytest.raises(BadDigest) as caught:
-        unpack(data)
+    with pytest.raises(BadWord) as caught:
+        read_word(data)
     return str(caught.value)
 
 
 def with_state(**fields: Any) -> bytes:
-    return pack(replace(DIGEST, nodes=(replace(DIGEST.nodes[0], **fields),)))
+    return pack(replace(WORD, **fields))
 
 
 def with_first_rank(**fields: Any) -> bytes:
-    first, *others = DIGEST.nodes[0].ranks
-    return with_state(ranks=(RankDigest(replace(first.view, **fields), first.leaves), *others))
+    first, *others = WORD.lines
+    view = replace(first.told.view, **fields)
+    return with_state(lines=(replace(first, told=RankLine(view, first.told.stacks)), *others))
 
 
-def with_fold(**fields: Any) -> bytes:
-    first, *others = FOLDED.folds
-    return pack(replace(FOLDED, folds=(replace(first, **fields), *others)))
+def with_class(**fields: Any) -> bytes:
+    first, *others = FOLDED.lines
+    return pack(replace(FOLDED, lines=(replace(first, **fields), *others)))
 
 
 @given(st.binary(max_size=400))
@@ -81,20 +70,17 @@ def test_a_changed_byte_is_refused_or_changes_nothing(at: int, by: int) -> None:
     """The checksum of zlib tells; a few of its bits mean nothing."""
     changed = bytearray(PACKED)
     changed[at] ^= by
-    with suppress(BadDigest):
-        assert unpack(bytes(changed))[0] == DIGEST
+    with suppress(BadWord):
+        assert read_word(bytes(changed))[0] == read_word(PACKED)[0]
 
 
 @given(st.lists(st.integers(-3, 1 << 24), max_size=8), st.lists(st.integers(-3, 9), max_size=8))
-def test_folds_of_odd_ranks_are_refused_or_joined(ranks: list[int], of_node: list[int]) -> None:
-    first, *others = FOLDED.folds
-    told = replace(FOLDED.nodes[0], folded=tuple(of_node))
-    odd = replace(FOLDED, nodes=(told,), folds=(replace(first, ranks=tuple(ranks)), *others))
-    with suppress(BadDigest):
-        digest, nodes, folds = unpack(pack(odd))
-        heard = [Heard(one.state, one.views, 1, digest, folds) for one in nodes]
-        assert len(join_heard(job(rank(0, IN_BARRIER), world_size=4), heard).alike) <= 4
-        assert merge_digests([digest, FOLDED])
+def test_lines_of_odd_ranks_are_refused_or_joined(ranks: list[int], of_node: list[int]) -> None:
+    first, *others = FOLDED.lines
+    odd = replace(FOLDED, ranks=tuple(of_node), lines=(replace(first, ranks=tuple(ranks)), *others))
+    with suppress(BadWord):
+        word, _ = read_word(pack(odd))
+        assert len(join_heard(job(rank(0, IN_BARRIER), world_size=4), [Heard(word, 1)]).alike) <= 4
 
 
 JSON_LIKE = st.recursive(
@@ -103,19 +89,15 @@ JSON_LIKE = st.recursive(
     max_leaves=12,
 )
 FIELDS = st.dictionaries(
-    st.sampled_from(["version", "nodes", "tree", "stamp", "folds", "gaps", "code"]), JSON_LIKE
+    st.sampled_from(["version", "node", "lines", "stamp", "ranks", "gaps", "stacks"]), JSON_LIKE
 )
 
 
 @given(FIELDS)
-def test_a_digest_of_odd_parts_is_refused_or_says_nothing_odd(fields: dict[str, Any]) -> None:
+def test_a_word_of_odd_parts_is_refused_or_says_nothing_odd(fields: dict[str, Any]) -> None:
     data = MARK + zlib.compress(msgspec.msgpack.encode(fields))
-    try:
-        digest, nodes, folds = unpack(data)
-    except BadDigest:
-        return
-    assert digest.version == 2
-    assert (len(nodes), len(folds)) == (len(digest.nodes), len(digest.folds))
+    with suppress(BadWord):
+        assert read_word(data)[0].version == VERSION
 
 
 def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,20 +110,9 @@ def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.Mo
     assert "at most" in refusal(PACKED)
 
 
-def test_stacks_that_would_fill_the_memory_are_refused_before_they_are_built() -> None:
-    frames = DIGEST.tree.frames[:1]
-    chain = StackTree(frames, tuple(range(5_000)), (0,) * 5_000)
-    assert "frames" in refusal(pack(NodeDigest(nodes=(), tree=chain)))
-
-
-@pytest.mark.parametrize("tree", [StackTree((), (5,), (0,)), StackTree((), (0,), (0,))])
-def test_a_tree_that_names_what_is_not_there_is_refused(tree: StackTree) -> None:
-    assert "not there" in refusal(pack(NodeDigest(nodes=(), tree=tree)))
-
-
 def with_registers(*arguments: int) -> bytes:
     """The first rank, its main thread in a call with these arguments."""
-    (look,) = DIGEST.nodes[0].ranks[0].view.processes
+    (look,) = WORD.lines[0].told.view.processes
     kernel = look.samples[-1].kernel
     assert kernel is not None
     thread = replace(kernel.threads[0], arguments=arguments)
@@ -152,8 +123,8 @@ def with_registers(*arguments: int) -> bytes:
 def test_registers_have_no_sign() -> None:
     """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
     largest = (1 << 64) - 1
-    _, (node,), _ = unpack(with_registers(3, largest))
-    kernel = node.views[0].processes[0].samples[-1].kernel
+    word, _ = read_word(with_registers(3, largest))
+    kernel = word.lines[0].told.view.processes[0].samples[-1].kernel
     assert kernel is not None
     assert kernel.threads[0].arguments == (3, largest)
 
@@ -167,25 +138,34 @@ def test_registers_have_no_sign() -> None:
         with_state(software="9" * 100),
         with_state(age_s=-1.0),
         with_state(age_s=math.nan),
+        with_state(age_s=1e12),
+        with_state(mark=RoundMark(math.nan, 1)),
+        with_state(up_s=math.inf),
+        with_state(ranks=(0, 9_999_999)),
+        with_state(ranks=(0, 0)),
+        with_state(wants=(-1,)),
+        with_state(asks=("10.0.0.1",) * 1_000),
+        with_state(lost=(NodeState(node=2, world_size=-1),)),
+        with_state(lost=(NodeState(node=2, ranks=(0, 5_000)),)),
+        with_state(lost=(NodeState(node=2, age_s=math.nan),)),
+        with_state(stacks=((5_000,),)),
+        with_state(stacks=((0,) * 2_000,)),
+        with_state(stacks=()),
+        with_state(lines=WORD.lines * 2),
         with_first_rank(rank=1 << 40),
+        with_first_rank(rank=1),
         with_first_rank(silent_for_s=math.inf),
         with_first_rank(idle_for_s=-1.0),
         with_first_rank(silent_for_s=1e300),
-        with_state(age_s=1e12),
-        with_state(mark=RoundMark(math.nan, 1)),
         with_first_rank(processes=()),
-        pack(replace(DIGEST, nodes=DIGEST.nodes * 2)),
-        with_fold(ranks=()),
-        with_fold(ranks=(0,)),
-        with_fold(ranks=(1, 0)),
-        with_fold(ranks=(-1, 0)),
-        with_fold(ranks=(0, 0, 0, 0)),
-        with_fold(ranks=(0, 1 << 40)),
-        with_fold(ranks=(0, 3)),
-        with_fold(told=RankDigest(FOLDED.folds[0].told.view)),
-        with_fold(told=RankDigest(replace(FOLDED.folds[0].told.view, silent_for_s=math.nan))),
-        pack(replace(FOLDED, nodes=())),
-        pack(replace(FOLDED, nodes=(replace(FOLDED.nodes[0], folded=(5,)),))),
+        with_class(ranks=()),
+        with_class(ranks=(0,)),
+        with_class(ranks=(1, 0)),
+        with_class(ranks=(-1, 0)),
+        with_class(ranks=(0, 0, 0, 0)),
+        with_class(ranks=(0, 1 << 40)),
+        with_class(ranks=(0, 3)),
+        with_class(told=RankLine(FOLDED.lines[0].told.view)),
     ],
 )
 def test_what_cannot_be_is_refused(data: bytes) -> None:
@@ -202,22 +182,18 @@ IN_GROUPS = FlightRecord(
 
 
 def in_groups(family: GroupFamily, root: str = "root 0") -> tuple[bytes, bytes]:
-    """A rank by itself, and one of a fold, in such groups."""
+    """A rank by itself, and one of a class, in such groups."""
     flight = replace(IN_GROUPS, sites={1: CallSite(root=root)})
-    told = FOLDED.folds[0].told
-    view = replace(told.view, flight=flight)
-    one = RankDigest(replace(DIGEST.nodes[0].ranks[0].view, flight=flight, processes=()))
-    alone = with_state(ranks=(replace(one, groups=(family,)), *DIGEST.nodes[0].ranks[1:]))
-    return alone, with_fold(told=replace(told, view=view, groups=(family,)))
+    view = replace(WORD.lines[0].told.view, flight=flight, processes=())
+    words = [class_of(view, (family,), standing) for standing in (0, 7)]
+    alone, alike = (pack(replace(WORD, lines=(one, *WORD.lines[1:]))) for one in words)
+    return alone, alike
 
 
 def made_use_of(data: bytes) -> None:
     """Do all that is done with what was read."""
-    digest, nodes, folds = unpack(data)
-    found = [Heard(one.state, one.views, 1, digest, folds) for one in nodes]
-    own = job(rank(3, IN_BARRIER), world_size=4)
-    judge(join_heard(own, found))
-    assert can_be_told(pack(merge_digests([digest, FOLDED])))
+    word, _ = read_word(data)
+    judge(join_heard(job(rank(3, IN_BARRIER), world_size=4), [Heard(word, 1)]))
 
 
 @given(
@@ -243,13 +219,13 @@ def test_odd_groups_are_refused_or_harm_nobody(
 ) -> None:
     run = GroupRun(first, step, count, name, name_step)
     for data in in_groups(GroupFamily(tuple(offsets), (run,)), root):
-        with suppress(BadDigest):
+        with suppress(BadWord):
             made_use_of(data)
 
 
 @pytest.mark.parametrize("name", [DIGITS, "abc", "4 4", "\u00b2"])
 def test_a_process_that_is_waited_for_has_a_number(name: str) -> None:
-    (look,) = DIGEST.nodes[0].ranks[0].view.processes
+    (look,) = WORD.lines[0].told.view.processes
     kernel = look.samples[-1].kernel
     assert kernel is not None
     target = WaitTarget(call="waitid", kind="process", name=name)
@@ -260,74 +236,49 @@ def test_a_process_that_is_waited_for_has_a_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError(), ValueError("x"), OSError()])
-def test_whatever_goes_wrong_with_a_digest_is_its_senders_fault(
+def test_whatever_goes_wrong_with_a_word_is_its_senders_fault(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(encoding, "_refuse_odd_groups", fails)
-    monkeypatch.setattr(encoding, "_refuse_odd_states", fails)
+    monkeypatch.setattr(encoding, "can_be_reckoned_with", fails)
     assert type(error).__name__ in refusal(PACKED)
-    with pytest.raises(BadDigest, match=type(error).__name__):
-        unpack_word(pack(JudgesWord(stamp=3)))
+    with pytest.raises(BadWord, match=type(error).__name__):
+        read_judgement(pack(Judgement(version=VERSION, stamp=3)))
 
 
 def test_another_version_says_what_to_do() -> None:
-    assert "install the same lightning-hangcheck" in refusal(pack(replace(DIGEST, version=3)))
-
-
-@pytest.mark.parametrize("told", [DIGEST, JudgesWord(stamp=3)], ids=["a node", "who judges"])
-def test_the_version_travels_though_a_reader_knows_one_of_its_own(told: Any) -> None:
-    told_on = msgspec.msgpack.decode(zlib.decompress(pack(told)[len(MARK) :]))
-    assert told_on["version"] == VERSION
-
-
-def test_what_the_first_node_says_is_read_as_strictly() -> None:
-    word = JudgesWord(stamp=3)
-    assert unpack_word(pack(word)) == word
-    with pytest.raises(BadDigest):
-        unpack_word(PACKED[:-9])
+    assert "install the same lightning-hangcheck" in refusal(with_state(version=VERSION + 1))
 
 
 VERDICT = judge(CASE)
 
 
 @pytest.mark.parametrize(
-    "word",
+    "changes",
     [
-        {"verdict": replace(VERDICT, stalled_for_s=math.nan)},
-        {"verdict": replace(VERDICT, stalled_for_s=math.inf)},
-        {"verdict": replace(VERDICT, stalled_for_s=1e300)},
-        {"verdict": replace(VERDICT, stalled_for_s=-1.0)},
-        {"verdict": replace(VERDICT, world_size=1 << 40)},
-        {"verdict": replace(VERDICT, stalled_since="three o'clock")},
-        {"verdict": replace(VERDICT, detected_at="2" * 10_000)},
-        {"verdict": replace(VERDICT, culprits=(-1,))},
-        {"verdict": replace(VERDICT, summary="x " * 50_000)},
-        {"verdict": replace(VERDICT, command="x" * 100_000)},
-        {"verdict": replace(VERDICT, remedies=VERDICT.remedies * 30_000)},
-        {"state": replace(DIGEST.nodes[0], ranks=(), world_size=-1)},
-        {"state": replace(DIGEST.nodes[0], ranks=(), age_s=math.nan)},
-        {"state": replace(DIGEST.nodes[0], ranks=(), mark=RoundMark(math.inf, 1))},
-        {"wall_clock_s": math.nan},
-        {"asks": ("10.0.0.1",) * 1_000},
-        {"ranks": "1," * 1_000},
+        {"stalled_for_s": math.nan},
+        {"stalled_for_s": math.inf},
+        {"stalled_for_s": 1e300},
+        {"stalled_for_s": -1.0},
+        {"world_size": 1 << 40},
+        {"stalled_since": "three o'clock"},
+        {"detected_at": "2" * 10_000},
+        {"culprits": (-1,)},
+        {"summary": "x " * 50_000},
+        {"command": "x" * 100_000},
+        {"remedies": VERDICT.remedies * 30_000},
     ],
 )
-def test_a_word_that_cannot_be_is_refused(word: dict[str, Any]) -> None:
-    with pytest.raises(BadDigest):
-        unpack_word(pack(JudgesWord(stamp=3, **word)))
+def test_a_judgement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    verdict = replace(VERDICT, **changes)
+    with pytest.raises(BadWord):
+        read_judgement(pack(Judgement(version=VERSION, stamp=3, verdict=verdict)))
 
 
-def test_a_word_as_the_first_node_says_it_is_read() -> None:
-    state = replace(DIGEST.nodes[0], ranks=(), mark=RoundMark(20.0, 29_500))
-    word = JudgesWord(stamp=3, verdict=VERDICT, state=state, ranks="0-7", wall_clock_s=1.8e9)
-    assert unpack_word(pack(word)) == word
-
-
-def test_ranks_in_words_are_counted_before_they_are_made() -> None:
-    before_s = time.process_time()
-    assert _few_ranks("0-9999999") == _few_ranks("0-1023,5000-9999999") == ()
-    assert time.process_time() - before_s < 0.1
-    assert _few_ranks("8-15") == tuple(range(8, 16))
+def test_a_judgement_is_read_as_it_was_told() -> None:
+    told = Judgement(version=VERSION, stamp=3, verdict=VERDICT)
+    assert read_judgement(pack(told)) == told
+    with pytest.raises(BadWord):
+        read_judgement(PACKED[:-9])

@@ -22,14 +22,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.nodes.digest import NodeDigest, digest_of, merge_digests
-from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.heard import Heard
-from lightning_hangcheck.nodes.judging.tree import below
-from lightning_hangcheck.reading.standing import standings_of
-from lightning_hangcheck.watch.other_nodes.joining import join_heard, with_unheard
-from lightning_hangcheck.watch.other_nodes.silent_nodes import silent_node
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.nodes.encoding import pack, read_word
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.word import word_of
+from lightning_hangcheck.watch.other_nodes import joining
+from lightning_hangcheck.watch.other_nodes.joining import (
+    join_heard,
+    silent_node,
+    wanted_of,
+    with_unheard,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +45,7 @@ HELD_NS = 1 << 40
 SILENT_NS = 20 * SECOND
 
 
-def told_through_tree(views: Sequence[RankView], *, folded: bool, silent: int = 0) -> Case:
+def told_to_first(views: Sequence[RankView], *, folded: bool, silent: int = 0) -> Case:
     """The case of the first node once all others have told it; one may be silent since."""
     world = len(views)
     nnodes = -(-world // A_NODE)
@@ -56,32 +59,26 @@ def told_through_tree(views: Sequence[RankView], *, folded: bool, silent: int = 
         )
         for node in range(nnodes)
     ]
-    digests = [
-        digest_of(case, node, 1, standings=standings_of, folded_above=above)
-        for node, case in enumerate(cases)
-    ]
-    heard = [one for child in below(0, nnodes) for one in _heard(digests, child)]
+    heard = [told(case, node, above) for node, case in enumerate(cases)][1:]
+    if folded:
+        wanted = wanted_of(heard, joining.FOLDED_ABOVE + 1)
+        heard = [told(case, node, above, wanted) for node, case in enumerate(cases)][1:]
     since_ns = cases[0].taken_ns - SILENT_NS
-    gone = [replace(one, heard_ns=since_ns) for one in heard if silent == one.state.node]
-    there = [one for one in heard if silent != one.state.node]
-    told = [silent_node(one, cases[0].taken_ns, (), ()) for one in gone]
+    gone = [replace(one, heard_ns=since_ns) for one in heard if silent == one.word.node]
+    there = [one for one in heard if silent != one.word.node]
+    unheard = [silent_node(one, SILENT_NS / SECOND, (), ()) for one in gone]
     case = join_heard(cases[0], there, gone)
-    return with_unheard(cases[0], case, (), tuple(told), ())
+    return with_unheard(cases[0], case, (), unheard, ())
 
 
-def _heard(digests: Sequence[NodeDigest], child: int) -> list[Heard]:
-    digest, nodes, folds = unpack(pack(_with_those_below(digests, child)))
-    return [Heard(one.state, one.views, HELD_NS, digest, folds) for one in nodes]
-
-
-def _with_those_below(digests: Sequence[NodeDigest], node: int) -> NodeDigest:
-    under = [_with_those_below(digests, child) for child in below(node, len(digests))]
-    return merge_digests([digests[node], *under])
+def told(case: Case, node: int, above: int, wanted: Sequence[int] = ()) -> Heard:
+    word = word_of(case, node, 1, wanted=wanted, folded_above=above)
+    return Heard(read_word(pack(word))[0], HELD_NS)
 
 
 def both(views: Sequence[RankView], silent: int = 0) -> tuple[Verdict, Verdict, Case]:
-    case = told_through_tree(views, folded=True, silent=silent)
-    alone = told_through_tree(views, folded=False, silent=silent)
+    case = told_to_first(views, folded=True, silent=silent)
+    alone = told_to_first(views, folded=False, silent=silent)
     return judge(case), judge(alone), case
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from mesh_jobs import OF_TENSORS, Mesh, ranks_of
 from test_folding import A_NODE, both
 
-from lightning_hangcheck.gather.group_families import (
+from lightning_hangcheck.judge.alike import (
     can_be_families,
     groups_in,
     joined_families,
@@ -65,6 +65,15 @@ def test_the_odd_one_is_found_across_groups(odd: Oddity) -> None:
     assert {*folded.victims, *folded.culprits} == set(range(mesh.world))
     labels = {edge.through for edge in folded.wait_for}
     assert labels >= {"in all_reduce of mesh_tensor", "in all_reduce of mesh_data", "in recv"}
+
+
+def test_who_left_a_message_out_is_sought_among_those_that_wait_for_each_other() -> None:
+    """One that only stalls left out as many, and waits for nobody."""
+    mesh = Mesh(4, 2, 2)
+    view = ranks_of(mesh, {0: ("stalled", 0), 4: ("skips", 1)})
+    folded, unfolded, _ = both([view(number) for number in range(mesh.world)])
+    assert told(folded) == told(unfolded)
+    assert 4 in folded.culprits
 
 
 def test_a_slow_stage_is_no_hang() -> None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.places.sealed_place import SEAL_BYTES, SealedPlace
+from lightning_hangcheck.nodes.meeting_place import SEAL_BYTES, FolderPlace, SealedPlace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,13 @@ import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, NOW_NS, rank
 
 from lightning_hangcheck import log
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.observe import saving
 from lightning_hangcheck.observe.saving import save_page, save_run
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
-from lightning_hangcheck.watch.telling.publishing import Publisher
+from lightning_hangcheck.watch.writer import Writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,9 +42,9 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def test_the_sidecar_writes_it_after_the_verdict(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "journals").mkdir()
-    publisher = Publisher(folder, tmp_path / "journals")
-    publisher.publish(CASE, VERDICT, "line")
-    publisher.close(30.0)
+    writer = Writer(folder, tmp_path / "journals")
+    writer.publish(CASE, VERDICT, "line")
+    writer.close(30.0)
     page = folder.page_file
     assert VERDICT.summary in page.read_text()
     assert page.stat().st_mtime_ns >= folder.verdict_file.stat().st_mtime_ns

@@ -1,7 +1,7 @@
 """Distributed training that never heard of hangcheck.
 
 The first argument is a mode, the second a file that appears once the mode shows.
-Modes: healthy (short steps), saving (rank 0 writes a checkpoint slowly, the other waits at the
+Modes: saving (rank 0 writes a checkpoint slowly, the other waits at the
 barrier behind it), stuck (rank 1 leaves the loop for its own code).
 """
 

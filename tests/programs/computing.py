@@ -1,24 +1,13 @@
 """Ranks that never beat and never meet, all busy in pure Python. ``computing.py HOW SECONDS``.
 
-``endless``: every rank goes round in two functions for ever. ``yielding``: every rank yields to
-others again and again, and waits for its own list. ``changing``: it computes for so
-long, in ever other functions, and ends well. ``uneven``: rank 0 does so, and the others wait for it
-in a barrier.
+``yielding``: every rank yields to others again and again, and waits for its own list.
+``changing``: it computes for so long, in ever other functions, and ends well. ``uneven``: rank 0
+does so, and the others wait for it in a barrier.
 """
 
 import os
 import sys
 import time
-
-
-def twice(number):
-    return 2 * number
-
-
-def endless(_):
-    number = 1
-    while True:
-        number = twice(number) % 1_000_003
 
 
 def yielding(_):

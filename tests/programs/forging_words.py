@@ -12,9 +12,10 @@ from announcing import announce
 from torch.distributed import PrefixStore, TCPStore
 
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.nodes.encoding import MARK, JudgesWord, pack
-from lightning_hangcheck.nodes.places.sealed_place import SEAL_BYTES
-from lightning_hangcheck.nodes.places.store_place import PREFIX
+from lightning_hangcheck.nodes.encoding import MARK, pack
+from lightning_hangcheck.nodes.meeting_place import SEAL_BYTES
+from lightning_hangcheck.nodes.store_place import PREFIX
+from lightning_hangcheck.nodes.word import VERSION, Judgement, Word
 
 LIE = Verdict(
     verdict="hang",
@@ -36,6 +37,9 @@ assert left[SEAL_BYTES:].startswith(MARK)
 assert MARK not in left[:SEAL_BYTES]
 announce()
 while True:
-    forged = pack(JudgesWord(stamp=time.monotonic_ns(), verdict=LIE))
-    words.set("first", bytes(SEAL_BYTES) + forged)
+    stamp = time.monotonic_ns()
+    word = Word(version=VERSION, node=0, stamp=stamp, judgement=stamp)
+    lie = Judgement(version=VERSION, stamp=stamp, verdict=LIE)
+    words.set("judgement-0", bytes(SEAL_BYTES) + pack(lie))
+    words.set("node-0", bytes(SEAL_BYTES) + pack(word))
     time.sleep(0.05)

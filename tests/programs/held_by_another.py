@@ -81,13 +81,10 @@ def in_file():
 
 
 def index_after_cache():
-    cache.acquire()
-    try:
+    with cache:
         both.wait()
         announce()
         index.acquire()
-    finally:
-        cache.release()
 
 
 def in_objects():

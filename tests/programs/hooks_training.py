@@ -3,6 +3,7 @@
 Arguments: the strategy and the number of devices.
 """
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -51,6 +52,8 @@ class Teller(Spy):
 def main():
     strategy, devices = sys.argv[1], int(sys.argv[2])
     say("imported", rank=os.environ.get("LOCAL_RANK", "0"), modules=loaded("wandb"))
+    if os.environ.get("WANDB_MODE") == "online":
+        importlib.import_module("wandb")  # on a busy machine it takes longer than the guard waits
     folder = f"logs-of-{os.environ.get('LOCAL_RANK', '0')}"
     logger = hc.guarded_wandb_logger("trial", folder, project="demo")
     say("made", rank=os.environ.get("LOCAL_RANK", "0"), version=logger.version)

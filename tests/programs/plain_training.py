@@ -1,4 +1,4 @@
-"""A short DDP training on gloo that never heard of us; prints what it ends with."""
+"""A short training on gloo that never heard of us; prints what it ends with."""
 
 import sys
 
@@ -8,15 +8,13 @@ from torch import distributed as dist
 
 
 def train():
-    torch.manual_seed(0)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(200):
-        optimizer.zero_grad()
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
+    weights = torch.zeros(4)
+    for step in range(200):
+        gradient = (weights - step) * (dist.get_rank() + 1)
+        dist.all_reduce(gradient)
+        weights -= 0.01 * gradient
     dist.barrier()
-    return model.module.bias.item()
+    return weights.sum().item()
 
 
 gloo.join()

@@ -4,7 +4,7 @@ import sys
 
 import msgspec
 
-from lightning_hangcheck.probes.sample import sample
+from lightning_hangcheck.look.sample import sample
 
 seen, gaps = sample(int(sys.argv[1]), 3, 10.0)
 print(msgspec.json.encode({"sample": seen, "gaps": gaps}).decode())

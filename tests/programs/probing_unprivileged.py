@@ -5,9 +5,8 @@ import sys
 
 import msgspec
 
-from lightning_hangcheck.probes.proc.process_tree import read_environment
-from lightning_hangcheck.probes.proc.vitals import io_bytes
-from lightning_hangcheck.probes.sample import sample
+from lightning_hangcheck.look.proc import io_bytes, read_environment
+from lightning_hangcheck.look.sample import sample
 
 NOBODY = 65534
 

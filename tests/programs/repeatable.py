@@ -1,4 +1,4 @@
-"""Trains or generates, as its argument says, and prints every number to its last bit.
+"""Trains or generates, in each way that its arguments name, and prints all numbers to the last bit.
 
 What it prints is the same in each run, whoever watches.
 """
@@ -46,6 +46,37 @@ def plain():
     optimizer = torch.optim.AdamW(model.parameters())
     for batch in DataLoader(samples(), batch_size=4, shuffle=True):
         step_with(model, optimizer, torch.Tensor.backward, batch)
+    print(digest(model))
+
+
+def adversaries():
+    models = network(), network()
+    optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
+    for batch in DataLoader(samples(), batch_size=4, shuffle=True):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            step_with(model, optimizer, torch.Tensor.backward, batch)
+    print(digest(models[0]), digest(models[1]))
+
+
+def compiled():
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    for features, wanted in DataLoader(samples(), batch_size=4, shuffle=True):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(features), wanted).backward()
+        step()
+    print(digest(model))
+
+
+def fabric():
+    from lightning.fabric import Fabric
+
+    launched = Fabric(accelerator="cpu", devices=1)
+    model = network()
+    model, optimizer = launched.setup(model, torch.optim.AdamW(model.parameters()))
+    for batch in launched.setup_dataloaders(DataLoader(samples(), batch_size=4, shuffle=True)):
+        step_with(model, optimizer, launched.backward, batch)
     print(digest(model))
 
 
@@ -150,8 +181,8 @@ def generate():
         print(tokens.tolist())
 
 
-torch.manual_seed(7)
 torch.set_num_threads(1)
-{one.__name__: one for one in (plain, workers, accelerated, lightning, huggingface, generate)}[
-    sys.argv[1]
-]()
+for way in sys.argv[1:]:
+    torch.manual_seed(7)
+    print("==", way)
+    globals()[way]()

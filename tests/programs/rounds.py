@@ -2,8 +2,9 @@
 
 ``raise`` or ``kill`` is the end of rank 1 before the ranks join, once rank 0 has got as far;
 ``lose`` is ``raise`` together with the end of the sidecar; ``hang`` stops rank 1 in its own code
-after they joined; ``train`` is a round without a fault. With ``callback`` as first word the job is
-watched by the callback's own means.
+after they joined; ``train`` is a round without a fault, in which nobody needs torch. With
+``callback`` as first word the job is watched by the callback's own means. A round waits until
+its ranks are seen.
 """
 
 import json
@@ -14,21 +15,18 @@ import threading
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
 import lightning_hangcheck as hc
+from lightning_hangcheck.recorder.lifecycle import current
 
 words = sys.argv[1:]
 if words[0] == "callback":
     from lightning_hangcheck.hooks.being_watched import keep_sidecar
-    from lightning_hangcheck.recorder.lifecycle import current
 
     words = words[1:]
     keep_sidecar(current())
-    seen = current().session.run_folder.run_file
-    while not (seen.exists() and f'"pid": {os.getpid()},' in seen.read_text()):
-        time.sleep(0.01)
+seen = current().session.run_folder.run_file
+while not (seen.exists() and f'"pid": {os.getpid()},' in seen.read_text()):
+    time.sleep(0.01)
 
 rank, number = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 what = words[number]
@@ -56,10 +54,16 @@ if what in ("raise", "kill", "lose"):
         fail()
     marker.touch()
     signal.pause()
-dist.init_process_group("gloo")
-for step in range(5):
-    dist.all_reduce(torch.ones(1))
-    if what == "hang" and rank == 1 and step == 3:
-        load()
-    hc.beat()
-dist.destroy_process_group()
+if what == "train":
+    for _ in range(5):
+        hc.beat()
+if what == "hang":
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    for step in range(5):
+        dist.all_reduce(torch.ones(1))
+        if rank == 1 and step == 3:
+            load()
+        hc.beat()

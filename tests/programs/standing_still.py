@@ -1,13 +1,12 @@
 """Ranks that stand still without a collective; the first argument says at what, or as what rank.
 
 Started without a rank it is the launcher, which looks after nobody: ``alone`` starts one process
-with a child and no ranks, all others two ranks. queue, lock: each rank in its own. flag: both ask
+with a child and no ranks, all others two ranks. queue: each rank in its own. flag: both ask
 for a file that nobody writes. key: rank 0 is killed before it says what rank 1 waits for. leaving:
-rank 1 leaves, and rank 0 cannot end for a thread of its own. locked: both want a lock on a file
-that a third process holds. marked: both wait until a file is gone whose maker has ended.
+rank 1 leaves, and rank 0 cannot end for a thread of its own. marked: both wait until a file is gone
+whose maker has ended.
 """
 
-import fcntl
 import os
 import queue
 import signal
@@ -26,19 +25,8 @@ def take_task():
     return queue.Queue().get()
 
 
-def take_lock():
-    lock = threading.Lock()
-    with lock, lock:
-        return
-
-
 def wait_for_flag():
     while not (FOLDER / "a-flag-that-nobody-writes").exists():
-        time.sleep(0.2)
-
-
-def wait_for_marker(path):
-    while os.path.exists(path):  # noqa: PTH110 - as programs do
         time.sleep(0.2)
 
 
@@ -59,22 +47,12 @@ def leave(rank):
         threading.Thread(target=threading.Event().wait).start()
 
 
-def lock_file(path):
-    with Path(path).open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        threading.Event().wait()
-
-
 def be_rank(mode, rank):
     if mode == "key":
         return read_key(rank)
     if mode == "leaving":
         return leave(rank)
-    if mode == "locked":
-        return lock_file(sys.argv[2])
-    if mode == "marked":
-        return wait_for_marker(sys.argv[2])
-    return {"queue": take_task, "lock": take_lock, "flag": wait_for_flag}[mode]()
+    return {"queue": take_task, "flag": wait_for_flag}[mode]()
 
 
 def start(*words, **environment):
@@ -91,15 +69,6 @@ def launch(mode):
 
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         words.append(str(store.port))
-    if mode == "locked":
-        words.append(str(FOLDER / f"lock-{os.getpid()}"))
-        start(*words, HOLDS="1", HANGCHECK_DISABLE="1")
-    if mode == "marked":
-        maker = subprocess.Popen(["true"])
-        maker.wait()
-        marker = FOLDER / f"marker-{os.getpid()}"
-        marker.write_text(str(maker.pid))
-        words.append(str(marker))
     ranks = [
         start(*words, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
         for rank in range(2)
@@ -108,9 +77,7 @@ def launch(mode):
         time.sleep(0.2)
 
 
-if "HOLDS" in os.environ:
-    lock_file(sys.argv[2])
-elif os.environ.get("RANK"):
+if os.environ.get("RANK"):
     be_rank(sys.argv[1], int(os.environ["RANK"]))
 elif "RANK" in os.environ:
     take_task()

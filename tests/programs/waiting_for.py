@@ -33,25 +33,6 @@ def filelock(kind, path, limit="-1"):
     {"hard": filelock.FileLock, "soft": filelock.SoftFileLock}[kind](path).acquire(int(limit))
 
 
-def marker(thread, path):
-    """Waits until a file is gone: in its main thread, or in another that this one joins."""
-    file = Path(path)
-
-    def waits_until_gone(folder):
-        marked = folder / file.name
-        while marked.exists():
-            time.sleep(0.1)
-
-    helper = threading.Thread(target=waits_until_gone, args=(file.parent,))
-    announce("trying")
-    if thread == "main":
-        while os.path.exists(path):  # noqa: PTH110 - as programs do
-            time.sleep(0.1)
-    else:
-        helper.start()
-        helper.join()
-
-
 def baton(folder):
     from torch.utils.cpp_extension import load_inline
 

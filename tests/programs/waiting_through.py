@@ -113,16 +113,14 @@ def program_that_sleeps():
     subprocess.run(["sleep", "100000"], check=True)
 
 
+def keep_interpreter_lock():
+    ctypes.PyDLL(None).sleep(100_000)
+
+
 def interpreter_lock():
-    threading.Thread(target=lambda: ctypes.PyDLL(None).sleep(100_000), daemon=True).start()
+    threading.Thread(target=keep_interpreter_lock, daemon=True).start()
     for _ in range(1000):
         dist.all_reduce(torch.ones(4))
-
-
-def joined_timer():
-    timer = threading.Timer(float(os.environ["TIMER_S"]), print)
-    timer.start()
-    timer.join()
 
 
 def barrier_in_thread():

@@ -146,6 +146,28 @@ def test_what_a_worker_raised_is_told_by_its_own_words_and_place(words: str) -> 
     assert told == f"{words.replace(chr(10), ' ')} (in DataLoader worker process 0) {place}"
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("from error", " (from RuntimeError: [gloo/transport/pair.cc:5] closed by peer)"),
+        ("", " (from RuntimeError: [gloo/transport/pair.cc:5] closed by peer)"),
+        ("from None", ""),
+    ],
+)
+def test_last_words_tell_what_an_exception_came_from(
+    how: str, told: str, run: Callable[..., Program]
+) -> None:
+    program = run(f"""
+import lightning_hangcheck as hc
+hc.beat()
+try:
+    raise RuntimeError("[gloo/transport/pair.cc:5] closed by peer")
+except RuntimeError as error:
+    raise OSError("step 5 failed") {how}
+""")
+    assert program.page().last_words == f"OSError: step 5 failed{told} in <module> (train.py:7)"
+
+
 @given(some.text(max_size=5000))
 def test_last_words_are_one_line_of_at_most_300_characters_and_keep_the_place(text: str) -> None:
     try:

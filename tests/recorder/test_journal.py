@@ -20,7 +20,7 @@ from lightning_hangcheck.recorder.journal_writer import (
 )
 from lightning_hangcheck.rundir.journal_reader import parse_journal, read_journal
 from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.session.journal_handover import MOST_LEFT_BYTES, Carrier
+from lightning_hangcheck.session.journal_handover import MOST_LEFT_BYTES, Carrier, Handover
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:
@@ -158,10 +158,10 @@ def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> 
     for _ in range(3 * MOST_WAITING):
         journal.add("note", {"name": "a"})
     assert journal.close(20)
-    entries, gaps = read_journal(tmp_path / "run" / "ranks" / "rank-0.jsonl")
-    assert gaps == ()
+    entries, (gap,) = read_journal(tmp_path / "run" / "ranks" / "rank-0.jsonl")
     lost = sum(entry.get("lines", 0) for entry in entries)
     assert lost > 0
+    assert gap.why == f"{lost:,} of its lines are missing: they came faster than they were written"
     assert len([entry for entry in entries if "name" in entry]) == 3 * MOST_WAITING - lost
 
 
@@ -180,10 +180,10 @@ def test_what_waits_for_a_sidecar_is_bounded_and_what_finds_no_room_is_counted(
     assert MOST_LEFT_BYTES <= sum(batches) < 1.5 * MOST_LEFT_BYTES
     Carrier(session.journals, partial(prepare_run_folder, session.run_folder)).carry()
     assert list(session.journals.iterdir()) == []
-    entries, gaps = read_journal(session.run_folder.journals / "rank-0.jsonl")
-    assert gaps == ()
+    entries, (gap,) = read_journal(session.run_folder.journals / "rank-0.jsonl")
     lost = sum(entry.get("lines", 0) for entry in entries)
     assert lost > 0
+    assert gap.why.startswith(f"{lost:,} of its lines are missing: ")
     assert len([entry for entry in entries if "name" in entry]) == added - lost
 
 
@@ -195,6 +195,28 @@ def test_a_rank_alone_writes_what_it_left_before_it_was_sure(tmp_path: Path) -> 
     path = session.run_folder.journals / "rank-0.jsonl"
     until(lambda: path.exists() and names_in(read_journal(path)[0]) == ["a"], "the line")
     assert journal.close(10)
+
+
+def test_a_long_journal_keeps_its_first_and_its_newest_lines(tmp_path: Path) -> None:
+    session = session_without_sidecar(tmp_path)
+    path = session.run_folder.journals / "rank-0.jsonl"
+    handover, lines, together = Handover(session.journals), 20_000, 500
+    carrier = Carrier(session.journals, partial(prepare_run_folder, session.run_folder))
+    for first in range(0, lines, together):
+        notes = (
+            {"kind": "note", "name": f"{one:01000d}"} for one in range(first, first + together)
+        )
+        handover.leave(path.name, "".join(json.dumps(note) + "\n" for note in notes).encode())
+        carrier.carry()
+        assert path.stat().st_size < 10 * 2**20
+    entries, (gap,) = read_journal(path)
+    (left_out,) = (entry["lines"] for entry in entries if entry["kind"] == "dropped")
+    assert gap.why.startswith(f"{left_out:,} of its lines are missing: a long journal keeps")
+    kept = [int(entry["name"]) for entry in entries if entry["kind"] == "note"]
+    assert kept == sorted(kept)
+    assert len(kept) == lines - left_out
+    assert kept[:900] == list(range(900))
+    assert kept[-3_500:] == list(range(lines - 3_500, lines))
 
 
 def test_nothing_said_leaves_no_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.probes.flight_record import flight_record
+from lightning_hangcheck.look.flight_record import flight_record
 from lightning_hangcheck.session.session import MOST_NAMES
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.reading.place import tracked_place
+from lightning_hangcheck.judge.frames import tracked_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cases import IN_BARRIER, IN_WANDB, job, rank
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.report.verdict_text.terminal import render
 
 

@@ -28,9 +28,11 @@ def test_what_is_to_be_pasted_is_python() -> None:
     assert ast.literal_eval(arguments["dtype"]) == "bfloat16"
 
 
-def test_what_goes_to_disk_gets_a_folder() -> None:
-    assert "offload_folder" in pasted(render(make_plan(model(), machine(6, cpu_gb=4), use())))
-    assert "offload_folder" not in pasted(render(make_plan(model(), machine(80), use())))
+def test_nothing_is_to_be_pasted_that_the_loader_warns_of() -> None:
+    text = render(make_plan(model(), machine(6, cpu_gb=4), use()))
+    assert "paste    nothing: it would need offload_folder" in text
+    assert "offload_folder=" not in text
+    assert "plan one of the ways out" in text
 
 
 def test_eight_bits_are_asked_for_as_transformers_wants_them() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, job, rank
+from hangbench.recorded import SHOWN, case_of_program
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
@@ -19,7 +20,9 @@ from lightning_hangcheck.observe.saving import save_run
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.rundir.layout import RunFolder
 
-GOLDEN = Path(__file__).parent.parent / "diagnosis" / "golden"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 BLOCKED = """
 import sys
 class Blocker:
@@ -33,14 +36,10 @@ sys.exit(invoke(['report', *sys.argv[1:]]))
 """
 
 
-@pytest.fixture(params=sorted(path.stem for path in GOLDEN.glob("*.json")))
-def recorded(request: pytest.FixtureRequest) -> Case:
-    """A case of a real job."""
-    return msgspec.json.decode((GOLDEN / f"{request.param}.json").read_bytes(), type=Case)
-
-
-def test_saved_evidence_is_judged_as_it_was(recorded: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", SHOWN)
+def test_saved_evidence_is_judged_as_it_was(program: str, tmp_path: Path) -> None:
     """Byte for byte, after the way through the file."""
+    recorded = case_of_program(program)
     folder = RunFolder(tmp_path / "run")
     save_run(recorded, judge(recorded), (), folder)
     saved = (folder.evidence(1) / "case.json").read_bytes()
@@ -51,7 +50,7 @@ def test_saved_evidence_is_judged_as_it_was(recorded: Case, tmp_path: Path) -> N
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     """A run whose verdicts are lost and whose evidence is there."""
-    case = msgspec.json.decode((GOLDEN / "l_wandb_stall.json").read_bytes(), type=Case)
+    case = case_of_program("logger_stalls")
     made = RunFolder(tmp_path / "run")
     save_run(case, judge(case), (), made)
     return made

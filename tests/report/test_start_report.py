@@ -38,6 +38,21 @@ def test_one_process_has_nobody_to_differ_from() -> None:
     assert "differs" not in line
 
 
+def test_of_long_values_that_look_alike_the_part_that_differs_is_shown() -> None:
+    folders = "/opt/apps/site/modules/2026/libraries:" * 10
+    states = {
+        rank: {"LD_LIBRARY_PATH": f"{folders}/scratch/job-{rank}:/usr/lib"} for rank in (0, 1)
+    }
+    states[2] = {"LD_LIBRARY_PATH": folders}
+
+    (line,) = render_start(states, ()).splitlines()[1:]
+
+    assert line.strip() == (
+        "LD_LIBRARY_PATH: ...raries:/scratch/job-0:/usr/lib (rank 0); "
+        "...raries:/scratch/job-1:/usr/lib (rank 1); ...ules/2026/libraries: (rank 2)"
+    )
+
+
 def test_many_differences_and_hostile_values_stay_short_and_harmless() -> None:
     states = {
         rank: {f"NCCL_{name:02}": f"\x1b[2J{rank}" + "x" * 5000 for name in range(30)}

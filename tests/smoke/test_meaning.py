@@ -7,7 +7,7 @@ import pytest
 from cases import IN_BARRIER, IN_INIT, IN_LOAD, IN_WANDB, job, rank
 from smoke.smoke_outcomes import WHOLE, outcomes
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
 from lightning_hangcheck.smoke.meaning import first_trouble, interpret
 from lightning_hangcheck.smoke.pictures import name_picture

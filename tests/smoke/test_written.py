@@ -7,7 +7,7 @@ from xml.etree import ElementTree as Xml
 from cases import IN_WANDB, job, rank
 from smoke.smoke_outcomes import outcomes
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.smoke import junit, table
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end
-from watch.launched import run, start_run, verdict_of
+from watch.launched import run, start_run
 
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -20,19 +20,9 @@ pytestmark = pytest.mark.real
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2")
 
 
-def test_ranks_that_all_spin_are_looked_at_and_called(tmp_path: Path) -> None:
-    program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "endless", "0"]
-    ended = run(tmp_path, program, "--stall-timeout", "20", "--on-hang", "abort")
-    assert ended.returncode == 75, ended.stderr
-    verdict = verdict_of(tmp_path / "run")
-    assert (verdict.verdict, verdict.cause) == ("hang", "spinning")
-    assert "computing.py" in verdict.summary
-    assert _kinds(tmp_path)[:2] == ["suspect", "hang"]
-
-
 def test_ranks_that_all_yield_in_a_loop_are_suspected_after_ten_seconds(tmp_path: Path) -> None:
     program = [*TORCHRUN, str(PROGRAMS / "computing.py"), "yielding", "0"]
-    ended = run(tmp_path, program, "--stall-timeout", "30", "--on-hang", "abort")
+    ended = run(tmp_path, program, "--stall-timeout", "13", "--on-hang", "abort")
     assert ended.returncode == 75, ended.stderr
     suspected, called = _verdicts(tmp_path)[:2]
     assert (suspected.verdict, suspected.cause, suspected.culprits) == (
@@ -40,12 +30,13 @@ def test_ranks_that_all_yield_in_a_loop_are_suspected_after_ten_seconds(tmp_path
         "spinning",
         (0, 1),
     )
-    assert called.verdict == "hang"
-    assert 10.0 <= suspected.stalled_for_s < 20.0, "one of two looks is enough to see it asleep"
+    assert (called.verdict, called.cause) == ("hang", "spinning")
+    assert suspected.stalled_for_s >= 10.0
+    assert "computing.py" in called.summary
 
 
 def test_a_lone_process_that_computes_is_not_even_suspected(tmp_path: Path) -> None:
-    program = [sys.executable, str(PROGRAMS / "computing.py"), "changing", "25"]
+    program = [sys.executable, str(PROGRAMS / "computing.py"), "changing", "15"]
     ended = run(tmp_path, program)
     assert ended.returncode == 0, ended.stderr
     assert _kinds(tmp_path) == ["finished"]

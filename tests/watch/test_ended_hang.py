@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
-from processes import end, is_alive, is_sidecar, marked_processes, until
+from processes import PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
 from watch.launched import run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 CASES = Path(__file__).parents[1] / "hangbench" / "cases"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-PLAIN, LIGHTNING = "stalled_in_own_code.py", "stalled_in_training_step.py"
+HANGING = [*TORCHRUN, str(CASES / "stalled_in_own_code.py")]
+LIGHTNING = [*TORCHRUN, str(CASES / "stalled_in_training_step.py")]
+ALONE = [sys.executable, "-c", "import queue; queue.Queue().get()"]
+AS_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 IMPATIENT = {
     "HANGCHECK_IDLE_AFTER": "5",
     "HANGCHECK_PROVEN_AFTER": "5",
@@ -43,12 +46,12 @@ def told(folder: Path) -> list[Verdict]:
     return [msgspec.json.decode(one.read_bytes(), type=Verdict) for one in files]
 
 
-def check_hang_stands(folder: Path, ending: str) -> None:
-    """The last verdict is the hang of rank 1, with how the job was ended; no other came between."""
+def check_hang_stands(folder: Path, ending: str, culprit: int = 0) -> None:
+    """The last verdict is the hang of this rank, with how it was ended; no other came between."""
     kinds = [verdict.verdict for verdict in told(folder)]
     assert set(kinds) <= {"suspect", "hang"}, kinds
     last = verdict_of(folder / "run")
-    assert (last.verdict, last.culprits, last.cause) == ("hang", (1,), "rank_stalled")
+    assert (last.verdict, last.culprits, last.cause) == ("hang", (culprit,), "rank_stalled")
     (sentence,) = [item.text for item in last.evidence if item.kind == "ending"]
     assert sentence.endswith(ending), sentence
     assert last.summary.endswith(sentence)
@@ -66,7 +69,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     started: list[Terminal] = []
 
     def at_terminal(*command: str, options: tuple[str, ...] = ()) -> Terminal:
-        terminal = Terminal(tmp_path, run_words(command, *options), **IMPATIENT)
+        terminal = Terminal(tmp_path, run_words(command, *options), **AS_RANK, **IMPATIENT)
         started.append(terminal)
         return terminal
 
@@ -76,12 +79,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 def test_ctrl_c(tmp_path: Path, start: Callable[..., Terminal]) -> None:
-    terminal = start(*TORCHRUN, str(CASES / LIGHTNING))
-    terminal.until_shown("HANG  rank 1", HUNG_WITHIN_S)
+    terminal = start(*ALONE)
+    terminal.until_shown("HANG  rank 0", HUNG_WITHIN_S)
     until(lambda: hung(tmp_path), "the verdict to be saved")
+    # A terminal throws away what was not yet read of it at Ctrl-C.
+    terminal.until_shown("hangcheck explain rank_stalled")
     terminal.type(CTRL_C)
     code = terminal.until_ended(60)
-    assert code == 1, "torchrun's own"
+    assert code == 128 + signal.SIGINT, "the command's own"
     check_hang_stands(tmp_path, "the job was ended by SIGINT from the terminal")
     assert terminal.shown.count("\n      proof") == 1, "the report is printed once"
     assert "later the job was ended by SIGINT from the terminal" in terminal.shown
@@ -89,7 +94,7 @@ def test_ctrl_c(tmp_path: Path, start: Callable[..., Terminal]) -> None:
 
 
 def test_sigterm_to_hangcheck_run(tmp_path: Path) -> None:
-    process = start_run(tmp_path, [*TORCHRUN, str(CASES / PLAIN)], **IMPATIENT)
+    process = start_run(tmp_path, ALONE, **AS_RANK, **IMPATIENT)
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         process.send_signal(signal.SIGTERM)
@@ -101,7 +106,7 @@ def test_sigterm_to_hangcheck_run(tmp_path: Path) -> None:
 
 def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
     """The sidecar gets it, too, and stays to tell the end."""
-    process = start_run(tmp_path, [*TORCHRUN, str(CASES / PLAIN)], **IMPATIENT)
+    process = start_run(tmp_path, ALONE, **AS_RANK, **IMPATIENT)
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         everyone = [psutil.Process(process.pid)]
@@ -118,7 +123,7 @@ def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
 
 
 def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
-    process = start_run(tmp_path, [*TORCHRUN, str(CASES / PLAIN)], **IMPATIENT)
+    process = start_run(tmp_path, HANGING, **IMPATIENT)
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
@@ -126,14 +131,15 @@ def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
         process.communicate(timeout=120)
     finally:
         end(process)
-    check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0")
+    check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0", culprit=1)
 
 
 def test_a_hang_that_we_end_says_so_and_keeps_its_verdict(tmp_path: Path) -> None:
     process = start_run(
         tmp_path,
-        [*TORCHRUN, str(CASES / LIGHTNING)],
+        ALONE,
         *("--on-hang", "abort", "--abort-grace", "3"),
+        **AS_RANK,
         **IMPATIENT,
     )
     try:
@@ -148,7 +154,7 @@ def test_a_hang_that_we_end_says_so_and_keeps_its_verdict(tmp_path: Path) -> Non
 
 def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_path: Path) -> None:
     """Lightning's handler of SIGTERM waits for all ranks, and one of them is stuck."""
-    process = start_run(tmp_path, [*TORCHRUN, str(CASES / LIGHTNING)], **IMPATIENT)
+    process = start_run(tmp_path, LIGHTNING, **IMPATIENT)
     try:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         before = verdict_of(tmp_path / "run")
@@ -158,6 +164,7 @@ def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_p
             tmp_path,
             "it is still there, though asked to end by SIGTERM sent to hangcheck run: kill -KILL "
             + " ".join(str(rank.pid) for rank in sorted(before.ranks, key=lambda one: one.rank)),
+            culprit=1,
         )
     finally:
         end(process)
@@ -251,11 +258,10 @@ def callback_alone(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[by
     """Start a job in which only the callback watches; nobody tells its sidecar of signals."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(**environment: str) -> subprocess.Popen[bytes]:
+    def start(program: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
         folder = {"HANGCHECK_RUN_DIR": str(tmp_path / "run")}
-        program = Path(__file__).parents[1] / "programs" / "hooks_hanging.py"
         process = subprocess.Popen(
-            [*TORCHRUN, str(program)],
+            [*TORCHRUN, str(PROGRAMS / program), *words],
             cwd=tmp_path,
             env={**os.environ, **IMPATIENT, **folder, **environment},
             stdout=subprocess.DEVNULL,
@@ -281,11 +287,11 @@ def test_ctrl_c_where_the_callback_alone_watches(
     tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     """The ranks' last words tell."""
-    process = callback_alone()
+    process = callback_alone("rounds.py", "callback", "hang")
     until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
     process.send_signal(signal.SIGINT)
     until_sidecar_ended(process)
-    check_hang_stands(tmp_path, "")
+    check_hang_stands(tmp_path, "", culprit=1)
     assert (
         "later the job was ended by KeyboardInterrupt in rank"
         in verdict_of(tmp_path / "run").summary
@@ -296,7 +302,9 @@ def test_a_suspicion_stays_where_a_signals_handler_waits_for_ranks_that_cannot_a
     tmp_path: Path, callback_alone: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     """Lightning's handler broadcasts; the other rank waits in native code, and the job stays."""
-    process = callback_alone(HANGCHECK_IDLE_AFTER="300", HANGCHECK_STALL_TIMEOUT="300")
+    process = callback_alone(
+        "hooks_hanging.py", HANGCHECK_IDLE_AFTER="300", HANGCHECK_STALL_TIMEOUT="300"
+    )
     until(lambda: bool(told(tmp_path)), "the suspicion", HUNG_WITHIN_S)
     ranks = [rank.pid for rank in told(tmp_path)[0].ranks if rank.pid is not None]
     for pid in ranks:

@@ -14,16 +14,16 @@ from processes import end, until
 from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck import log
-from lightning_hangcheck.probes.proc.process_tree import command_line
+from lightning_hangcheck.look.proc import command_line
 from lightning_hangcheck.session.session import Session, SessionFacts
 from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.hidden_ranks import SAID_AFTER_NS, SrunInFront
+from lightning_hangcheck.watch.workers import SRUN_SAID_AFTER_NS, SrunInFront
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LATER_NS = SAID_AFTER_NS + 10 * NANOSECONDS
+LATER_NS = SRUN_SAID_AFTER_NS + 10 * NANOSECONDS
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from cases import IN_BARRIER, NOW_NS, SECOND, gone, job, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.heard import Heard
-from lightning_hangcheck.watch.other_nodes.last_words import (
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.nodes.encoding import pack, read_word
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.word import word_of
+from lightning_hangcheck.watch.other_nodes.rounds import (
     first_failure_ns,
     have_said,
     join_end,
@@ -32,9 +32,8 @@ def seen(view: RankView, ago_s: float) -> RankView:
 
 
 def heard(node: int, view: RankView, ago_s: float) -> Heard:
-    digest = digest_of(job(view, **FACTS), node, 1)
-    source, (told,), folds = unpack(pack(digest))
-    return Heard(told.state, told.views, NOW_NS - int(ago_s * SECOND), source, folds)
+    word, _ = read_word(pack(word_of(job(view, **FACTS), node, 1)))
+    return Heard(word, NOW_NS - int(ago_s * SECOND))
 
 
 OWN: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **FACTS)

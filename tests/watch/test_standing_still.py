@@ -44,10 +44,7 @@ def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
 @pytest.mark.parametrize(
     ("mode", "verdict", "culprits", "cause", "function"),
     [
-        ("queue", "hang", (0, 1), "rank_stalled", "take_task"),
-        ("key", "dead", (0,), "process_dead", "rank 1 stands still in read_key"),
-        ("locked", "hang", (0, 1), "file_lock", "lock_file"),
-        ("marked", "hang", (0, 1), "file_lock", "wait_for_marker"),
+        ("key", "dead", (0,), "process_dead", "rank 1 is idle in read_key"),
         ("alone", "hang", (0,), "rank_stalled", "its child pid"),
         ("leaving", "hang", (0,), "rank_stalled", "rank 0"),
     ],
@@ -104,3 +101,6 @@ def test_a_time_in_which_the_sidecar_was_not_run_is_no_recovery(tmp_path: Path) 
     finally:
         end(process)
     assert "recovered" not in told()
+    called = verdict_of(tmp_path / "run")
+    assert (called.verdict, called.culprits, called.cause) == ("hang", (0, 1), "rank_stalled")
+    assert "take_task" in called.summary

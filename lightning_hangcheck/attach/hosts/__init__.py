@@ -3,5 +3,3 @@
 `hostfile` says which hosts, `answer` hears a program within bounds, `message` is what one host
 sends, `visit` asks one host for it, `everywhere` asks all of them and judges.
 """
-
-__all__ = ["everywhere", "hostfile", "message", "visit"]

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.attach.hosts.message import HostMessage
 from lightning_hangcheck.attach.hosts.visit import visit
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.gather.node_clocks import NodeCase
-from lightning_hangcheck.gather.node_merge import merge_cases
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict
@@ -66,8 +66,6 @@ def attach_everywhere(
     silent = tuple(one for one in answers.values() if isinstance(one, Gap))
     if not told:
         raise _nothing(silent)
-    from lightning_hangcheck.diagnosis import judge
-
     merged = merge_cases([NodeCase(host, one.case) for host, one in told.items()], folder.run_id)
     case = replace(merged, gaps=(*merged.gaps, *silent))
     verdict = judge(case)

@@ -13,8 +13,8 @@ from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord
-from lightning_hangcheck.nodes.bounds import MOST_RANKS
 from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
+from lightning_hangcheck.nodes.word import MOST_RANKS
 from lightning_hangcheck.text.moments import read_utc
 from lightning_hangcheck.text.plain_text import visible_json
 from lightning_hangcheck.version import __version__

@@ -3,5 +3,3 @@
 `merge` reads, joins, judges and keeps; `folded_nodes` does so for large jobs without holding all
 nodes at once, `merged_history` joins what their records say of clocks and rounds.
 """
-
-__all__ = ["merge"]

@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.gather.group_families import without_members
-from lightning_hangcheck.gather.node_clocks import NodeCase
-from lightning_hangcheck.gather.node_view import rebased
-from lightning_hangcheck.nodes.bounds import MOST_CODE, MOST_GAPS
-from lightning_hangcheck.nodes.digest import TAKEN_NS
-from lightning_hangcheck.nodes.folding import (
+from lightning_hangcheck.judge.alike import without_members
+from lightning_hangcheck.judge.joining import NodeCase, rebased
+from lightning_hangcheck.judge.standing import standings_of
+from lightning_hangcheck.nodes.classes import (
     FOLDED_ABOVE,
-    FoldedRanks,
-    RankDigest,
+    RankClass,
+    RankLine,
     alike_of,
     bounded,
-    brief,
+    class_of,
     first_view,
-    folded,
     together,
+    without_evidence,
 )
-from lightning_hangcheck.reading.standing import standings_of
+from lightning_hangcheck.nodes.word import MOST_CODE, MOST_GAPS, TAKEN_NS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, CodeNote, RankView
@@ -42,8 +40,8 @@ class FoldedNodes:
         self._first: NodeCase | None = None
         self._seen: set[int] = set()
         self._sizes: list[int] = []
-        self._folds: list[FoldedRanks] = []
-        self._best: dict[Way, tuple[FoldedRanks, int]] = {}
+        self._folds: list[RankClass] = []
+        self._best: dict[Way, tuple[RankClass, int]] = {}
         self._alone: list[NodeCase] = []
         self._gaps: dict[Gap, None] = {}
         self._code: dict[CodeNote, None] = {}
@@ -99,13 +97,13 @@ class FoldedNodes:
         """Keep the evidence of the rank of its way that was silent for the shortest time."""
         bare, groups = without_members(view)
         way = standing, tuple(family.offsets for family in groups)
-        mine, known = folded(RankDigest(bare, (), groups), standing), self._best.get(way)
+        mine, known = class_of(bare, groups, standing), self._best.get(way)
         kept = known is not None and _place(known[0]) <= _place(mine)
         if not kept:
             self._best[way] = mine, shift_ns
         other = mine if kept else known[0] if known is not None else None
         if other is not None:
-            self._folds.append(replace(other, told=_without_evidence(other.told)))
+            self._folds.append(without_evidence(other))
 
 
 def _is_of_one_standing_job(case: Case, first: Case) -> bool:
@@ -121,14 +119,10 @@ def _is_of_one_standing_job(case: Case, first: Case) -> bool:
     )
 
 
-def _place(fold: FoldedRanks) -> tuple[float, int]:
+def _place(fold: RankClass) -> tuple[float, int]:
     """As `together` chooses the view that stands for all."""
     return fold.told.view.silent_for_s, fold.told.view.rank
 
 
-def _without_evidence(told: RankDigest) -> RankDigest:
-    return replace(told, view=brief(told.view))
-
-
-def _moved(told: RankDigest, by_ns: int) -> RankDigest:
+def _moved(told: RankLine, by_ns: int) -> RankLine:
     return replace(told, view=rebased(told.view, by_ns))

@@ -15,8 +15,8 @@ from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-from lightning_hangcheck.gather.node_clocks import NodeCase
-from lightning_hangcheck.gather.node_merge import merge_cases
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.saving import save_run
@@ -61,8 +61,6 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
         UnreadableRun: What was named is no folder, or none of them can be used.
         UsedRunFolder: The folder to keep it in holds another run.
     """
-    from lightning_hangcheck.diagnosis import judge
-
     _refuse_twice(named)
     roots = [find_run_folder(name) for name in named]
     below = [one for root in roots for one in _below(root)]

@@ -10,7 +10,7 @@ from lightning_hangcheck.model.run import Round
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightning_hangcheck.gather.node_clocks import NodeCase
+    from lightning_hangcheck.judge.joining import NodeCase
     from lightning_hangcheck.model.run import RunRecord
 
 FIRST = 0

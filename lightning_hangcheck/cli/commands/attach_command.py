@@ -110,7 +110,7 @@ def _print_case(pids: Sequence[int], settings: Settings, *, local_values: bool) 
     from lightning_hangcheck.attach.attach import look
     from lightning_hangcheck.attach.hosts.message import HostMessage, encode_message
     from lightning_hangcheck.attach.recorded_session import find_session
-    from lightning_hangcheck.diagnosis import judge
+    from lightning_hangcheck.judge import judge
     from lightning_hangcheck.observe.patience import patience_of
 
     job = _the_job(pids)

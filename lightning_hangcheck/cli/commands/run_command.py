@@ -46,14 +46,8 @@ Examples:
     envvar="HANGCHECK_LIVE",
     help="Show the ranks below the command's output, in a terminal. (HANGCHECK_LIVE=1)",
 )
-@click.option(
-    "--junit",
-    metavar="FILE",
-    envvar="HANGCHECK_JUNIT",
-    help="Write how the run ended as JUnit XML. (HANGCHECK_JUNIT)",
-)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
-def run(command: tuple[str, ...], junit: str | None, *, live: bool, **options: object) -> int:
+def run(command: tuple[str, ...], *, live: bool, **options: object) -> int:
     """Run any launcher unchanged and say which rank hangs, where, why, and what to do.
 
     The command's output and exit code pass through; 75 if the job was ended because of a hang.
@@ -68,7 +62,6 @@ def run(command: tuple[str, ...], junit: str | None, *, live: bool, **options: o
     refuse_without_secret(settings)
     if not settings.disable:
         refuse_without_folder("--prometheus", settings.prometheus)
-        refuse_without_folder("--junit", junit)
         alerts = made_ready(alerts)
     if not (settings.disable or settings.quiet):
         _warn(settings)
@@ -85,7 +78,7 @@ def run(command: tuple[str, ...], junit: str | None, *, live: bool, **options: o
     place = node_place(command, os.environ)
     job = job_of_nodes(command, os.environ)
     store = launchers_store(command, os.environ)
-    return run_command(command, settings, given, alerts, junit, place, job, store, live=live)
+    return run_command(command, settings, given, alerts, place, job, store, live=live)
 
 
 def _warn(settings: Settings) -> None:

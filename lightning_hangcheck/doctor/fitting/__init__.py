@@ -1,3 +1,1 @@
 """Does the model fit into the memory that is here, with what stands beside it?"""
-
-__all__ = ["questions"]

@@ -2,5 +2,3 @@
 
 `launch` reads the command and says what it starts; the checks compare that with the environment.
 """
-
-__all__ = ["launch", "node_place", "questions"]

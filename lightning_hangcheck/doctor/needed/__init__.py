@@ -1,3 +1,1 @@
 """What the run reads: is it there, is it whole, and is it of today where it must be?"""
-
-__all__ = ["model_files", "questions"]

@@ -3,5 +3,3 @@
 `trial_rank` is the program of each of them, which imports torch and nothing of ours; `trial` starts
 it and listens, and `judging` says what came of it.
 """
-
-__all__ = ["questions"]

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.doctor.launching.launch import Launch, read_launch
-from lightning_hangcheck.probes.proc.process_tree import descendants, process_ref
+from lightning_hangcheck.look.proc import descendants, process_ref
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,3 +1,1 @@
 """Would a hang be seen here: may stacks be read, is there room to record in, is the clock right?"""
-
-__all__ = ["python_version", "questions", "room_to_record", "stacks_readable"]

@@ -10,9 +10,8 @@ from contextlib import suppress
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.isolation.command import interpreter
 from lightning_hangcheck.isolation.environment import own_environment
-from lightning_hangcheck.probes.proc.permission import why_filtered, why_refused
-from lightning_hangcheck.probes.stacks.py_spy import find_py_spy
-from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
+from lightning_hangcheck.look.proc import why_filtered, why_refused
+from lightning_hangcheck.look.py_spy import find_py_spy, python_stacks
 
 NAME = "stacks readable"
 TIME_LIMIT_S = 5.0

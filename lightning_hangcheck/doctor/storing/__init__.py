@@ -1,3 +1,1 @@
 """Where checkpoints go: are they there, can more be written and how fast, are remotes complete?"""
-
-__all__ = ["questions"]

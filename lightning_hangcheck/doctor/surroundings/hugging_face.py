@@ -13,7 +13,7 @@ import psutil
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.doctor.places import nearest
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.probes.waits.locks.file_locks import file_locks, holders_of
+from lightning_hangcheck.look.open_files import file_locks, holders_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,5 +3,3 @@
 The door offers both callbacks, which of Lightning's two packages is in use, and the guard that is
 over every hook: one that fails is switched off and said once, and training goes on.
 """
-
-__all__ = ["hook_guard", "huggingface_callback", "lightning_callback", "lightning_package"]

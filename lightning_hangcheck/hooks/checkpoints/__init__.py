@@ -3,5 +3,3 @@
 The door offers what says a resumption (`resuming`), what a checkpoint holds by its names
 (`contents`), and what says that all saves lack something (`saves`).
 """
-
-__all__ = ["contents", "resuming", "saves"]

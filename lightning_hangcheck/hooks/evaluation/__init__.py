@@ -3,5 +3,3 @@
 `evaluation` is what a script calls; `turns` holds the order of its steps, `results` looks at the
 files that it leaves, `off_gpu` makes room for it.
 """
-
-__all__ = ["evaluation"]

@@ -3,5 +3,3 @@
 Each has a time limit, and names who is missing or who holds what. They may raise and wait, which
 nothing else of this package may.
 """
-
-__all__ = ["barrier", "locked", "make_directory", "rank_zero_first"]

@@ -11,11 +11,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from lightning_hangcheck.identity import identify
+from lightning_hangcheck.look.open_files import file_locks, holders_of
+from lightning_hangcheck.look.proc import command_line, has_ended, read_environment, vitals
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.probes.proc.process_tree import command_line, read_environment
-from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
-from lightning_hangcheck.probes.waits.locks.file_locks import file_locks, holders_of
 from lightning_hangcheck.text.moments import utc_now
 from lightning_hangcheck.text.plain_text import one_line
 from lightning_hangcheck.text.redaction import redact_text

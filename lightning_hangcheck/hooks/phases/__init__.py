@@ -1,3 +1,1 @@
 """What a script does in turn, kept in the ledger: `phase` is what it calls."""
-
-__all__ = ["phase"]

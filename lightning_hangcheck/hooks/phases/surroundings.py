@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.ledger.records import Place
+from lightning_hangcheck.look.gpu import gpu_names
+from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine.process_stat import read_process_stat
-from lightning_hangcheck.probes.bounded_child import ChildLate, answer_of
-from lightning_hangcheck.probes.gpu.use import gpu_names
 from lightning_hangcheck.text.shown_command import show_command
 
 if TYPE_CHECKING:

@@ -2,5 +2,3 @@
 
 `memory_plan` is the door; the arithmetic is in the room `planning`, which needs no torch.
 """
-
-__all__ = ["memory_plan"]

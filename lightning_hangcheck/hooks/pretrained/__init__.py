@@ -3,5 +3,3 @@
 Reached as ``lightning_hangcheck.transformers``. Whatever fails in here is said once; what the
 user's own call raises passes through unchanged.
 """
-
-__all__ = ["attempt", "generation", "gpu_memory", "loading", "offloading", "placement"]

@@ -4,5 +4,3 @@ A guard asks `peer_group` whom it meets, and `rendezvous` waits for them through
 in shared memory, or a store that torch serves. `point` is one such rendezvous and what is left
 there; `missing_ranks` says who did not come, and where they are stuck.
 """
-
-__all__ = ["missing_ranks", "peer_group", "point", "rendezvous"]

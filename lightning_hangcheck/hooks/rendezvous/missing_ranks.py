@@ -16,13 +16,14 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
 from lightning_hangcheck.hooks.rendezvous.point import Arrival, Outcome
+from lightning_hangcheck.judge.alike import shown_frames
+from lightning_hangcheck.look.proc import has_ended, vitals
+from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.model.decoders import msgpack_decoder
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import find_ranks
 from lightning_hangcheck.observe.pages import Pages
 from lightning_hangcheck.observe.process_tree import ProcessTree
-from lightning_hangcheck.probes.proc.vitals import has_ended, vitals
-from lightning_hangcheck.probes.stacks.python_stacks import python_stacks
 from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _look(
     stopped = ", which is stopped" if signs.state in "Tt" else ""
     stack, gaps = python_stacks(pid, index, max(0.1, deadline - time.monotonic()))
     if stack is not None:
-        frames = [str(frame) for frame in stack.threads[0].frames]
+        frames = [str(frame) for frame in shown_frames(stack.threads[0].frames)]
         return MissingRank(lines=f"pid {pid}{stopped}, main thread:{_indented(frames)}")
     earlier = _seen_by_sidecar(session, index if beat is None else beat.rank)
     if earlier:

@@ -19,7 +19,7 @@ from lightning_hangcheck.errors import MeetingFailed, UnreadableRun
 from lightning_hangcheck.hooks.rendezvous.places import StorePlace
 from lightning_hangcheck.hooks.rendezvous.same_start import of_this_start
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.nodes.places.meeting_place import DecidingPlace, FolderPlace
+from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.session.job_key import key_of_nodes, start_key
 from lightning_hangcheck.session.node_place import step_nodes
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session

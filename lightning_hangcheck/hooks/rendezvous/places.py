@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.errors import MeetingFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch.distributed import Store
 
 STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
@@ -84,8 +86,15 @@ class StorePlace:
 
     def look(self, key: str) -> bytes | None:
         """Read a key, if it is set."""
+        return self.look_all([key])[0]
+
+    def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read each key that is set: all at once where all are, as of nodes that have met."""
+        store = self._store
         try:
-            return bytes(self._store.get(key)) if self._store.check([key]) else None
+            if len(keys) > 1 and store.has_extended_api() and store.check(list(keys)):
+                return [bytes(value) for value in store.multi_get(list(keys))]
+            return [bytes(store.get(key)) if store.check([key]) else None for key in keys]
         except RuntimeError as error:
             raise _lost(self._where, error) from error
 

@@ -30,7 +30,7 @@ from lightning_hangcheck.recorder.lifecycle import current
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.nodes.places.meeting_place import DecidingPlace
+    from lightning_hangcheck.nodes.meeting_place import DecidingPlace
 
 # Seconds that the others wait longer, so that the first rank's verdict reaches them: it looks for
 # stacks on its own node, and asks other nodes.

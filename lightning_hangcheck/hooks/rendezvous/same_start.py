@@ -26,7 +26,7 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.wait_limit import notice_after
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.nodes.places.meeting_place import DecidingPlace
+    from lightning_hangcheck.nodes.meeting_place import DecidingPlace
 
 LEADER = "leader"
 LETTERS = 8

@@ -19,7 +19,7 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.files.apart import let_go_of_streams
 from lightning_hangcheck.hooks.rendezvous.offered_store import offered_store
 from lightning_hangcheck.hooks.rendezvous.places import StorePlace
-from lightning_hangcheck.nodes.places.store_place import (
+from lightning_hangcheck.nodes.store_place import (
     CONNECTED_WITHIN_S,
     SERVE,
     Answer,
@@ -70,8 +70,8 @@ def _resolve(host: str) -> None:
 def _answer(place: StorePlace, request: Request) -> Answer:
     try:
         if request.value is None:
-            return Answer(value=place.look(request.key))
-        place.post(request.key, request.value)
+            return Answer(values=tuple(place.look_all(request.keys)))
+        place.post(request.keys[0], request.value)
     except MeetingFailed as error:
         return Answer(trouble=str(error))
     return Answer()

@@ -3,5 +3,3 @@
 `guard` is the door: rank 0 creates the run within a limit, all others learn how that went. `logger`
 makes the WandbLoggers, `run_finish` bounds the end of a run, `service` ends wandb's own process.
 """
-
-__all__ = ["guard"]

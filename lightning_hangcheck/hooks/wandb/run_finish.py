@@ -27,7 +27,7 @@ from lightning_hangcheck.recorder.sections import Section
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
 
-    from lightning_hangcheck.probes.proc.process_tree import ProcessRef
+    from lightning_hangcheck.look.proc import ProcessRef
 
 GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order, we by force
 

@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.look.proc import command_line, descendants
 from lightning_hangcheck.machine.process_stat import is_alive
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.probes.proc.process_tree import command_line, descendants
 from lightning_hangcheck.time_limit import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lightning_hangcheck.probes.proc.process_tree import ProcessRef
+    from lightning_hangcheck.look.proc import ProcessRef
 
 PROGRAM = "wandb-core"
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck

@@ -18,9 +18,10 @@ _HERE = __package__
 _C10D = "torch.distributed.distributed_c10d"
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 JOINING = (
-    "groups.process_groups.instrument_joining",
-    "groups.group_notes.instrument_notes",
-    "groups.call_notes.instrument_calls",
+    (_C10D, "groups.process_groups.instrument_joining"),
+    (_C10D, "groups.group_notes.instrument_notes"),
+    (_C10D, "groups.call_notes.instrument_calls"),
+    ("torch.distributed.rpc", "groups.process_groups.instrument_rpc"),
 )
 """What must be watched before anybody can have taken a function of torch.distributed by name."""
 WATCHED = (
@@ -69,9 +70,9 @@ WATCHED = (
 
 @cache
 def watch_joining() -> None:
-    """Notice when this process joins a process group."""
-    for ours in JOINING:
-        _watch(_C10D, ours)
+    """Notice when this process becomes a rank of a process group, or of RPC."""
+    for module, ours in JOINING:
+        _watch(module, ours)
 
 
 @cache

@@ -3,5 +3,3 @@
 `slugs` are the public ones, `phase_words` tells a phase by the words of a name, `code_owner` whose
 code a file is by its path.
 """
-
-__all__ = ["code_owner", "phase_words", "slugs"]

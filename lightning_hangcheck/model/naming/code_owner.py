@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -21,12 +22,11 @@ PARTS = frozenset(
         "alerts",
         "attach",
         "cli",
-        "diagnosis",
         "doctor",
         "files",
-        "gather",
         "hooks",
         "isolation",
+        "judge",
         "launch",
         "ledger",
         "live_view",
@@ -35,8 +35,7 @@ PARTS = frozenset(
         "nodes",
         "observe",
         "planning",
-        "probes",
-        "reading",
+        "look",
         "recorder",
         "report",
         "rundir",
@@ -61,8 +60,16 @@ EXAMPLE = "reference_script"
 """A wheel has the reference script, too. It stands for a user's script, and is told as one."""
 TYPED_IN = re.compile(r"^<(ipython-input|python-input|stdin)")
 """What a person types into a notebook, a prompt or a pipe has no file, and is the user's."""
-STANDARD = re.compile(r"^<|/lib(64)?/((python|pypy)3(\.\d+)?t?/|python3\d+\.zip/)")
-INSTALLED = re.compile(r"/(?:site|dist)-packages/(?:[^/]+\.(?:egg|zip|whl)/)?([^/]+)")
+STANDARD = re.compile(r"/lib(?:64)?/(?:(?:python|pypy)3(?:\.\d+)?t?|python3\d+\.zip)/([^/]+)")
+MODULES = sys.stdlib_module_names | {
+    *("annotationlib", "asyncore", "compression", "distutils", "imp", "profiling"),
+}
+"""Of the interpreter's library, also what other Python versions have than the one that judges."""
+INSTALLED = re.compile(
+    r"/(?:site|dist)-packages/(?:[^/]+\.(?:egg|zip|whl)/)?([^/]+)|\.(?:egg|whl)/([^/]+)"
+)
+GENERATED = re.compile(r"/torchinductor_[^/]*/|/\.?triton/cache/")
+"""Code that torch's compiler writes, for nobody to read."""
 SOURCES = re.compile(
     r"/(?:(torch)/(?:distributed|nn|utils|autograd|optim)|(lightning)/(?:pytorch|fabric)"
     r"|(pytorch_lightning)|(lightning_fabric)|(ipykernel)|(debugpy))/"
@@ -84,6 +91,15 @@ TRAINING = frozenset(
     )
 )
 """Packages of which a call is on the stack of a thread that trains, whoever wrote the loop."""
+
+
+RUNNERS = TRAINING | {
+    *("coverage", "dask", "debugpy", "distributed", "ipykernel", "ipykernel_launcher"),
+    *("pytest", "ray"),
+}
+"""Installed programs that run other people's code: that is the user's, not theirs."""
+COMMAND_LINES = frozenset(("absl", "click", "fire", "hydra", "jsonargparse", "typer"))
+"""Through which a program's own command line calls it."""
 
 
 class Owner(Struct, frozen=True):
@@ -118,18 +134,50 @@ def owner_of(file: str) -> Owner:
         return Owner("user")
     installed = INSTALLED.search(rooted)
     if installed is not None:
-        return Owner("framework", installed[1].removesuffix(".py"))
-    if STANDARD.search(file):
+        return Owner("framework", str(installed[installed.lastindex or 0]).removesuffix(".py"))
+    library = STANDARD.search(file)
+    if file.startswith("<") or (library and library[1].removesuffix(".py") in MODULES):
         return Owner("standard")
+    if GENERATED.search(rooted):
+        return Owner("framework", "torch")
     sources = SOURCES.search(rooted)
     if sources is not None:
         return Owner("framework", str(sources[sources.lastindex or 0]))
     return Owner("user")
 
 
-def is_users(file: str) -> bool:
-    """Whether a file is the user's own code."""
-    return owner_of(file).kind == "user"
+def is_users(file: str, program: str = "") -> bool:
+    """Whether a file is the user's own code.
+
+    Args:
+        file: As in `owner_of`.
+        program: The installed package that its process was started to run, see `program_of`.
+    """
+    owner = owner_of(file)
+    return owner.kind == "user" or (bool(program) and owner.package == program)
+
+
+def program_of(calls: Iterable[tuple[str, str]]) -> str:
+    """Return the installed package that a process was started to run; empty for a user's script.
+
+    ``python -m package`` runs a module of it, a console script calls it. Whatever a user starts is
+    meant as a program of the user's own, wherever it lies.
+
+    Args:
+        calls: Function and file of each call of its main thread, outermost first.
+    """
+    by_script = False
+    for function, file in calls:
+        owner = owner_of(file)
+        if owner.kind == "standard" or (by_script and owner.package in COMMAND_LINES):
+            continue
+        if function == MODULE and owner.kind == "user" and "." not in file.rpartition("/")[2]:
+            by_script = True
+        elif function == MODULE or by_script:
+            return owner.package if owner.package not in RUNNERS else ""
+        else:
+            break
+    return ""
 
 
 def only_serves(calls: Iterable[tuple[str, str]]) -> bool:

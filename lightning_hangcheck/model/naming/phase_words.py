@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.naming.slugs import Phase
 
 NAMES_REMEMBERED = 1024
+UNKNOWN_PLACE = "unknown"
+"""Where a rank stands of which there is no stack."""
 
 TOKENIZER = frozenset({"tokenizer", "tokenizers", "vocab", "vocabulary"})
 LOGGER = frozenset(
@@ -50,6 +52,12 @@ CHECKED = frozenset(
     | {"input", "inputs", "path", "paths", "schema", "shape", "shapes"}
 )
 """What is validated before anything is trained: that is no validation of a model."""
+GENERATED = frozenset(
+    {"answer", "answers", "caption", "captions", "completion", "completions", "response"}
+    | {"responses", "sample", "samples", "sequence", "sequences", "text", "texts", "token"}
+    | {"tokens", "greedy", "beam", "search", "test", "run", "collect", "do", "step", "loop", "all"}
+)
+"""What a language model generates, and what is said beside that: noise or masks are no such."""
 OF_A_MODEL = CHECKED | {"output", "outputs", "prediction", "predictions", "loss", "logits", "name"}
 """What one gets from a model, or about it, without making it."""
 BATCHES = frozenset({"batch", "batches"})
@@ -68,6 +76,11 @@ DONE = frozenset(
 )
 ARTICLES = frozenset({"the", "a", "an", "our", "new", "run", "experiment"})
 """Words that may stand between a logger and its creation: "wandb run creation"."""
+BESIDE = frozenset(
+    {"call", "calling", "client", "for", "instance", "main", "of", "offline", "on", "online"}
+    | {"process", "project", "rank", "session", "tracking", "tracker", "zero"}
+)
+"""Words beside those two; any other is a thing of the logger's, which is made: an artifact."""
 
 MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
     ("checkpoint_save", (SAVING, CHECKPOINT | MODEL | PARTS)),
@@ -114,6 +127,7 @@ SUBJECTS: dict[Phase, frozenset[str]] = {
 }
 """What a phase is about: a name of no other word means the phase, and "X ready" ends it."""
 
+_IN_BRACKETS = re.compile(r"\(.*")
 _PATH = re.compile(r"\S*/\S*")
 _BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[^\W_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -136,7 +150,14 @@ def phase_of_name(name: str) -> Phase | None:
     for phase, subject in SUBJECTS.items():
         if words and words <= subject:
             return phase if subject is not LOGGER else None
-    return next((phase for phase, asked in MEANINGS if all(words & one for one in asked)), None)
+    found = next((phase for phase, asked in MEANINGS if all(words & one for one in asked)), None)
+    return found if found != "generate" or _generates(name) else None
+
+
+def _generates(name: str) -> bool:
+    """Whether a name says that a model generates, and not that anything else is made."""
+    words = words_of(_IN_BRACKETS.sub("", name))
+    return all(word in GENERATION | GENERATED | MODEL | PARTS or word.isdigit() for word in words)
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
@@ -144,10 +165,11 @@ def creates_logger(name: str) -> bool:
     """Whether a name says that an experiment logger is created, not what is done with one.
 
     The words for both stand side by side: "WandbLogger constructor", "create the logger",
-    "wandb run creation".
+    "wandb run creation". No other thing is named: "create_wandb_artifact" makes an artifact.
     """
     words = [word for word in words_of(name) if word not in ARTICLES]
-    return any(
+    alone = all(word in LOGGER | MAKING | BESIDE or word.isdigit() for word in words)
+    return alone and any(
         (one in LOGGER and other in MAKING) or (one in MAKING and other in LOGGER)
         for one, other in pairwise(words)
     )

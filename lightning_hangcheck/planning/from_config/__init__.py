@@ -1,3 +1,1 @@
 """What a model's config.json says: its kind (`config`), its weights counted, and their forms."""
-
-__all__ = ["config", "counting", "weights"]

@@ -1,3 +1,1 @@
 """Loops of the program's own: named steps, tracked iterables, their times and their bar."""
-
-__all__ = ["steps", "tracking"]

@@ -2,5 +2,3 @@
 
 The rank writes with `writer` and `beat_writer`, without a lock or a system call; the sidecar reads.
 """
-
-__all__ = ["beat_writer", "reader", "writer"]

@@ -6,5 +6,3 @@ Markdown, for an issue or for a coding agent.
 `blocks` lays out each part of the page as plain data; the templates only write it down.
 `rank_history` is what happened to each rank, for the page's lanes and for traces.
 """
-
-__all__ = ["equal_ranks", "forms", "page_facts", "rank_history", "rendering"]

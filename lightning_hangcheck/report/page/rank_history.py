@@ -201,7 +201,10 @@ def _gone_at(view: RankView | None, taken: datetime | None) -> datetime | None:
 
 
 def _sections(entries: Sequence[_Timed], end: datetime) -> Iterator[Span]:
-    """A section that began and did not end goes on until the verdict."""
+    """A section that began and did not end goes on until the verdict.
+
+    Of one that was open where lines are missing nobody knows.
+    """
     open_ones: list[tuple[str, datetime]] = []
     for at, entry in entries:
         kind, name = entry.get("kind"), plain(str(entry.get("name", "")))
@@ -214,7 +217,7 @@ def _sections(entries: Sequence[_Timed], end: datetime) -> Iterator[Span]:
             if place is not None:
                 _, began = open_ones.pop(place)
                 yield Span(kind="section", name=name, began=began, ended=at, depth=place)
-        elif kind == "start":
+        elif kind in ("start", "dropped"):
             open_ones.clear()
     for depth, (name, began) in enumerate(open_ones):
         yield Span(kind="open", name=name, began=began, ended=max(began, end), depth=depth)

@@ -1,137 +1,198 @@
-"""One line of a log: the console line of a rank, or a known sentence of what ran the ranks.
+r"""One line of a log: who wrote it, when, and what it says.
 
-Launchers and terminals write around what a rank says (``srun --label``, ``torchrun --tee``,
-colours), so a line is searched and not matched from its beginning.
+Three kinds of marks stand before the text, in any order and number: of the launcher (``srun
+--label``, ``torchrun --tee``), of a logging format, and of the program itself. A mark that names
+the rank is believed most, as a launcher often knows the local rank only::
+
+    [10:23:45.123][+2.456s][R0/2][LR0][PID:12345] CHECKPOINT 5: Model created
+    [default1]:2026-11-24 10:23:45,123 - INFO - [rank 9] step 17 loss=0.3
+    [DEBUG][rank 1] step 17
+    [rank1]: ValueError: no such split
 """
 
 from __future__ import annotations
 
 import re
+from datetime import date
+from functools import lru_cache
 
 from msgspec import Struct
 
-_CONSOLE = re.compile(
-    r"\[(?P<clock>\d\d:\d\d:\d\d\.\d{3})\]\[\+(?P<elapsed>\d+\.\d{3})s\]"
-    r"\[R(?P<rank>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)\]\[LR(?:\d{1,7}|\?)\]\[PID:(?P<pid>\d{1,10})\] "
-    r"(?P<text>.*)"
+_TAG = re.compile(
+    r"""
+  (?:
+    (?P<launcher>
+        (?<!.)\s{0,3}\d{1,5}:\s                      # srun --label, at the beginning of the line
+      | \[\d{1,2},\d{1,5}\]<std(?:out|err)>:         # mpirun --tag-output
+      | \[\d{1,5}\]:(?=.)                            # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
+    )
+  | (?P<library> \[?[IWEF]\d{0,4}\s[^\]]{0,60}\.(?:cpp|hpp|cc|h|py):\d+\] | \[hangcheck\] )
+  | [\[(<]?
+      (?:(?P<date>\d{4}-\d\d-\d\d)[T _])?
+      (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d{1,9})?)
+      (?:Z|\s?[+-]\d\d:?\d\d)?(?![\w:<])[\])>]?
+  | [\[(]\+?(?P<elapsed>\d{1,9}(?:\.\d{1,9})?)\s?s[\])]
+  | (?:\[R(?=[\d?]+(?:/[\d?]+)?\])|[\[(<]?(?:global[ _-]?)?rank)[ :=\#_-]{0,2}
+      (?P<rank>\d{1,7}|\?)(?:\s?(?:/|of)\s?(?P<world>\d{1,7}|\?))?(?!\w|\.\d)[\])>]?
+  | [\[(]?pid[ :=]{0,2}(?P<pid>\d{1,10})[\])]?
+  | [\[(](?P<local>LR|(?:local[ _-]?rank|gpu|cuda|device|[a-z_]{1,40}(?=\d{1,5}\]:)))[ :=_-]{0,2}
+      (?P<local_rank>\d{1,5}|\?)[\])]
+  | [\[(]?(?-i:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE|SUCCESS)\b[\])]?
+  | \[[a-z_][\w.:/ -]{0,60}\]
+  | (?<=[A-Z]:)[\w.]{1,80}:                          # a logger's name, as logging.BASIC_FORMAT,
+  | [\w.]{1,80}\s-\s(?=(?-i:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)      # most people,
+  | [\w.]{1,80}:[\w<>]{1,80}:\d{1,6}\s-\s              # and loguru write it
+  | [\[(]?(?:\d{1,4}[-/]\d\d(?:[-/]\d{2,4})?|[A-Z][a-z]{2}\s{1,2}\d{1,2})(?=,?\s\d\d:\d\d:)
+  | [\s|:;,>-]
+  )
+  [\s|:;,>-]*
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
-_CHECKPOINT = re.compile(r"CHECKPOINT (\d{1,9}): (.*)")
-_BEGUN = re.compile(r"About to call (.*)\.\.\.$")
-_RETURNED = re.compile(r"(.*) returned \(\d+\.\d{3}s\)$")
-_RAISED = re.compile(r"(.*?) raised (.*) \(\d+\.\d{3}s\)$")
-_STEP = re.compile(r"step \d{1,9}: .*")
+_RANK_LATER = re.compile(
+    r"[\[(<]rank[ :=#_-]{0,2}(?P<tag>\d{1,7})[\])>]:?\s?"
+    r"|(?<![\w.])(?:global_)?rank\"?\s?[=:]\s?\"?(?P<field>\d{1,7})(?![\w.])"
+    r"|(?:\b[\w.<>-]{1,80}:|\s[-|]\s?)rank[ _]?(?P<word>\d{1,7})\b:?\s?",
+    re.IGNORECASE,
+)
+"""A rank behind the name of a logger, or as a field of the message."""
+NEAR_THE_HEAD = 60
+_WORLD = re.compile(
+    r"(?:world[_ ]?size\"?\s?[=:]\s?\"?|RANK: \d{1,7}, MEMBER: \d{1,7}/)(\d{1,7})", re.IGNORECASE
+)
+_DIGITS = re.compile(r"\d+")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
+CHECKPOINT = re.compile(r"CHECKPOINT (\d{1,9}): (.*)")
+SECTION = re.compile(
+    r"About to call (?P<begun>.*)\.\.\.$"
+    r"|(?P<returned>.*) returned \(\d+\.\d{1,3}s\)$"
+    r"|(?P<raised>.{1,400}?) raised (?P<error>.*) \(\d+\.\d{1,3}s\)$"
+)
+OWN_STEP = re.compile(r"step (\d{1,9}): ")
+STEP = re.compile(
+    r"\W*(?:\w+\W+){0,2}?(?:global[_ -])?(?:step|iter(?:ation)?|batch)\b\W{0,4}(\d{1,12})",
+    re.IGNORECASE,
+)
+EXCEPTION = re.compile(
+    r"(?:\w+\.)*(?:[A-Z]\w*(?:Error|Exception|Failed|Interrupt|Exit|Timeout)|Exception)(?::\s.*)?$"
+)
+
 # https://github.com/pytorch/pytorch/blob/v2.9.0/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
-_WATCHDOG = re.compile(
+WATCHDOG = re.compile(
     r"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: "
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
 )
-_ENQUEUED = re.compile(
-    r"last enqueued (?:NCCL )?work: (-?\d+), last completed (?:NCCL )?work: (-?\d+)"
+ENQUEUED = re.compile(
+    r"\[(?:PG [^\[\]]*)?Rank (\d{1,7})\].* last enqueued (?:NCCL )?work: (-?\d+), "
+    r"last completed (?:NCCL )?work: -?\d+"
 )
-_ENQUEUED_BY = re.compile(r"\[(?:PG .*?)?Rank (\d{1,7})\]")
 
-SENTENCES = (
-    (re.compile(r"DUE TO TIME LIMIT"), "SLURM ended the job at its time limit"),
-    (re.compile(r"DUE TO PREEMPTION"), "SLURM preempted the job"),
-    (
-        re.compile(r"oom[-_]kill|OUT_OF_MEMORY|Out Of Memory", re.IGNORECASE),
-        "the kernel killed a process for memory",
+ENDINGS_MEAN = {
+    r"DUE TO TIME LIMIT": "SLURM ended the job at its time limit",
+    r"DUE TO PREEMPTION": "SLURM preempted the job",
+    r"CUDA out of memory": "a GPU ran out of memory",
+    r"(?i:oom[-_]kill|OUT_OF_MEMORY|Out Of Memory)": "the kernel killed a process for memory",
+    r"Timed out waiting \d+ms for (?:recv|send) operation": (
+        "gloo gave up waiting for another rank"
     ),
-    (re.compile(r"CUDA out of memory"), "a GPU ran out of memory"),
-    (
-        re.compile(r"Timed out waiting \d+ms for (?:recv|send) operation"),
-        "gloo gave up waiting for another rank",
-    ),
-    (re.compile(r"\(SIGKILL\)|exitcode: -9\b"), "a rank was killed by SIGKILL"),
-)
+    r"\(SIGKILL\)|exitcode: -9\b": "a rank was killed by SIGKILL",
+}
 """What SLURM, the kernel, torch and torchrun write when they end a job, and what it means."""
+_ENDINGS = re.compile("|".join(f"({pattern})" for pattern in ENDINGS_MEAN))
+_WORDS_OF_ENDINGS = ("DUE TO", "emory", "MEMORY", "oom", "OOM", "Timed out", "SIGKILL", "exitcode")
+"""One of them is in each: much faster than the search."""
+_MEANINGS = tuple(ENDINGS_MEAN.values())
 
 
-class ConsoleLine(Struct, frozen=True, kw_only=True):
-    """A line of section 1 of the contract.
+class Line(Struct, frozen=True, kw_only=True):
+    """Who wrote a line, when, and what it says.
 
     Attributes:
-        rank: None where the line has ``R?``.
-        world_size: None where it has ``/?``.
-        clock: Local wall clock, ``10:23:45.123``.
-        elapsed_s: Seconds since the process started.
-        text: What happened.
+        rank: Global rank; None where the line does not name it.
+        world_size: None where not named.
+        label: What launchers or the program call the process on its node: ``default0``,
+            ``gpu0``, ``1 default0``; empty where nothing does.
+        local_rank: The number in it; None where a launcher of nodes stands before it.
+        day, clock_s: As written: the day's number, seconds since midnight; None where not.
+        elapsed_s: Seconds since the program began; None where not written.
+        indented: Whether the text stands behind blanks, as the calls in a traceback do.
+        library: Whether a library wrote it in its own format: not a word of the program.
     """
 
-    rank: int | None
-    world_size: int | None
-    pid: int
-    clock: str
-    elapsed_s: float
     text: str
+    rank: int | None = None
+    world_size: int | None = None
+    pid: int | None = None
+    label: str = ""
+    local_rank: int | None = None
+    day: int | None = None
+    clock_s: float | None = None
+    elapsed_s: float | None = None
+    indented: bool = False
+    library: bool = False
 
 
-class Queue(Struct, frozen=True):
-    """How far a rank's NCCL queue came, by its own watchdog.
-
-    Attributes:
-        enqueued: Number of the last operation that the rank called; None where not told.
-        waits_at: Number of the operation that ended in a timeout; None where not told.
-        operation: Its name, ``ALLREDUCE``; empty where not told.
-    """
-
-    enqueued: int | None = None
-    waits_at: int | None = None
-    operation: str = ""
-
-
-def console_line(line: str) -> ConsoleLine | None:
-    """Read a rank's console line; None where there is none in it."""
-    found = _CONSOLE.search(_COLOURS.sub("", line))
-    if found is None:
-        return None
-    return ConsoleLine(
-        rank=_number(found["rank"]),
-        world_size=_number(found["world"]),
-        pid=int(found["pid"]),
-        clock=found["clock"],
-        elapsed_s=float(found["elapsed"]),
-        text=found["text"].rstrip(),
+def read_line(raw: str) -> Line:
+    """Take the marks from a line; of one that a progress bar wrote again and again, its newest."""
+    line = _COLOURS.sub("", raw) if "\x1b" in raw else raw
+    marks: dict[str, re.Match[str]] = {}  # by the last group of each
+    at = 0
+    while (tag := _TAG.match(line, at)) and (at > 0 or tag["launcher"] or line[:2] != "  "):
+        if tag.lastgroup == "second":
+            marks.setdefault("second", tag)  # the first clock is the line's
+        elif tag.lastgroup:
+            marks["rank" if tag.lastgroup == "world" else tag.lastgroup] = tag
+        at = tag.end()
+    launcher = _DIGITS.findall(marks["launcher"][0])[-1:] if "launcher" in marks else []
+    local = marks.get("local_rank")
+    label = " ".join([*launcher, *([f"{local['local']}{local['local_rank']}"] if local else [])])
+    rank = marks["rank"]["rank"] if "rank" in marks else label if label.isdecimal() else "?"
+    world = marks["rank"]["world"] if "rank" in marks else None
+    if "rank" not in marks and "rank" in line.lower():
+        later = _RANK_LATER.search(line, at)
+        if later and (later["tag"] or not label):
+            rank = later["tag"] or later["field"] or later["word"]
+            if not later["field"] and later.start() - at < NEAR_THE_HEAD:
+                at = later.end()
+    if ("orld" in line or "MEMBER" in line) and (told := _WORLD.search(line)):
+        world = told[1]
+    clock = marks.get("second")
+    return Line(
+        text=line[at:].rsplit("\r", 1)[-1].strip(),
+        rank=_number(rank),
+        world_size=_number(world),
+        pid=int(marks["pid"]["pid"]) if "pid" in marks else None,
+        label=label,
+        local_rank=_number(local["local_rank"]) if local and not launcher else None,
+        day=_day(clock["date"]) if clock else None,
+        clock_s=int(clock["hour"]) * 3600
+        + int(clock["minute"]) * 60
+        + float(clock["second"].replace(",", "."))
+        if clock
+        else None,
+        elapsed_s=float(marks["elapsed"]["elapsed"]) if "elapsed" in marks else None,
+        indented=line[:at].endswith("  ") or line[at : at + 2] == "  ",
+        library="library" in marks,
     )
 
 
-def checkpoint_in(text: str) -> tuple[int, str] | None:
-    """Number and name, where the text says that a checkpoint was passed."""
-    found = _CHECKPOINT.match(text)
-    return (int(found[1]), found[2]) if found else None
-
-
-def section_in(text: str) -> tuple[str, str, str] | None:
-    """What became of a section: ``begun``, ``returned`` or ``raised``, its name, and the error."""
-    for what, pattern in (("begun", _BEGUN), ("returned", _RETURNED), ("raised", _RAISED)):
-        found = pattern.match(text)
-        if found:
-            return what, found[1], found[2] if what == "raised" else ""
-    return None
-
-
-def step_in(text: str) -> str:
-    """The whole text, where it tells a step that ended (``hc.step``); empty for any other."""
-    return text if _STEP.fullmatch(text) else ""
-
-
-def queue_in(line: str) -> tuple[int, Queue] | None:
-    """The rank and how far its queue came, where the line is one of NCCL's watchdog."""
-    timeout = _WATCHDOG.search(line)
-    if timeout:
-        return int(timeout[1]), Queue(waits_at=int(timeout[2]), operation=timeout[3])
-    enqueued, by = _ENQUEUED.search(line), _ENQUEUED_BY.search(line)
-    if enqueued and by:
-        return int(by[1]), Queue(enqueued=int(enqueued[1]))
-    return None
-
-
-def sentence_in(line: str) -> str:
+def ending_in(line: str) -> str:
     """What a line of SLURM, the kernel, torch or the launcher means; empty for any other."""
-    return next((meaning for pattern, meaning in SENTENCES if pattern.search(line)), "")
+    if not any(word in line for word in _WORDS_OF_ENDINGS):
+        return ""
+    found = _ENDINGS.search(line)
+    return _MEANINGS[(found.lastindex or 1) - 1] if found else ""
 
 
-def _number(text: str) -> int | None:
-    return None if text == "?" else int(text)
+def _number(text: str | None) -> int | None:
+    return None if text in (None, "?") else int(text)
+
+
+@lru_cache(maxsize=8)
+def _day(text: str | None) -> int | None:
+    """Number of a day, from ``2026-11-24``; None where there is no such day."""
+    try:
+        return date.fromisoformat(text).toordinal() if text else None
+    except ValueError:
+        return None

@@ -1,3 +1,1 @@
 """The report in a browser of this machine: `run_pages` makes what `server` hands out."""
-
-__all__ = ["run_pages", "server"]

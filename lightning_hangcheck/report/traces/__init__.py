@@ -3,5 +3,3 @@
 `trace_events` declares Perfetto's format and `perfetto` fills it; `speedscope` does both for its
 own; `stack_dumps` writes what `py-spy dump` prints.
 """
-
-__all__ = ["perfetto", "speedscope", "stack_dumps"]

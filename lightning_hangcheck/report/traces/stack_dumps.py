@@ -1,9 +1,10 @@
-"""Each dump as it was taken, in the form that `py-spy dump` prints: a file a process."""
+"""Each dump in the form that `py-spy dump` prints, a file a process; without our own calls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.judge.alike import shown_threads
 from lightning_hangcheck.text.moments import NANOSECONDS, before
 from lightning_hangcheck.text.plain_text import visible
 
@@ -44,7 +45,7 @@ def _dumps(look: ProcessLook, case: Case) -> Iterator[str]:
         yield f"Process {look.pid}: {case.run.command}"
         yield f"Taken {taken_at} by {sample.stack.source}"
         yield ""
-        for thread in sample.stack.threads:
+        for thread in shown_threads(sample.stack):
             yield from _thread(thread)
         yield ""
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from signal import Signals
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.judge.wording import duration, hours_of_ranks
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, rank_hours
-from lightning_hangcheck.reading.wording import duration, hours_of_ranks
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, plain, wrapped
 from lightning_hangcheck.text.moments import read_utc
 

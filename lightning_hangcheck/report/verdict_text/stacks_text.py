@@ -1,9 +1,10 @@
-"""Every stack of a case as text, as it was sampled: ``evidence/<n>/stacks.txt``."""
+"""Every stack of a case as text, as it was sampled but for our own calls."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.judge.alike import shown_threads
 from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.moments import NANOSECONDS
 from lightning_hangcheck.text.plain_text import visible
@@ -51,7 +52,7 @@ def _sample(sample: Sample) -> Iterator[str]:
         waits = kernel.threads[0].wchan if kernel.threads else ""
         where = f", main thread in {waits}" if waits else ""
         yield f"    kernel: state {kernel.state}, {kernel.cpu_s:.2f} s CPU{where}"
-    for thread in sample.stack.threads if sample.stack is not None else ():
+    for thread in shown_threads(sample.stack) if sample.stack is not None else ():
         yield from _thread(thread)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.reading.wording import duration
+from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.report.causes import causes, explanation
 from lightning_hangcheck.report.paragraphs import labelled, listed
 from lightning_hangcheck.report.verdict_text.headline import (

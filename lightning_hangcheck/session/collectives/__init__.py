@@ -3,5 +3,3 @@
 `collective_notes` are the groups and messages of a rank, `call_sites` from where it called its
 newest collectives.
 """
-
-__all__ = ["call_sites", "collective_notes"]

@@ -1,54 +1,50 @@
 """This node's watch among those of the job's other nodes: what it tells them, and what they add.
 
-One node judges the whole job, the first one or who follows it: the others' ranks join its cases,
-and its verdict is told on all nodes. A node that hears no judge judges its own ranks, as it would
-alone.
+One node judges the whole job, the lowest that is heard: the others' ranks join its cases, and its
+verdict is told on all nodes. A node that hears nobody judges its own ranks, as it would alone.
 """
 
 from __future__ import annotations
 
 import time
-from itertools import chain
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.nodes.bounds import MOST_ASKED
-from lightning_hangcheck.nodes.circle import Circle
-from lightning_hangcheck.nodes.clocks import worth_showing
-from lightning_hangcheck.nodes.digest import UNMARKED, Network, digest_of
-from lightning_hangcheck.nodes.exchange import EVERY_S
-from lightning_hangcheck.nodes.heard import Heard, folds_heard, newest, newest_sample_ns
-from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
-from lightning_hangcheck.nodes.judging.tree import FIRST
-from lightning_hangcheck.probes.waits.connections.reach import own_addresses, reach_of
-from lightning_hangcheck.reading.standing import standings_of
-from lightning_hangcheck.text.moments import NANOSECONDS
-from lightning_hangcheck.watch.other_nodes.contradictions import (
-    contradictions,
-    other_versions,
-    same_number,
+from lightning_hangcheck.judge.wording import name_ranks
+from lightning_hangcheck.look.open_files import own_addresses, reach_of
+from lightning_hangcheck.nodes.peers import (
+    MISSED_AFTER_S,
+    SILENT_AFTER_S,
+    Peers,
 )
+from lightning_hangcheck.nodes.word import CALM_BELOW_S, MOST_ASKED, RoundMark, word_of
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.joining import (
+    absent_nodes,
+    addresses_to_ask,
     join_heard,
     last_progress,
+    newest_sample_ns,
+    silence_gap,
+    silent_node,
+    unused_nodes,
+    views_of,
+    wanted_of,
+    which_nodes,
     with_unheard,
 )
-from lightning_hangcheck.watch.other_nodes.last_words import (
+from lightning_hangcheck.watch.other_nodes.meeting import meetings_of
+from lightning_hangcheck.watch.other_nodes.rounds import (
+    MOST_COMPARED,
+    STOOD_S,
+    agreed_number,
     first_failure_ns,
     have_said,
     join_end,
+    mark_of,
     told_and_gone,
-)
-from lightning_hangcheck.watch.other_nodes.meeting_choice import meetings_of
-from lightning_hangcheck.watch.other_nodes.relayed import have_read, is_on_whole_job
-from lightning_hangcheck.watch.other_nodes.round_number import agreed_number, mark_of
-from lightning_hangcheck.watch.other_nodes.silent_nodes import (
-    absent_nodes,
-    addresses_to_ask,
-    silence_gap,
-    silent_node,
-    silent_s,
-    unused_nodes,
 )
 
 if TYPE_CHECKING:
@@ -58,11 +54,14 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import AddressReach, Gap
     from lightning_hangcheck.model.run import NodeClock, NodePlace
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.places.meeting_place import ClosablePlace
-    from lightning_hangcheck.nodes.round_end import LeftRound, RoundEnd
+    from lightning_hangcheck.nodes.meeting_place import NodesPlace
+    from lightning_hangcheck.nodes.peers import Heard
+    from lightning_hangcheck.nodes.word import LeftRound, RoundEnd
     from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.watch.ranks.rounds import WatchedRound
+    from lightning_hangcheck.watch.roster import WatchedRound
 
+RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
+"""Verdicts on the whole job; how it ended each node says of its own ranks."""
 JITTER_NS = NANOSECONDS // 2
 """By which the same look may seem to be of another moment, as its telling took longer."""
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
@@ -73,6 +72,10 @@ THERE = "; until it is heard again, node {} judges for all that are heard"
 ANSWERING = ("answers", "goes_on")
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
+LONGEST_ADDRESS = 64
+"""Characters of one, with the name of its interface."""
+WANTS_TIMES = 10
+"""Of so many parts of the time one goes into asking for evidence: 16,384 nodes take a second."""
 
 
 class AmongNodes:
@@ -86,6 +89,7 @@ class AmongNodes:
 
     Attributes:
         place: The same.
+        peers: The other nodes, as this one hears them.
         left: The round before, of this node's own ranks, for the others.
         round_end: What became of it on all nodes, where this one judged it.
     """
@@ -93,51 +97,56 @@ class AmongNodes:
     def __init__(
         self,
         place: NodePlace,
-        meetings: Sequence[ClosablePlace],
+        meetings: Sequence[NodesPlace],
         now_ns: int,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.place = place
-        self._circle = Circle(place, meetings, clock)
-        self._circle.start()
+        self.peers = Peers(place, meetings, clock)
+        self.peers.start()
         self._store = meetings[0].where
-        self._judges_since_ns = now_ns if place.number == FIRST else 0
+        self._began_ns = now_ns
         self._told_ns = 0
         self.left: LeftRound | None = None
         self.round_end: RoundEnd | None = None
-        self._mark = UNMARKED
+        self._mark = RoundMark()
         self._relayed: Verdict | None = None
         self._unjoinable = False
         self._looked_ns: dict[int, int] = {}
         self._addresses = own_addresses()
         self._reach: tuple[AddressReach, ...] = ()
-        self._clocks: dict[int, NodeClock] = {}
+        self._wants: tuple[int, ...] = ()
+        self._wanted_again_s = 0.0
         self._said_silent: dict[int, tuple[int, Gap]] = {}
 
     @property
     def follows(self) -> bool:
         """Whether another node judges for this one, or is about to."""
-        role = self._circle.role
+        role = self.peers.role
         return role.judge is not None or role.waits
 
     @property
     def judges(self) -> bool:
         """Whether this node judges for all that are heard."""
-        return self._circle.role.judges
+        return self.peers.role.judges
 
     @property
     def moved_to(self) -> str:
         """The folder in which the nodes go on beside a store that some lost; empty before that."""
-        return self._circle.where if self._circle.moved else ""
+        return self.peers.where if self.peers.moved else ""
+
+    @property
+    def told_end(self) -> RoundEnd | None:
+        """How the round before ended, as the node says that judges for this one."""
+        return self.peers.end
 
     def clocks(self) -> tuple[NodeClock, ...]:
         """Return how far other nodes' clocks are ahead of this one's; the first node's only."""
-        self._clocks = worth_showing(self._circle.clocks, self._clocks)
-        return tuple(self._clocks.values())
+        return self.peers.clocks
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time to tell the others how things are."""
-        return now_ns - self._told_ns >= EVERY_S * NANOSECONDS
+        return now_ns - self._told_ns >= self.peers.pause_s * NANOSECONDS
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
         """Give a round of this node the number that it has on the others, where they know better.
@@ -158,62 +167,80 @@ class AmongNodes:
             ended: The command has ended here.
         """
         self._told_ns = own.taken_ns
-        self._circle.hurry(ends=any(view.process_exit is not None for view in own.ranks))
-        asks = self._look_for_silent(own)
-        network = Network(self._addresses, () if self._circle.role.judges else self._reach)
-        digest = digest_of(
+        ends = any(view.process_exit is not None for view in own.ranks)
+        self.peers.hurry(ends=ends)
+        followed, known = self.peers.judge_word, self.judged_with()
+        asks = self._look_for_silent(own, known)
+        if self.judges:
+            self._ask_for_evidence(known, own.run.world_size)
+        word = word_of(
             own,
             self.place.number,
             own.taken_ns,
-            ended=ended,
-            network=network,
-            mark=self._mark,
+            wanted=followed.wants if followed is not None else (),
             left=self.left,
-            standings=standings_of,
+            ended=ended,
+            mark=self._mark,
+            addresses=self._addresses[:MOST_ASKED],
+            reach=() if self.judges else self._reach[:MOST_ASKED],
+            asks=asks if self.judges else (),
+            wants=self._wants if self.judges else (),
         )
         relayed = verdict if is_on_whole_job(verdict) else None
-        known = self.judged_with().values()
-        silent = [one for one in known if silent_s(one, own.taken_ns)]
-        read = relayed is not None and self._is_read(relayed, own.taken_ns)
-        self._circle.tell(digest, relayed, asks, silent, self.round_end, known=read)
-        self._note_role(own.taken_ns)
+        stands = relayed is not None and relayed.verdict != "recovered"
+        silent = [one for one in known.values() if self.peers.silent_s(one)]
+        busy = ends or stands or any(one.silent_for_s >= CALM_BELOW_S for one in own.ranks)
+        self.peers.tell(word, relayed, self.round_end, silent=silent, busy=busy or bool(silent))
 
-    def _note_role(self, now_ns: int) -> None:
-        role = self._circle.role
-        if not (role.judges or role.claims):
-            self._judges_since_ns = 0
-        elif not self._judges_since_ns:
-            self._judges_since_ns = now_ns
+    def _ask_for_evidence(self, known: dict[int, Heard], world_size: int) -> None:
+        began_s = time.monotonic()
+        if began_s >= self._wanted_again_s:
+            self._wants = wanted_of(known.values(), world_size)
+            ended_s = time.monotonic()
+            self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
 
-    def _look_for_silent(self, own: Case) -> tuple[str, ...]:
-        """Look at our ranks' connections to nodes that who judges no longer hears.
+    def _look_for_silent(self, own: Case, known: dict[int, Heard]) -> tuple[str, ...]:
+        """Look at our ranks' connections to nodes that the judging node no longer hears.
 
         Returns:
             On that node what it asks of the others.
         """
-        silent = addresses_to_ask(self.judged_with(), self._addresses, own.taken_ns)
-        asks = tuple(chain.from_iterable(silent.values()))[:MOST_ASKED] or self._circle.asked
+        followed = self.peers.judge_word
+        missed = self._addresses_of_missed(known)
+        asks = tuple(address for found in missed.values() for address in found)[:MOST_ASKED]
+        asks = asks or (followed.asks if followed is not None else ())
         pids = [view.pid for view in own.ranks if view.pid is not None]
         if not own.ended:
             self._reach = reach_of(asks, pids) if asks else ()
         return asks
 
+    def _addresses_of_missed(self, known: dict[int, Heard]) -> dict[int, tuple[str, ...]]:
+        """By which alone nodes are known that may fall silent: then something is known by then."""
+        peers = self.peers
+        missed = [
+            node
+            for node, one in known.items()
+            if peers.unheard_s(node) >= MISSED_AFTER_S and not one.word.ended
+        ]
+        return addresses_to_ask(known, self._addresses, missed) if missed else {}
+
     def judged_with(self) -> dict[int, Heard]:
         """Return the nodes that this one may say something of.
 
-        Where it judges, all that it heard, and of which whom it followed told last; where it
-        follows, that one and those in whose place it judges; alone, those that nobody heard.
+        Where it judges, all; where it follows, that one and those in whose place it judges; alone,
+        whom it followed last and those that one no longer heard: that others are not heard says
+        nothing where the place to meet is lost.
         """
-        role, known = self._circle.role, self._circle.known
+        role, known, followed = self.peers.role, self.peers.known, self.peers.followed
         if role.judges:
-            return newest([known, self._circle.heard])
+            return known
         if role.judge is not None:
-            return {node: one for node, one in known.items() if node <= (role.judge or 0)}
-        return known
+            return {node: one for node, one in known.items() if node <= role.judge}
+        return {node: one for node, one in known.items() if node == followed or not one.direct}
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
-        verdict = self._circle.verdict
+        verdict = self.peers.verdict
         if verdict is None or verdict == self._relayed:
             return None
         self._relayed = verdict
@@ -227,20 +254,14 @@ class AmongNodes:
         Args:
             verdict: That was told here.
         """
-        alone = not (self.judges or self.follows) or self._circle.in_trouble
+        alone = not (self.judges or self.follows) or self.peers.in_trouble
         if verdict is None or alone or not is_on_whole_job(verdict):
             return True
-        return self._circle.all_know(verdict)
-
-    def _is_read(self, verdict: Verdict, now_ns: int) -> bool:
-        since = self._circle.told_since(verdict)
-        if since is None:
-            return False
-        return have_read(self.place.number, since, self._circle.heard.values(), now_ns)
+        return self.peers.all_know(verdict)
 
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""
-        looked = {node: newest_sample_ns(heard) for node, heard in self._circle.heard.items()}
+        looked = {node: newest_sample_ns(heard) for node, heard in self.peers.heard.items()}
         known = self._looked_ns
         news = [node for node, at_ns in looked.items() if at_ns - known.get(node, 0) > JITTER_NS]
         self._looked_ns = {**known, **{node: looked[node] for node in news}}
@@ -264,36 +285,35 @@ class AmongNodes:
             return own
 
     def _joined(self, own: Case) -> Case:
-        heard, now_ns, number = self.judged_with(), own.taken_ns, self.place.number
-        silent = {node: one for node, one in heard.items() if silent_s(one, now_ns)}
-        judges = self._circle.role.judges
-        there = [one for node, one in heard.items() if judges and node not in silent]
-        joined = join_heard(own, there, silent.values(), number)
-        fell_silent = tuple(self._silent_nodes(own))
-        others = set(range(self.place.nnodes)) - {number} if judges else set()
-        unused = {node: why for node, why in self._circle.unused.items() if node != number}
-        absent = tuple(sorted(others - heard.keys() - unused.keys()))
-        gaps = [*map(silence_gap, fell_silent), *unused_nodes(unused)]
-        waited_s = (now_ns - self._judges_since_ns) / NANOSECONDS
-        if absent and waited_s >= SILENT_AFTER_S:
-            gaps.append(absent_nodes(absent, waited_s, self._circle.where))
-        else:
-            absent = ()
+        peers, heard, number = self.peers, self.judged_with(), self.place.number
+        fell_silent = list(self._silent_nodes(own))
+        if not self.judges:  # where the place to meet is lost, not to be heard says nothing
+            fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
+        silent = [heard[one.number] for one in fell_silent]
+        there = [
+            one for one in heard.values() if self.judges and one.direct and not peers.silent_s(one)
+        ]
+        joined = join_heard(own, there, silent, number)
+        gaps = [*map(silence_gap, fell_silent), *unused_nodes(dict(peers.unused))]
+        absent = peers.absent() if self.judges else []
+        if absent:
+            waited_s = max(SILENT_AFTER_S, max(map(peers.unheard_s, absent)))
+            gaps.append(absent_nodes(absent, waited_s, peers.where))
         return with_unheard(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
-        heard, now_ns = self.judged_with(), own.taken_ns
-        there = [one for one in heard.values() if not silent_s(one, now_ns)]
-        if len(there) == len(heard):
+        heard, peers = self.judged_with(), self.peers
+        silent = {node: peers.silent_s(one) for node, one in heard.items()}
+        there = [one for node, one in heard.items() if not silent[node] and one.direct]
+        if not any(silent.values()):
             return
-        alike = (fold.told.view for fold in folds_heard(there))
-        others = [*own.ranks, *chain.from_iterable(one.views for one in there), *alike]
-        reaches = [*self._reach, *chain.from_iterable(one.state.reach for one in there)]
-        addresses = addresses_to_ask(heard, self._addresses, now_ns)
-        for node, one in heard.items():
-            if silent_s(one, now_ns):
-                known = [reach for reach in reaches if reach.address in addresses[node]]
-                yield silent_node(one, now_ns, known, others)
+        others = [*own.ranks, *views_of(there)]
+        reaches = [*self._reach, *(reach for one in there for reach in one.word.reach)]
+        addresses = self._addresses_of_missed(heard)
+        for node, seconds in silent.items():
+            if seconds:
+                known = [reach for reach in reaches if reach.address in addresses.get(node, ())]
+                yield silent_node(heard[node], seconds, known, others)
 
     def join_end(self, own: Case) -> Case:
         """Return how the job ended on all nodes, where a rank failed here and this one judges.
@@ -307,46 +327,39 @@ class AmongNodes:
             since_ns = first_failure_ns(own)
             if self.follows or not since_ns:
                 return own
-            if not self._circle.role.judges:
-                return join_end(own, [], self._unanswered(own), self.place.number)
+            known, number = self.judged_with(), self.place.number
+            if not self.judges:
+                silent = self._silent_nodes(own)
+                gone = [known[one.number] for one in silent if one.reach == "unanswered"]
+                return join_end(own, [], gone, number)
             said = self._wait_for_last_words(since_ns)
-            told, gone = told_and_gone(self._without_watch(own, said), said)
-            return join_end(own, told, gone, self.place.number)
+            # nodes of which only the sidecar had died: what became of them is open
+            silent = self._silent_nodes(own)
+            alive = {one.number for one in silent if one.reach in ANSWERING} - said
+            known = {n: one for n, one in self.judged_with().items() if n not in alive}
+            return join_end(own, *told_and_gone(known, said), number)
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
             return own
 
-    @property
-    def told_end(self) -> RoundEnd | None:
-        """How the round before ended, as the node says that judges for this one."""
-        return self._circle.end
-
-    def _without_watch(self, own: Case, said: set[int]) -> dict[int, Heard]:
-        """Leave out nodes of which only the sidecar had died: what became of them is open."""
-        alive = {one.number for one in self._silent_nodes(own) if one.reach in ANSWERING} - said
-        return {node: one for node, one in self.judged_with().items() if node not in alive}
-
-    def _unanswered(self, own: Case) -> list[Heard]:
-        known = self.judged_with()
-        return [known[one.number] for one in self._silent_nodes(own) if one.reach == "unanswered"]
-
     def _wait_for_last_words(self, since_ns: int) -> set[int]:
         """Wait a little for the others: what failed there is told within a second."""
         deadline = time.monotonic() + LAST_WORDS_S
-        self._circle.hurry()
+        self.peers.hurry()
         while True:
-            self._circle.look_round()
+            self.peers.look_round()
             heard = self.judged_with()
             said = have_said(heard, since_ns)
-            over = time.monotonic() >= deadline or self._circle.in_trouble
+            over = time.monotonic() >= deadline or self.peers.in_trouble
             if over or said == heard.keys():
                 return said
             time.sleep(POLL_S)
 
     def elsewhere(self, now_ns: int) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
-        heard = [one for one in self._circle.heard.values() if not silent_s(one, now_ns)]
-        return last_progress(heard)
+        del now_ns
+        heard = self.peers.heard.values()
+        return last_progress(one for one in heard if not self.peers.silent_s(one))
 
     def notice_silence(self, own: Case) -> None:
         """Say once where this node judges of each other one that it fell silent, or is heard again.
@@ -357,60 +370,134 @@ class AmongNodes:
         Args:
             own: Case of the ranks of this node.
         """
-        role = self._circle.role
-        self._say_where()
-        self._say_same_number()
-        if role.judges:
-            others, number = list(self._circle.heard.values()), self.place.number
+        peers, number = self.peers, self.place.number
+        if self.moved_to:
+            log.once("moved", f"{self._store} is lost to some nodes: they go on in {self.moved_to}")
+        if peers.trouble:
+            alone = "the nodes do not hear each other, each gives a verdict of its own"
+            log.once("nodes", f"{alone}: {peers.trouble}")
+        if peers.same_number is not None:
+            theirs = [one for one in peers.same_number if one not in self._addresses]
+            log.once("same number", same_number(number, theirs))
+        if self.judges:
+            others = list(peers.heard.values())
             for sentence in contradictions(own, self._mark, others, number):
                 log.once(sentence, sentence)
-            for node, sentence in other_versions(others, number).items():
-                log.once(f"version of node {node}", sentence)
-        if role.waits:
+        if peers.role.waits:
             return  # who judges is known in a moment
         heard, silent = self.judged_with(), {one.number: one for one in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():
-            before, gap = self._said_silent.pop(node)
-            if node in heard and not heard[node].state.ended:
-                log.once(f"node {node} {before} again", f"{gap.what} is heard again")
+            before, gap = self._said_silent[node]
+            if node in heard and heard[node].heard_ns != before:
+                del self._said_silent[node]
+                if not heard[node].word.ended:
+                    log.once(f"node {node} {before} again", f"{gap.what} is heard again")
         for node, one in silent.items():
-            stamp, gap = heard[node].state.stamp, silence_gap(one)
+            last_ns, gap = heard[node].heard_ns, silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
-                self._said_silent[node] = stamp, gap
-                log.once(f"node {node} {stamp}", f"{gap.what} {gap.why}{self._instead(node)}")
-
-    def _say_same_number(self) -> None:
-        addresses = self._circle.same_number
-        if addresses is not None:
-            theirs = [one for one in addresses if one not in self._addresses]
-            log.once("same number", same_number(self.place.number, theirs))
+                self._said_silent[node] = last_ns, gap
+                log.once(f"node {node} {last_ns}", f"{gap.what} {gap.why}{self._instead(node)}")
 
     def _instead(self, silent: int) -> str:
         """Say who judges while a node is silent that did."""
-        role, own = self._circle.role, self.place.number
+        role, own = self.peers.role, self.place.number
         if role.judge is not None:
             return THERE.format(role.judge)
         if not role.judges:
             return ALONE
         return HERE if silent < own else ""
 
-    def _say_where(self) -> None:
-        """Say once that the nodes go on in a folder, and once where they do not meet at all."""
-        if self.moved_to:
-            log.once("moved", f"{self._store} is lost to some nodes: they go on in {self.moved_to}")
-        trouble = self._circle.trouble
-        if trouble:
-            log.once(
-                "nodes",
-                f"the nodes do not hear each other, each gives a verdict of its own: {trouble}",
-            )
-
     def close(self) -> None:
         """Tell what was asked for last, and end what talks with the store."""
-        self._circle.close()
+        self.peers.close()
 
 
 def among_nodes(place: NodePlace, settings: Settings, now_ns: int) -> AmongNodes | None:
     """Join the other nodes of the job; None where they have no place to meet."""
     meetings = meetings_of(place, settings)
     return AmongNodes(place, meetings, now_ns) if meetings else None
+
+
+def is_on_whole_job(verdict: Verdict | None) -> bool:
+    """Whether all nodes are to tell it: a pace that was lost is no stall, and told by its own node.
+
+    Args:
+        verdict: The newest of a node, None where it told nothing.
+    """
+    if verdict is None or verdict.verdict not in RELAYED:
+        return False
+    return verdict.stalled_since is not None
+
+
+# What two nodes cannot both be right about: said once, also where nothing hangs
+
+
+def contradictions(
+    own: Case, mark: RoundMark, heard: Sequence[Heard], number: int
+) -> Iterator[str]:
+    """Compare what nodes tell with what is seen here, and with each other.
+
+    Args:
+        own: Case of the ranks of this node.
+        mark: Of their round.
+        heard: Of the others; what is of another round, or without a launcher's word for its ranks,
+            is left out.
+        number: Of this node.
+
+    Yields:
+        A sentence for each: how, and what to mend.
+    """
+    versions: dict[str, list[int]] = {}
+    for one in heard:
+        versions.setdefault(one.word.software, []).append(one.word.node)
+    for version, nodes in versions.items():
+        if version not in ("", __version__):
+            yield (
+                f"{which_nodes(nodes)} {'have' if len(nodes) > 1 else 'has'} lightning-hangcheck "
+                f"{version}, node {number} has {__version__}: they understand each other; install "
+                "the same on all nodes before the next run"
+            )
+    size = own.run.world_size
+    holders = {view.rank: number for view in own.ranks[:MOST_COMPARED]}
+    for one in heard if own.run.local_world_size is not None else ():
+        word, node = one.word, one.word.node
+        if word.round != own.run.round or word.local_world_size is None:
+            continue
+        if size and word.world_size and word.world_size != size:
+            yield (
+                f"node {node} says that the job has {word.world_size} ranks, node {number} that it "
+                f"has {size}: start all nodes with the same --nnodes and --nproc-per-node (or "
+                "WORLD_SIZE)"
+            )
+        # torch 2.13's agents keep the address of the first round that they were in, while the first
+        # node may be another one since (dynamic_rendezvous.py, ``_bootstrap_store_info``)
+        ports = word.mark.store_port, mark.store_port
+        stood = min(word.mark.began_s, mark.began_s) >= STOOD_S
+        if stood and all(ports) and ports[0] != ports[1]:
+            yield (
+                f"the ranks of node {node} look for their store at port {ports[0]} of MASTER_ADDR, "
+                f"those of node {number} at port {ports[1]}: torchrun handed out an address of an "
+                "earlier round; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where each node's "
+                "torchrun is started"
+            )
+        ranks = islice(one.ranks, max(0, MOST_COMPARED - len(holders)))
+        doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
+        if doubled:
+            yield (
+                f"{name_ranks(doubled)} {'is' if len(doubled) == 1 else 'are'} on node {node} and "
+                f"on node {holders[doubled[0]]}: give each node another --node-rank (or NODE_RANK)"
+            )
+
+
+def same_number(number: int, addresses: Sequence[str]) -> str:
+    """Say that another node has this one's number.
+
+    Args:
+        number: Of this node.
+        addresses: Of the other, as far as it tells.
+    """
+    where = f" at {addresses[0][:LONGEST_ADDRESS]}" if addresses else ""
+    return (
+        f"another node{where} says that it is node {number}, too, and neither is heard as it "
+        "should be: give each node another --node-rank (or NODE_RANK)"
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, has_slept, runs, until
+from processes import PROGRAMS, free_port, has_slept, runs, until
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.verdict import Verdict
@@ -48,7 +48,7 @@ def test_two_hosts_by_ssh_give_one_verdict(
     monkeypatch.chdir(tmp_path)
     ports = {}
     for number, name in enumerate(("node0", "node1")):
-        ports[name] = port = _free_port()
+        ports[name] = port = free_port()
         config = str(_sshd_config(name, port))
         node = program("node_with_sshd.py", name, config, str(number), "2", "2")
         node.announcement()
@@ -108,13 +108,6 @@ def _key(name: str) -> Path:
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name]
         subprocess.run(command, check=True, timeout=120)
     return Path(name).absolute()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _listens(port: int) -> bool:

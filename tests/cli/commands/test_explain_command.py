@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.reading.knowledge.loading import causes_file
+from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.report.causes import render_docs
 
 

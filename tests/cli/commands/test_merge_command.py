@@ -11,7 +11,7 @@ import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
 
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
 from lightning_hangcheck.model.verdict import Verdict

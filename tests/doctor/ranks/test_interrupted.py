@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 import psutil
 import pytest
-from processes import end, is_alive, until
+from processes import end, free_port, is_alive, until
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_doctor_ends_what_it_started(how: signal.Signals) -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
     # the second node never comes, so the launcher waits
-    launcher = ["torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={port}"]
+    launcher = ["torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={free_port()}"]
     doctor = subprocess.Popen(
         [sys.executable, "-m", "lightning_hangcheck", "doctor", "--only", "ranks", "--", *launcher],
         stdout=subprocess.DEVNULL,

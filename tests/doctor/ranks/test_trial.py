@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 
 import pytest
-from processes import PROGRAMS
+from processes import PROGRAMS, free_port
 from subjects import subject
 
 from lightning_hangcheck.doctor.launching.launch import read_launch
@@ -67,10 +66,7 @@ def test_an_interface_that_is_not_there_fails_in_the_rendezvous() -> None:
 
 @pytest.mark.real
 def test_a_node_that_never_comes_is_given_up_within_the_limit() -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    words = ("torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={port}")
+    words = ("torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={free_port()}")
     trial = _try((*words, "--master_addr=127.0.0.1", "--nproc_per_node=1"), Limits(start_s=3.0))
     (check,) = judge_trial(trial)
     assert check.status == "failed"

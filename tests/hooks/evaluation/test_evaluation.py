@@ -14,52 +14,46 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCORES = "name,score\na,0.5\n"
+WRONG = {
+    "again": ("StepOutOfTurn", "again: step 1 came again (on rank 0)"),
+    "apart": (
+        "StepOutOfTurn",
+        "step 4 came after step 1, and steps 2-3 are left out (on rank 1)",
+    ),
+    "failing": ("MeetingFailed", "'failing at step 2' after"),
+    "lost": ("MeetingFailed", "step_2.csv is not there"),
+    "late": ("MeetingFailed", "did not finish 'late at step 0' within 2 s"),
+}
 
 
-def evaluate(folder: Path, how: str) -> Ended:
-    job = run_job(folder, "hooks_evaluation.py", how, launcher=TORCHRUN, environment=OFFLINE)
-    assert job.code == 0, job.errors
-    return job
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Two ranks that evaluate well, and then in each way that is wrong."""
+    folder, how = tmp_path_factory.mktemp("evaluation"), ("well", *WRONG)
+    ended = run_job(folder, "hooks_evaluation.py", *how, launcher=TORCHRUN, environment=OFFLINE)
+    assert ended.code == 0, ended.errors
+    return ended
 
 
 @pytest.mark.real
-def test_rank_zero_evaluates_and_the_other_goes_on_when_it_is_done(tmp_path: Path) -> None:
-    job = evaluate(tmp_path, "well")
-
+def test_rank_zero_evaluates_and_the_other_goes_on_when_it_is_done(job: Ended) -> None:
     for step in ("0", "1", "2", "final"):
         said = job.of(f"after {step}")
         assert [said[rank]["needed"] for rank in (0, 1)] == [True, False]
         assert said[1]["there"], "rank 1 went on before the results were there"
     assert [said["total"] for said in job.of("sum").values()] == [8.0, 8.0]
-    assert "About to call evaluation at step 2..." in job.errors
-    assert "About to call wait for rank 0: evaluation at step 2..." in job.errors
+    assert "About to call well at step 2..." in job.errors
+    assert "About to call wait for rank 0: well at step 2..." in job.errors
     assert "1 result of step final as expected; steps 0, 1, 2, final there" in job.errors
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("how", "kind", "words"),
-    [
-        ("again", "StepOutOfTurn", "evaluation: step 1 came again (on rank 0)"),
-        (
-            "apart",
-            "StepOutOfTurn",
-            "step 4 came after step 1, and steps 2-3 are left out (on rank 1)",
-        ),
-        ("failing", "MeetingFailed", "'evaluation at step 2' after"),
-        ("lost", "MeetingFailed", "step_2.csv is not there"),
-        ("late", "MeetingFailed", "did not finish 'evaluation at step 0' within 2 s"),
-    ],
-)
-def test_what_goes_wrong_is_raised_alike_on_both_ranks(
-    tmp_path: Path, how: str, kind: str, words: str
-) -> None:
-    job = evaluate(tmp_path, how)
-
-    failed = job.of("failed")
-    assert [failed[rank]["kind"] for rank in (0, 1)] == [kind, kind]
-    assert failed[0]["error"].splitlines()[0] == failed[1]["error"].splitlines()[0]
-    assert words in failed[0]["error"]
+def test_what_goes_wrong_is_raised_alike_on_both_ranks(job: Ended) -> None:
+    for how, (kind, words) in WRONG.items():
+        failed = job.of(f"failed {how}")
+        assert [failed[rank]["kind"] for rank in (0, 1)] == [kind, kind]
+        assert failed[0]["error"].splitlines()[0] == failed[1]["error"].splitlines()[0]
+        assert words in failed[0]["error"]
 
 
 def alone(step: int | str, name: str, **named: object) -> hc.rank_zero_evaluation:

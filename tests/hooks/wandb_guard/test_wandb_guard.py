@@ -32,7 +32,7 @@ def serve() -> Iterator[Serve]:
     def start(manner: Manner) -> Mapping[str, str]:
         server = WandbServer(manner)
         started.append(server)
-        choice = {"HANGCHECK_LOGGER_ON_FAILURE": "offline", "HANGCHECK_LOGGER_INIT_TIMEOUT": "3"}
+        choice = {"HANGCHECK_LOGGER_ON_FAILURE": "offline", "HANGCHECK_LOGGER_INIT_TIMEOUT": "5"}
         return {**OFFLINE, **server.environment, **choice}
 
     yield start
@@ -63,15 +63,6 @@ def check_trained(job: Ended, folder: Path, ranks: int) -> dict[int, Any]:
     return trained
 
 
-def test_torchrun_ranks_share_the_run_of_rank_zero(tmp_path: Path) -> None:
-    job = run_job(tmp_path, "hooks_training.py", "ddp", "2", launcher=TORCHRUN)
-
-    trained = check_trained(job, tmp_path, ranks=2)
-    assert trained[1]["experiment"] == "_DummyExperiment"
-    assert "About to call wandb run creation..." in job.errors
-    assert "wandb run creation returned" in job.errors
-
-
 def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     tmp_path: Path, serve: Serve
 ) -> None:
@@ -92,15 +83,9 @@ def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, ser
     job = run_job(tmp_path, "hooks_training.py", "ddp_spawn", "2", environment=environment)
 
     trained = check_trained(job, tmp_path, ranks=2)
+    assert trained[1]["experiment"] == "_DummyExperiment"
     main = next(line for line in job.said if line["event"] == "made")
     assert main["pid"] not in {said["pid"] for said in trained.values()}
-
-
-def test_single_process_has_its_run_at_once(tmp_path: Path) -> None:
-    job = run_job(tmp_path, "hooks_training.py", "auto", "1")
-
-    check_trained(job, tmp_path, ranks=1)
-    assert job.of("imported")["0"]["modules"] == []
 
 
 def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
@@ -125,7 +110,6 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
     assert late[0]["failed"] == late[1]["failed"]
     assert "gave up after" in late[0]["failed"]
     assert "WANDB_MODE=offline" in late[0]["failed"]
-    assert max(said["seconds"] for said in late.values()) < 10.0
     assert none[0]["identity"] == none[1]["identity"]
     assert "Training goes on without wandb" in job.errors
     (run,) = offline_runs(tmp_path)

@@ -43,18 +43,13 @@ def states(tmp_path: Path, code: str, **environment: str) -> tuple[list[dict[str
     return [one["facts"] for one in read_journal(journal)[0] if one["kind"] == "state"], output
 
 
-def test_the_first_step_of_a_loop_tells_it_once_without_secrets(tmp_path: Path) -> None:
-    (facts,), _ = states(tmp_path, LOOP, WANDB_API_KEY=SECRET)
+def test_the_first_step_of_a_loop_tells_it_once_without_secrets_in_30_ms(tmp_path: Path) -> None:
+    (facts, _), took = states(tmp_path, LOOP + COST, WANDB_API_KEY=SECRET)
     assert facts["process group"] == "not initialized"
     assert facts["CUDA"]
     assert "torch 2" in facts["versions"]
     assert (facts["RANK"], facts["WANDB_API_KEY"]) == ("0", "[redacted]")
-
-
-def test_it_takes_less_than_the_30_ms_of_a_ranks_start(tmp_path: Path) -> None:
-    told, took = states(tmp_path, LOOP + COST)
-    assert len(told) == 2
-    assert float(took) < 0.03
+    assert float(took) < 0.03, "of processor time, when it is told once more"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
+from lightning_hangcheck.look.flight_record import flight_record
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.flight import MessageCounts
-from lightning_hangcheck.probes.flight_record import flight_record
 from lightning_hangcheck.recorder.page.reader import PageReader
 from lightning_hangcheck.session.collectives.call_sites import noted_calls, noted_sites
 from lightning_hangcheck.session.collectives.collective_notes import noted_groups, noted_messages

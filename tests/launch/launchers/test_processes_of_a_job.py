@@ -23,7 +23,7 @@ if child == 0:
 os.waitpid(child, 0)
 while job.exit_code is None:
     job.reap([])
-from lightning_hangcheck.probes.proc.process_tree import descendants
+from lightning_hangcheck.look.proc import descendants
 orphans = [one.pid for one in descendants(os.getpid())]
 left = job.processes([])
 for pid in orphans:

@@ -77,7 +77,7 @@ def test_a_healthy_job_gives_no_alarm_and_is_told_to_have_finished(
     assert driver(loop, "returns").wait(LONGEST_S) == 0
     until(lambda: newest(tmp_path) == "finished", "the end of the job", seconds=LONGEST_S)
     verdict = verdict_of(tmp_path / "run")
-    assert verdict.summary == "the job ended well; all 2 ranks left without a fault"
+    assert verdict.summary == "the job ended well; all 2 ranks exited cleanly"
     assert [one.name for one in (tmp_path / "run" / "verdicts").iterdir()] == ["1.json"]
 
 
@@ -101,7 +101,7 @@ def test_a_rank_that_stalls_is_named_with_its_line_and_the_end_of_the_job_after_
     until(lambda: newest(tmp_path) == "hang", "the hang", seconds=LONGEST_S)
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.culprits, verdict.victims, verdict.cause) == ((1,), (0,), "rank_stalled")
-    assert "rank 1 has stood still in stand_still" in verdict.summary
+    assert "rank 1 is stuck in stand_still" in verdict.summary
     job.send_signal(signal.SIGINT)
     job.wait(LONGEST_S)
     until(
@@ -132,7 +132,7 @@ def test_attach_finds_the_ranks_of_a_job_that_never_heard_of_us(
         return asked.stdout if asked.returncode == 3 else ""
 
     said = until(attached, "a hang that attach sees", seconds=LONGEST_S)
-    assert "rank 1 has stood still in stand_still" in said
+    assert "rank 1 is stuck in stand_still" in said
 
 
 def _trains(process: psutil.Process) -> bool:

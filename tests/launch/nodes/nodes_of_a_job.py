@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, end, end_by_pid, is_sidecar, until
+from processes import PROGRAMS, command_of, end, end_by_pid, is_sidecar, until
 from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
@@ -149,14 +149,14 @@ class Node:
     def rank(self) -> psutil.Process:
         """The process of this node's rank."""
         below = psutil.Process(self.process.pid).children(recursive=True)
-        (rank,) = (one for one in below if is_rank(one.cmdline()))
+        (rank,) = (one for one in below if is_rank(command_of(one)))
         return rank
 
     def kill_watch(self) -> list[psutil.Process]:
         """Kill `hangcheck run` and its sidecar, and return the job, which is left alone."""
         launcher = psutil.Process(self.process.pid)
         below = launcher.children(recursive=True)
-        ours = [one for one in below if "lightning_hangcheck." in " ".join(one.cmdline())]
+        ours = [one for one in below if "lightning_hangcheck." in " ".join(command_of(one))]
         assert any(is_sidecar(one) for one in ours)
         for one in (launcher, *ours):
             one.kill()

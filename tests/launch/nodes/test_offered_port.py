@@ -6,7 +6,6 @@ this machine, and meet on loopback.
 
 from __future__ import annotations
 
-import socket
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, end, until
+from processes import PROGRAMS, end, free_port, until
 from watch.launched import record_of, start_run, verdict_of
 
 from lightning_hangcheck.cli.main import invoke
@@ -23,15 +22,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-LONGEST_S = 60.0
 SECRET = "f2b1c0d94e7a8b63"  # noqa: S105 - of this test alone
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _start(folder: Path, number: int, ports: tuple[int, int], secret: str) -> subprocess.Popen[str]:
@@ -78,7 +69,7 @@ def _listening_at(port: int, *nodes: subprocess.Popen[str]) -> set[str]:
 def test_both_nodes_tell_the_rank_of_the_second_by_way_of_the_offered_store(
     tmp_path: Path,
 ) -> None:
-    ports = _free_port(), _free_port()
+    ports = free_port(), free_port()
     folders = [tmp_path / f"node{number}" for number in (0, 1)]
     runs = [folders[0] / "run", folders[1] / "run" / "node-1"]
     nodes = [_start(folder, number, ports, SECRET) for number, folder in enumerate(folders)]
@@ -87,7 +78,6 @@ def test_both_nodes_tell_the_rank_of_the_second_by_way_of_the_offered_store(
             until(
                 lambda run=run: _said(run) == ("hang", (1,), (0, 1)),
                 f"{run} to say which rank",
-                seconds=LONGEST_S,
             )
         assert _listening_at(ports[1], *nodes) == {"127.0.0.1"}
     finally:

@@ -31,7 +31,7 @@ def test_closing_the_terminal_of_the_session_that_we_lead(program: str, tmp_path
         terminal.until_shown("ready ")
         until(lambda: (tmp_path / "run" / "run.json").exists(), "the run folder")
         below = terminal.below()
-        (command,) = [one for one in below if program in one.cmdline()]
+        (command,) = [one for one in below if runs(one, program)]
         if program == STOPPED:
             until(lambda: command.status() == psutil.STATUS_STOPPED, "it to stop")
         terminal.close()

@@ -18,7 +18,7 @@ from cases import (
     with_threads,
 )
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.report.page.forms import prices_from, write_as

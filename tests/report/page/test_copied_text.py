@@ -9,7 +9,7 @@ import msgspec
 from cases import IN_ALL_REDUCE, rank, user
 from page_runs import alike, case_of, written
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:

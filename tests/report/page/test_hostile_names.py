@@ -10,7 +10,7 @@ import pytest
 from cases import IN_ALL_REDUCE, rank, user
 from page_runs import ReadPage, case_of, written
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem, Remedy
 from lightning_hangcheck.text.plain_text import visible
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, look, rank, user
+from hangbench.recorded import SHOWN, case_of_program
 from page_runs import ODD, ReadPage, alike, all_different, case_of, written
 
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.case import Case, Spent, StepMark
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.case import Spent, StepMark
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
@@ -22,13 +23,14 @@ from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.report.page.forms import write_as
 from lightning_hangcheck.rundir.layout import RunFolder
 
-GOLDEN = Path(__file__).parent.parent.parent / "diagnosis" / "golden"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
-def test_every_recorded_case_has_a_whole_page(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", SHOWN)
+def test_every_recorded_case_has_a_whole_page(program: str, tmp_path: Path) -> None:
     """Every element is closed, every link within the page leads somewhere, every id is unique."""
-    case = msgspec.json.decode((GOLDEN / f"{name}.json").read_bytes(), type=Case)
+    case = case_of_program(program)
     read = ReadPage(written(tmp_path, case))
     assert read.open_elements == []
     assert len(read.ids) == len(set(read.ids))

@@ -11,7 +11,7 @@ from cases import IN_ALL_REDUCE, rank, user
 from headless import Browser, installed_browser
 from page_runs import alike, case_of, written
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import StepMark
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem

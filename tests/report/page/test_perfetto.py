@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from time import process_time
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, gone, rank
+from hangbench.recorded import SHOWN, case_of_program
 from page_runs import ODD, alike, case_of, written
 from trace_rules import checked, named
 
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.model.case import Case
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.model.verdict import Edge
 
-GOLDEN = Path(__file__).parent.parent.parent / "diagnosis" / "golden"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 DAY = "2026-11-20T10:23:"
 SECOND_NS = 1_000_000_000
 NOON_NS = 1_795_170_180 * SECOND_NS
@@ -44,9 +46,9 @@ def _lasting(text: str, name: str) -> list[tuple[int, int]]:
     ]
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
-def test_every_recorded_case_keeps_the_rules(name: str, tmp_path: Path) -> None:
-    case = msgspec.json.decode((GOLDEN / f"{name}.json").read_bytes(), type=Case)
+@pytest.mark.parametrize("program", SHOWN)
+def test_every_recorded_case_keeps_the_rules(program: str, tmp_path: Path) -> None:
+    case = case_of_program(program)
     events = checked(written(tmp_path, case, form="perfetto"))
     ranks = {name for name in named(events, "process_name").values() if name.startswith("rank ")}
     assert ranks == {f"rank {view.rank}" for view in case.ranks}
@@ -74,6 +76,18 @@ def test_sections_are_nested_and_steps_lie_between_saves(tmp_path: Path) -> None
     (step,) = [event for event in checked(text) if event["name"] == "steps 101-140"]
     assert step["args"] == {"seconds_each": 0.5}
     assert "checkpoint None: Script started" in {event["name"] for event in checked(text)}
+
+
+def test_a_section_that_began_before_missing_lines_is_not_told_as_open(tmp_path: Path) -> None:
+    lines = (
+        ("02", "section_begin", "lost"),
+        ("03", "dropped", "lines"),
+        ("04", "section_begin", "barrier"),
+    )
+    _journal(tmp_path, 0, *lines)
+    text = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), form="perfetto")
+    assert _lasting(text, "barrier, not left") == [(4, 72)]
+    assert _lasting(text, "lost, not left") == []
 
 
 def test_sections_of_two_threads_that_overlap_have_rows_of_their_own(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from page_runs import alike, all_different, deep, written
 
-from lightning_hangcheck.diagnosis import judge
+from lightning_hangcheck.judge import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,18 +13,16 @@ from msgspec.structs import replace
 from processes import until
 
 from lightning_hangcheck import log
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.gather.case_building import ELSEWHERE
-from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import ELSEWHERE, rebased
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.encoding import VERSION, JudgesWord, pack
-from lightning_hangcheck.nodes.judging.succession import SILENT_AFTER_S
-from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-from lightning_hangcheck.watch.other_nodes.relayed import is_on_whole_job
+from lightning_hangcheck.nodes.encoding import pack
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.peers import SILENT_AFTER_S
+from lightning_hangcheck.nodes.word import VERSION, word_of
+from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +77,20 @@ def tell_until(nodes: list[AmongNodes], done: Callable[[], object]) -> None:
     until(told, "the nodes to hear each other")
 
 
+def pass_by(
+    clock: Clock, node: AmongNodes, case: Case, seconds: float, step_s: float = 1.0
+) -> Case:
+    """Let time go by in which this node listens, a second a turn, and return its case then."""
+    clock.stopped_ns = clock.stopped_ns or clock()
+    for _ in range(int(seconds / step_s)):
+        clock.stopped_ns += int(step_s * SECOND)
+        case = rebased(case, clock.stopped_ns - case.taken_ns)
+        node.tell(case, None)
+        until(lambda: node.peers.listened_ns >= clock(), "the node to listen")
+    node.tell(case, None)
+    return case
+
+
 def hears(nodes: list[AmongNodes]) -> bool:
     return len(nodes[0].join(now(HERE)).ranks) == 4
 
@@ -117,14 +129,13 @@ def test_a_verdict_that_one_node_has_not_read_is_not_known(tmp_path: Path) -> No
     ]
     here, there = (replace(one, run=replace(one.run, nnodes=3)) for one in (HERE, THERE))
     with closing(three[0]), closing(three[1]), closing(three[2]):
-        last = digest_of(now(there), 2, 1)
+        last = word_of(now(there), 2, 1)
         stamps = count(1)
 
         def heard() -> bool:
             three[0].tell(now(here), None)
             three[1].tell(now(there), None)
-            state = replace(last.nodes[0], stamp=next(stamps))
-            meeting.post("node-2", pack(replace(last, nodes=(state,))))
+            meeting.post("node-2", pack(replace(last, stamp=next(stamps))))
             return three[0].judged_with().keys() == {1, 2}
 
         three[2].close()  # somebody else tells in its place, who reads nothing
@@ -165,10 +176,11 @@ def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
 
 
 def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
-    nodes: list[AmongNodes],
+    nodes: list[AmongNodes], clock: Clock
 ) -> None:
     tell_until(nodes, lambda: hears(nodes))
-    case = nodes[0].join(now(HERE, SILENT_AFTER_S + 25.0))
+    nodes[1].close()
+    case = nodes[0].join(pass_by(clock, nodes[0], now(HERE), SILENT_AFTER_S + 25.0))
     (gap,) = case.gaps
     assert [view.unheard_for_s > 0 for view in case.ranks] == [False, False, True, True]
     assert [node.ranks for node in case.run.silent_nodes] == ["2-3"]
@@ -184,15 +196,10 @@ def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_
     tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
     assert [view.rank for view in nodes[1].join(now(WAITS)).ranks] == [2, 3]
     nodes[0].close()
-    silent = now(WAITS, SILENT_AFTER_S + 6.0)
-    later = rebased(silent, 4 * SECOND)
-    clock.stopped_ns = silent.taken_ns
-    nodes[1].tell(silent, None)
-    assert nodes[1].follows, "nobody judges until it is known who does"
-    clock.stopped_ns = later.taken_ns
-    assert nodes[1].follows, "what a node does changes only where it tells"
-    nodes[1].tell(later, None)
-    assert not nodes[1].follows
+    early = pass_by(clock, nodes[1], now(WAITS), SILENT_AFTER_S - 2.0)
+    assert nodes[1].follows
+    later = pass_by(clock, nodes[1], early, 10.0)  # its last word may be read a turn later
+    assert nodes[1].judges
     case = nodes[1].join(later)
     assert [view.rank for view in case.ranks if view.unheard_for_s] == [0, 1]
     assert [node.ranks for node in case.run.silent_nodes] == ["0-1"]
@@ -202,8 +209,25 @@ def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_
     assert "until it is heard again, this node judges for all that are heard" in said
 
 
-def test_a_node_of_which_nothing_was_ever_heard_is_named(nodes: list[AmongNodes]) -> None:
-    early, late = (nodes[0].join(now(HERE, later_s)) for later_s in (0.0, SILENT_AFTER_S))
+def test_a_node_that_could_not_listen_calls_nobody_silent(
+    nodes: list[AmongNodes], clock: Clock
+) -> None:
+    """A sidecar that was starved, or stopped, for a minute knows nothing of the others' silence."""
+    tell_until(nodes, lambda: hears(nodes))
+    nodes[1].close()
+    late = pass_by(clock, nodes[0], now(HERE), 60.0, step_s=60.0)
+    late = pass_by(clock, nodes[0], late, SILENT_AFTER_S - 1.0)
+    assert nodes[0].join(late).run.silent_nodes == ()
+    assert nodes[0].join(pass_by(clock, nodes[0], late, 2.0)).run.silent_nodes
+
+
+def test_a_node_of_which_nothing_was_ever_heard_is_named(
+    nodes: list[AmongNodes], clock: Clock
+) -> None:
+    nodes[1].close()
+    case = pass_by(clock, nodes[0], now(HERE), 1.0)
+    early = nodes[0].join(case)
+    late = nodes[0].join(pass_by(clock, nodes[0], case, SILENT_AFTER_S + 1.0))
     assert (early.run.absent_nodes, early.gaps) == ((), (GAP,))
     assert late.run.absent_nodes == (1,)
     assert [gap.what for gap in late.gaps] == ["node 1"]
@@ -222,9 +246,7 @@ def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
 
         def told() -> bool:
             stamp, version = next(stamps), VERSION + 1
-            meet.post(f"node-{other}", pack(replace(digest_of(THERE, 1, stamp), version=version)))
-            if other == 0:
-                meet.post("first", pack(JudgesWord(stamp=stamp, version=version)))
+            meet.post(f"node-{other}", pack(replace(word_of(THERE, 1, stamp), version=version)))
             node.tell(now(HERE), None)
             return node.join(now(HERE)).gaps != (GAP,)
 

@@ -6,26 +6,23 @@ import pytest
 from cases import IN_BARRIER, job, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.nodes.digest import UNMARKED, NodeState, RoundMark
-from lightning_hangcheck.nodes.heard import Heard
+from lightning_hangcheck.judge.rank_set import rank_set
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes.contradictions import (
-    contradictions,
-    other_versions,
-    same_number,
-)
+from lightning_hangcheck.watch.other_nodes.among_nodes import contradictions, same_number
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
 VERSIONS = __version__, "", "9.0", "9.0", "9.1"
-STATE = NodeState(node=1, stamp=1, world_size=4, local_world_size=2)
+WORD = Word(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
+UNMARKED = RoundMark()
 
 
 def said(
     *ranks: int, here: RoundMark = UNMARKED, there: RoundMark = UNMARKED, **changes: object
 ) -> list[str]:
-    views = tuple(rank(number, IN_BARRIER) for number in ranks)
-    heard = Heard(replace(STATE, mark=there, **changes), views, 0, None)  # type: ignore[arg-type]
+    heard = Heard(replace(WORD, ranks=rank_set(ranks), mark=there, **changes), 0)
     return list(contradictions(HERE, here, [heard], 0))
 
 
@@ -49,14 +46,14 @@ def test_ranks_of_two_nodes_are_said() -> None:
 
 
 def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_it() -> None:
-    states = [replace(STATE, node=node, software=one) for node, one in enumerate(VERSIONS)]
-    sentences = other_versions([Heard(one, (), 0, None) for one in states], 0)  # type: ignore[arg-type]
-    assert sentences == {
-        2: f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
+    words = [replace(WORD, node=node, software=one) for node, one in enumerate(VERSIONS)]
+    sentences = list(contradictions(HERE, UNMARKED, [Heard(one, 0) for one in words], 0))
+    assert sentences == [
+        f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
-        4: f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
+        f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
-    }
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,20 @@ from cases import IN_BARRIER, NOW_NS, SECOND, gone, job, rank
 from msgspec.structs import replace
 from processes import until
 
-from lightning_hangcheck.diagnosis import judge
-from lightning_hangcheck.gather.node_view import rebased
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.run import NodePlace, RoundStart
-from lightning_hangcheck.nodes.digest import digest_of
-from lightning_hangcheck.nodes.encoding import BadDigest, pack, unpack
-from lightning_hangcheck.nodes.heard import Heard
-from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.round_end import MOST_ENDS, left_round
+from lightning_hangcheck.nodes.encoding import BadWord, pack, read_word
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.word import MOST_ENDS, left_round, word_of
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
-from lightning_hangcheck.watch.other_nodes.ended_rounds import EndedRounds, LeftHere, Settled
-from lightning_hangcheck.watch.other_nodes.last_words import join_round_end
+from lightning_hangcheck.watch.other_nodes.rounds import (
+    EndedRounds,
+    LeftHere,
+    Settled,
+    join_round_end,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,8 +50,8 @@ GOES_ON = job(rank(1, IN_BARRIER, silent=0.1), round=1, **FACTS)
 
 def heard(present: Case, left: Case | None = None, ago_s: float = 0.5) -> dict[int, Heard]:
     told = left_round(left) if left is not None else None
-    source, (one,), folds = unpack(pack(digest_of(present, 1, 1, left=told)))
-    return {1: Heard(one.state, one.views, NOW_NS - int(ago_s * SECOND), source, folds)}
+    word, _ = read_word(pack(word_of(present, 1, 1, left=told)))
+    return {1: Heard(word, NOW_NS - int(ago_s * SECOND))}
 
 
 @pytest.mark.parametrize("nodes", [heard(GOES_ON, FAILED), heard(FAILED)], ids=["before", "now"])
@@ -89,8 +92,8 @@ def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
     told = left_round(many)
     assert [view.rank for view in told.ranks] == list(range(MOST_ENDS))
     too_many = replace(told, ranks=(*told.ranks, gone(9, 1)))
-    with pytest.raises(BadDigest, match="length <= 8"):
-        unpack(pack(digest_of(GOES_ON, 1, 1, left=too_many)))
+    with pytest.raises(BadWord, match="length <= 8"):
+        read_word(pack(word_of(GOES_ON, 1, 1, left=too_many)))
 
 
 def test_a_node_alone_waits_for_nobody() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes.places.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.places.sealed_place import SealedPlace
-from lightning_hangcheck.nodes.places.store_place import CourierPlace
+from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
+from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
-from lightning_hangcheck.watch.other_nodes.meeting_choice import meetings_of, nowhere, why_there
+from lightning_hangcheck.watch.other_nodes.meeting import meetings_of, nowhere, why_there
 
 SLURM = NodePlace(number=1, nnodes=4, job="slurm-7-0", first="node0")
 TORCHRUN = NodePlace(number=1, nnodes=2, host="node0", port=29500, first="node0")

@@ -5,21 +5,27 @@ from __future__ import annotations
 import time
 
 import pytest
-from cases import IN_BARRIER, SECOND, rank
+from cases import SECOND
 from msgspec.structs import replace
 
 from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.run import RoundStart
-from lightning_hangcheck.nodes.digest import NodeDigest, NodeState, RoundMark
-from lightning_hangcheck.nodes.exchange import Heard
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.watch.other_nodes.round_number import agreed_number, mark_of
-from lightning_hangcheck.watch.ranks.rounds import WatchedRound
+from lightning_hangcheck.watch.other_nodes.rounds import agreed_number, mark_of
+from lightning_hangcheck.watch.roster import WatchedRound
 
 PORT = 29_512
 TORCHRUN = RoundStart(launcher="torchrun", number=0, most=3)
-THERE = NodeState(
-    node=1, stamp=7, round=2, world_size=2, local_world_size=1, mark=RoundMark(20.0, PORT)
+THERE = Word(
+    version=VERSION,
+    node=1,
+    stamp=7,
+    round=2,
+    world_size=2,
+    local_world_size=1,
+    mark=RoundMark(20.0, PORT),
 )
 
 
@@ -41,10 +47,9 @@ def joined(seconds: float, launcher: str = "torchrun") -> WatchedRound:
     return watched
 
 
-def heard(state: NodeState, number: int = 1, ago_s: float = 0.0) -> Heard:
-    views = (rank(number, IN_BARRIER),)
+def heard(word: Word, number: int = 1, ago_s: float = 0.0) -> Heard:
     told_ns = time.monotonic_ns() - int(ago_s * SECOND)
-    return Heard(state, views, told_ns, NodeDigest(nodes=(state,)))
+    return Heard(replace(word, ranks=(number, number)), told_ns)
 
 
 def agreed(watched: WatchedRound, *told: Heard) -> int:

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
-from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import AddressReach
-from lightning_hangcheck.nodes.digest import Network, digest_of
-from lightning_hangcheck.nodes.encoding import pack, unpack
-from lightning_hangcheck.nodes.heard import Heard
-from lightning_hangcheck.watch.other_nodes.silent_nodes import (
+from lightning_hangcheck.nodes.encoding import pack, read_word
+from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.word import word_of
+from lightning_hangcheck.watch.other_nodes.joining import (
     addresses_to_ask,
     silence_gap,
     silent_node,
@@ -23,9 +22,8 @@ ADDRESS = "10.0.0.2"
 
 def heard(node: int, *addresses: str, ago_s: float = 20.0) -> Heard:
     case = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER))
-    digest = digest_of(case, node, 1, network=Network(addresses))
-    source, (told,), folds = unpack(pack(digest))
-    return Heard(told.state, told.views, NOW_NS - int(ago_s * SECOND), source, folds)
+    word, _ = read_word(pack(word_of(case, node, 1, addresses=addresses)))
+    return Heard(word, NOW_NS - int(ago_s * SECOND))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +42,7 @@ def test_what_shows_of_a_silent_node(
     reaches: list[AddressReach], others_silent_s: float, reach: Any
 ) -> None:
     others = [rank(0, IN_BARRIER, silent=others_silent_s)]
-    found = silent_node(heard(1, ADDRESS), NOW_NS, reaches, others)
+    found = silent_node(heard(1, ADDRESS), 20.0, reaches, others)
     assert (found.number, found.ranks, found.silent_s) == (1, "2-3", 20.0)
     assert found.reach == reach
     assert silence_gap(found).what == "node 1 (ranks 2-3)"
@@ -54,10 +52,4 @@ def test_an_address_that_several_nodes_have_tells_of_none() -> None:
     """Every host of containers has a bridge of the same address."""
     bridge = "172.17.0.1"
     nodes = {1: heard(1, ADDRESS, bridge), 2: heard(2, "10.0.0.3", bridge, ago_s=1.0)}
-    assert addresses_to_ask(nodes, ["10.0.0.1", bridge], NOW_NS) == {1: (ADDRESS,)}
-
-
-def test_a_node_whose_job_has_ended_is_asked_about_no_more() -> None:
-    one = heard(1, ADDRESS)
-    ended = replace(one, state=replace(one.state, ended=True))
-    assert addresses_to_ask({1: ended}, [], NOW_NS) == {}
+    assert addresses_to_ask(nodes, ["10.0.0.1", bridge], [1]) == {1: (ADDRESS,)}

@@ -7,7 +7,7 @@ from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, look
 from lightning_hangcheck.model.slowness import Slowness, SlowRank
 from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.observe.looking import Look, Target
-from lightning_hangcheck.watch.pace.glances import GLANCES, LONGEST_S, SHORTEST_S, Glances
+from lightning_hangcheck.watch.pace import GLANCES, LONGEST_S, SHORTEST_S, Glances
 
 SLOW = Slowness(
     for_s=200.0,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.step_times import StepTimes
-from lightning_hangcheck.watch.pace.job_pace import JobPace
-from lightning_hangcheck.watch.pace.rank_pace import LEARNT, WINDOW
+from lightning_hangcheck.watch.pace import LEARNT, WINDOW, JobPace
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slowness import Slowness

@@ -3,5 +3,3 @@
 `generating` and `pipelines` are what users call; both put `generation_watch` around the model's own
 ``generate`` and return what `generated` describes. `token_limits` keeps a debug run finite.
 """
-
-__all__ = ["generated", "generating", "generation_watch", "pipelines", "token_limits"]

@@ -3,5 +3,3 @@
 `loading` is what users call. `watched_load` goes around every load: `source` says where it comes
 from, `traps` what is known to go wrong, `loading_seams` and `shard_progress` how far it is.
 """
-
-__all__ = ["loading", "loading_seams", "shard_progress", "source", "watched_load"]

@@ -1,4 +1,4 @@
-"""Process groups: `init_process_group`, where a process learns which rank it is, barriers, the end.
+"""Where a process learns which rank it is: `init_process_group`, `init_rpc`; barriers, the end.
 
 What is announced is told before the call, so that a rank that waits there for peers that never come
 is known; what torch itself says is told after it. This is how processes become ranks that no
@@ -49,14 +49,40 @@ def instrument_joining(module: ModuleType) -> None:
         _learn(told)
         with section(call):
             yield
-        current().leave_startup()
         _learn(Announced(module.get_rank(), module.get_world_size(), told.store_port))
         current().show_membership("member")
-        tell_start()
-        watch_ranks()
-        os.environ[JOINED] = str(os.getpid())
+        _begin()
 
     wrap(module, "init_process_group", joining)
+
+
+def instrument_rpc(module: ModuleType) -> None:
+    """Watch ``init_rpc``: ranks that only call each other have no process group.
+
+    A number that somebody else gave counts more: collectives are told by that one.
+    """
+    signature = inspect.signature(module.init_rpc)
+    section = in_section("init_rpc")
+
+    @contextmanager
+    def joining(call: Call) -> Iterator[None]:
+        arguments = by_name(call, signature)
+        if current().identity.rank is None:
+            address = getattr(arguments.get("rpc_backend_options"), "init_method", None)
+            _learn(announced({**arguments, "init_method": address}, os.environ))
+        with section(call):
+            yield
+        _begin()
+
+    wrap(module, "init_rpc", joining)
+
+
+def _begin() -> None:
+    """It is a rank now, with the others: what it does from here on is its work."""
+    current().leave_startup()
+    tell_start()
+    watch_ranks()
+    os.environ[JOINED] = str(os.getpid())
 
 
 def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Announced:

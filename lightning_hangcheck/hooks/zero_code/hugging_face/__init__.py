@@ -2,5 +2,3 @@
 
 `zero_code.imports` asks for each when its module is imported, never before.
 """
-
-__all__ = ["generation", "models", "pipelines"]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_hangcheck.report.page.blocks.graph_layout import shortened
 from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
+from lightning_hangcheck.text.plain_text import told_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -96,8 +96,9 @@ def _by_value(told: Mapping[int, str]) -> Iterator[tuple[str, str]]:
     for rank, value in told.items():
         who.setdefault(value, []).append(rank)
     ordered = sorted(who.items(), key=lambda item: -len(item[1]))
-    for value, ranks in ordered[:MOST_VALUES]:
-        yield shortened(value, LONGEST_VALUE), name_ranks(ranks)
+    values = told_apart([value for value, _ in ordered[:MOST_VALUES]], LONGEST_VALUE)
+    for value, (_, ranks) in zip(values, ordered, strict=False):
+        yield value, name_ranks(ranks)
     if len(ordered) > MOST_VALUES:
         yield f"{len(ordered) - MOST_VALUES} more values", name_ranks(_rest(ordered[MOST_VALUES:]))
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from lightning_hangcheck.judge.alike import shown_threads
+from lightning_hangcheck.model.naming.code_owner import is_ours
 from lightning_hangcheck.report.page.blocks.identities import views_of
 from lightning_hangcheck.report.page.blocks.stack_tree import Line, folded_lines
 from lightning_hangcheck.text.amounts import bytes_in_words
@@ -147,7 +149,7 @@ def _threads(rank: int, pid: int, sample: Sample) -> Iterator[ShownThread]:
     kernel: dict[int, ThreadState] = (
         {} if sample.kernel is None else {one.tid: one for one in sample.kernel.threads}
     )
-    threads = sample.stack.threads if sample.stack is not None else ()
+    threads = shown_threads(sample.stack) if sample.stack is not None else ()
     for number, thread in enumerate(threads[:MOST_THREADS]):
         known = kernel.get(thread.tid or 0)
         key = f"rank-{rank}-pid-{pid}-thread-{thread.tid or number}"
@@ -168,8 +170,9 @@ def _threads(rank: int, pid: int, sample: Sample) -> Iterator[ShownThread]:
 def _local_values(look: ProcessLook) -> tuple[tuple[str, str], ...]:
     """Of the innermost call of which somebody asked for them."""
     for sample in reversed(look.samples):
-        if sample.local_values:
-            innermost = sample.local_values[-1]
+        theirs = [one for one in sample.local_values if not is_ours(one.frame.file)]
+        if theirs:
+            innermost = theirs[-1]
             return tuple(
                 (f"{innermost.frame.function}: {k}", v) for k, v in innermost.values.items()
             )

@@ -65,7 +65,8 @@ STALE_MARKER = Mechanism(
                 time.sleep(0.2)
     """,
     imports=("os", "tempfile", "time"),
-    cause=("file_lock",),
+    cause=("rank_stalled", "filesystem_wait"),
+    because="it sleeps in its own code until a file is gone",
     slow=True,
 )
 FLAG_FILE = Mechanism(

@@ -10,7 +10,7 @@ from pathlib import Path
 from launch.nodes.nodes_of_a_job import Host
 
 import lightning_hangcheck
-from lightning_hangcheck.nodes.encoding import VERSION
+from lightning_hangcheck.nodes.word import VERSION
 from lightning_hangcheck.version import __version__
 
 
@@ -34,10 +34,7 @@ def host_with_version(folder: Path, version: str, words: int = VERSION) -> Host:
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     _change(package / "version.py", f'"{__version__}"', f'"{version}"')
-    _change(package / "nodes" / "encoding.py", f"VERSION = {VERSION}\n", f"VERSION = {words}\n")
-    for file in ("encoding.py", "digest.py"):
-        old, new = f"    version: int = {VERSION}\n", f"    version: int = {words}\n"
-        _change(package / "nodes" / file, old, new)
+    _change(package / "nodes" / "word.py", f"VERSION = {VERSION}\n", f"VERSION = {words}\n")
     return Host(python=str(folder / "bin" / "python"))
 
 

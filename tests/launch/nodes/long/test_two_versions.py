@@ -20,7 +20,7 @@ from long_tests import LONG_TEST
 from processes import PROGRAMS, until
 from watch.launched import run_words, verdict_of
 
-from lightning_hangcheck.nodes.encoding import VERSION
+from lightning_hangcheck.nodes.word import VERSION
 from lightning_hangcheck.version import __version__
 
 __all__ = ["network"]
@@ -73,7 +73,7 @@ def test_versions_that_do_not_each_judge_their_own_ranks_and_harm_nobody(
     install = "install the same lightning-hangcheck on all nodes"
     newer, older = VERSION + 1, VERSION
     here = f"what node 1 tells is not used: it has version {newer}, this one reads {older}"
-    there = f"what the first node tells is not used: it has version {older}, this one reads {newer}"
+    there = f"what node 0 tells is not used: it has version {older}, this one reads {newer}"
     assert first.said.count(f"{here}: {install}") == 1
     assert second.said.count(f"{there}: {install}") == 1
     for node in nodes:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from processes import PROGRAMS, end, until
+from processes import PROGRAMS, end, free_port, until
 from watch.launched import record_of, run_words, verdict_of
 
 from lightning_hangcheck.rundir.layout import RunFolder, folders_of_nodes
@@ -54,9 +53,7 @@ def standing(folder: Path) -> tuple[str, tuple[int, ...]]:
 
 def test_a_round_of_all_nodes_is_judged_by_its_own_ranks(tmp_path: Path) -> None:
     """They share a run folder, and meet in the store of torchrun's agent once that has one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     nodes = [start(tmp_path, port) for _ in range(2)]
     run = tmp_path / "run"
     try:

@@ -1,6 +1,6 @@
 """A job of fixed size loses a node, and no other takes its place: torchrun waits, and we say so.
 
-It takes half a minute, of which torchrun waits 15 s until it knows: RUN_LONG_TESTS=1 runs it.
+Each takes half a minute, of which torchrun waits 15 s until it knows: RUN_LONG_TESTS=1 runs them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,40 @@ pytestmark = list(LONG_TEST)
 LONGEST_S = 120.0
 
 
-def start(folder: Path, store: str, name: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, store: str, name: str, how: str) -> subprocess.Popen[bytes]:
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--max-restarts=2"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint={store}", "--rdzv-conf=is_host=0"),
         *("--local-addr=127.0.0.1", "--nproc-per-node=1"),
         *(str(PROGRAMS / "waits_for_a_file.py"), str(folder)),
     ]
+    words = run_words(command, "--stall-timeout", "20")
+    if how == "callback":
+        words = [*command, "watched"]
+    number = "ab".index(name)
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
+    slurm |= {"SLURM_PROCID": f"{number}", "SLURM_NODEID": f"{number}", "SLURM_LOCALID": "0"}
     (folder / name).mkdir()
     with (folder / name / "said").open("wb") as said:
         return subprocess.Popen(
-            run_words(command, "--stall-timeout", "20"),
+            words,
             cwd=folder / name,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+                "HANGCHECK_RUN_DIR": "run",
+                "HANGCHECK_STALL_TIMEOUT": "20",
+                **(slurm if how == "slurm" else {}),
+            },
             stdout=said,
             stderr=said,
         )
+
+
+def run_folder(node: Path) -> Path | None:
+    """Where its run is kept: torchrun numbers the nodes, and the callback goes by that."""
+    return next((found.parent for found in (node / "run").rglob("run.json")), None)
 
 
 def standing(folder: Path) -> str:
@@ -49,19 +67,19 @@ def standing(folder: Path) -> str:
         return ""
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_the_node_that_is_left_says_for_whom_torchrun_waits(at_once: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["run", "at once", "slurm", "callback"])
+def test_the_node_that_is_left_says_for_whom_torchrun_waits(how: str, tmp_path: Path) -> None:
     """Also where its rank came and failed between two looks at the processes."""
-    if at_once:
+    if how == "at once":
         (tmp_path / "fail").touch()
     with endpoint() as store:
-        nodes = {name: start(tmp_path, store, name) for name in "ab"}
+        nodes = {name: start(tmp_path, store, name, how) for name in "ab"}
         try:
             for number in range(2):
                 until((tmp_path / f"rank-{number}").exists, "both ranks", seconds=LONGEST_S)
+            run = until(lambda: run_folder(tmp_path / "a"), "the sidecar", seconds=LONGEST_S)
             kill(nodes["b"])
             (tmp_path / "fail").touch()
-            run = tmp_path / "a" / "run"
             until(lambda: standing(run) == "hang", "the verdict", seconds=LONGEST_S)
             until((run / "report.html").exists, "its page", seconds=LONGEST_S)
             verdict, rounds = verdict_of(run), record_of(run).rounds

@@ -1,0 +1,33 @@
+"""Explains: from the evidence of all nodes to a `Verdict`. Pure, and the same at any later time.
+
+    nodes -> case (`joining`, ranks that stand alike: `alike`)
+          -> what each process and thread does and waits for (`activity`, `threads`, `waits`)
+          -> what each rank has entered, and where they part (`operations`, `divergence`)
+          -> who waits for whom, and where that ends (`graph`); who could end it, and so how
+             long to wait (`patience`)
+          -> what is wrong, by whom (`causes`), in words (`words`), as a `Verdict` (`verdict`)
+
+What is known of other people's code and of causes (frames, remedies) is data: ``knowledge``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
+
+
+def judge(case: Case) -> Verdict:
+    """Explain a case: who holds the job up, where, why, for how long, and what to do.
+
+    Pure: the same case gives the same verdict, on any machine and at any later time.
+
+    Args:
+        case: Evidence of all ranks at one moment.
+    """
+    # Imported here, 20 MB and a tenth of a second: the watcher of a healthy job never pays that.
+    from lightning_hangcheck.judge.verdict import verdict_of
+
+    return verdict_of(case)

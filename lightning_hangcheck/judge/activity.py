@@ -1,0 +1,602 @@
+"""Does it get on? What processes and ranks do, by their newest samples compared. Pure.
+
+No name of any library decides here but the waits that frames show. What is idle on the CPU but
+waits for a busy GPU is not idle.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.alike import latest_frames
+from lightning_hangcheck.judge.frames import (
+    FOR_RANKS,
+    Wait,
+    find_wait,
+    functions_in,
+    of_own_process,
+    users_frames,
+)
+from lightning_hangcheck.judge.records import device_wait
+from lightning_hangcheck.judge.threads import Moment, is_our_thread, moments, remembered
+from lightning_hangcheck.judge.waits import (
+    BUSY_SHARE,
+    IDLE_SHARE,
+    NEWEST,
+    awaited_processes,
+    awaited_threads,
+    in_one_call,
+    is_starved,
+    lock_keeper,
+    stuck_thread,
+)
+from lightning_hangcheck.model.evidence import Frame, ThreadStack
+from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lightning_hangcheck.judge.threads import Thread
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import GpuState, ProcessLook, ProcessState
+
+Activity = Literal[
+    "moving", "busy", "idle", "waiting", "stopped", "gone", "missing", "unseen", "unheard"
+]
+JUST_NOW_S = 1.0
+"""A rank whose page showed progress within this time advances, whatever the samples caught."""
+LIVELOCK_AFTER_S = 6.0
+"""Time after which moving through functions that were all seen before is taken for a livelock. The
+looks at 2, 3 and 4 s of silence meet most functions of a loop, so that at 10 s it is known."""
+STORAGE_ANSWERS = 20
+"""Times a second that a thread which waits for storage is woken above which it gets on. A call that
+hangs is woken never, or once in many seconds to try again."""
+MANY_BYTES = 64 * 1024
+TRANSFER_RATE = 4096
+"""Bytes a second above which a read or write call makes way. Our own threads read and write about
+700 bytes a second in the rank (a line of /proc twice a second, the journal)."""
+TRANSFER_CALLS = frozenset({0, 1, 17, 18, 19, 20, 40, 63, 64, 65, 66, 67, 68, 71})
+"""read, write, pread64, pwrite64, readv, writev, sendfile on x86-64, then on arm64. A number of the
+one that means another call on the other (uname, semget, shmdt) is none that a thread stays in."""
+DOWNLOAD_RATE = 1024
+"""Bytes a second that count for a thread that waits at a connection: a gigabyte in 12 days. What
+services in the process exchange meanwhile stays below."""
+SHORTEST_FLOW_S = 1.0
+"""Time over which bytes are counted at least: our own threads read 390 of them at once."""
+BUSY_PERCENT = 5
+"""A GPU without work shows 0, one that draws somebody's screen up to 3."""
+NEARLY_FULL = 0.95
+GIB = 1 << 30
+
+
+class ProcessActivity(Struct, frozen=True, kw_only=True):
+    """What the newest samples of one process show.
+
+    Attributes:
+        samples: How many of them could be used.
+        span_s: Seconds from the first to the last of these.
+        cpu_share: Processor time of all threads over that span, in cores.
+        bytes: Read and written over that span.
+        carried: Bytes flowed, or storage answered: no loop of mere computing does that.
+        starved: It was ready, and others had the processor: it ran too little to be known.
+        stacks: Whether Python stacks were among them.
+        stood: From one of them to the next it stood still, and was not even woken.
+    """
+
+    activity: Activity
+    samples: int = 0
+    span_s: float = 0.0
+    cpu_share: float = 0.0
+    bytes: int = 0
+    carried: bool = False
+    starved: bool = False
+    stacks: bool = False
+    stood: bool = False
+
+
+class RankActivity(Struct, frozen=True, kw_only=True):
+    """What a rank does, all its processes considered.
+
+    Attributes:
+        carried: One of its processes moved bytes while it moved.
+        for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
+        livelocked: It moves, but for long only through functions in which it was before: ``busy``.
+        circling: What is busy was seen to go round, and not in one long call.
+        frames: Newest frames of its main thread, outermost first.
+        wait: The known wait in which that thread stands, or the one in which its wait ends.
+        stuck: The thread in which its wait ends, where that is another.
+    """
+
+    activity: Activity
+    process_activity: ProcessActivity
+    frames: tuple[Frame, ...] = ()
+    wait: Wait | None = None
+    stuck: ThreadStack | None = None
+    carried: bool = False
+    livelocked: bool = False
+    circling: bool = False
+    for_gpu: bool = False
+
+    @property
+    def stuck_frames(self) -> tuple[Frame, ...]:
+        """Frames of the thread in which its wait ends; none where that is the main thread."""
+        return self.stuck.frames if self.stuck is not None else ()
+
+
+def read_rank_activity(view: RankView) -> RankActivity:
+    """Tell what a rank does: its main thread, and the threads for which that waits.
+
+    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins,
+    and so does CUDA. One that is idle while its children work, works. Where another thread keeps
+    the interpreter lock, the main one cannot come back from whatever it waits for.
+    """
+    own = view.own_process
+    process = read_process_activity(own) if own is not None else ProcessActivity(activity="unseen")
+    frames = of_own_process(latest_frames(own)) if own is not None else ()
+    keeper = lock_keeper(own, view.beat) if own is not None else None
+    if keeper is not None and own is not None and keeper.tid == own.pid:
+        keeper = None
+    stuck = keeper or (stuck_thread(own) if own is not None else None)
+    found = RankActivity(
+        activity=process.activity, process_activity=process, frames=frames, stuck=stuck
+    )
+    if view.process_exit is not None:
+        return replace(found, activity="gone")
+    if view.unheard_for_s:
+        return replace(found, activity="unheard")
+    if view.pid is None:
+        return replace(found, activity="missing", frames=())
+    if process.activity in ("gone", "stopped"):
+        return found
+    wait = None
+    if keeper is None:
+        wait = find_wait(frames) or (find_wait(stuck.frames) if stuck is not None else None)
+        alone = view.beat is not None and view.beat.world_size == 1
+        if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
+            wait = wait if process.activity == "idle" and not alone else None
+        if wait is None and process.activity == "busy":
+            wait = device_wait(view)
+    activity = _of_alive(view, process, wait)
+    if activity == "idle" and own is not None and gpu_works(own):
+        return replace(found, activity="busy", wait=wait, for_gpu=True)
+    if activity == "moving":
+        seen = [read_process_activity(look) for look in view.processes]
+        carried = any(one.carried for one in seen)
+        woke = process.activity == "moving" and process.stood
+        livelocked = not (carried or woke) and _livelocked(view, seen)
+        activity = "busy" if livelocked else activity
+        found = replace(found, carried=carried, livelocked=livelocked)
+    circling = activity == "busy" and not process.starved and _circles(view, process, stuck)
+    return replace(found, activity=activity, wait=wait, circling=circling)
+
+
+def has_left(view: RankView, found: RankActivity, now_ns: int) -> bool:
+    """Whether a rank that was seen to wait advanced since then, by what it told itself.
+
+    Args:
+        view: The rank.
+        found: What it does by its samples.
+        now_ns: When its case was taken, as `Case` has it.
+    """
+    own = view.own_process
+    if own is None or not own.samples or found.activity not in ("idle", "busy", "waiting"):
+        return False
+    return view.silent_for_s * NANOSECONDS < now_ns - own.samples[-1].taken_ns
+
+
+def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Activity:
+    """What a rank with a process does. Only children that could end its wait excuse it.
+
+    A child without Python stacks that uses the processor may be anything, so it counts as moving.
+    """
+    if wait is not None and wait.kind in FOR_RANKS:
+        return "waiting"
+    own = process.activity
+    beats = view.beat is not None and view.beat.beats > 0
+    if own in ("idle", "busy") and beats and view.silent_for_s < JUST_NOW_S:
+        return "moving"
+    if own != "idle":
+        return own
+    awaited = awaited_processes(view) if wait is None else None
+    seen = [
+        read_process_activity(look)
+        for look in view.processes
+        if look.role != "rank" and (awaited is None or look.pid in awaited)
+    ]
+    kinds = {
+        "moving" if one.activity == "busy" and not one.stacks else one.activity for one in seen
+    }
+    return "moving" if "moving" in kinds else "busy" if "busy" in kinds else own
+
+
+def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None) -> bool:
+    """Whether a busy rank, or what works for it, goes round and round, and not in one long call.
+
+    Args:
+        view: The rank.
+        process: What its own process does.
+        stuck: The thread in which that process's wait ends, where that is not the main one.
+    """
+    own = view.own_process
+    if own is not None and process.activity in ("busy", "moving"):
+        if process.activity == "moving" or (view.goes_round and stuck is None):
+            return True
+        return in_one_call(own, stuck.tid if stuck is not None else None) is None
+    children = [one for one in view.processes if one is not own]
+    busy = [one for one in children if read_process_activity(one).activity in ("busy", "moving")]
+    return any(in_one_call(one) is None for one in busy)
+
+
+def _livelocked(view: RankView, seen: Sequence[ProcessActivity]) -> bool:
+    """Whether a rank that moves only goes round: for long it did nothing that it had not done.
+
+    A child without Python stacks that works, or a GPU, may do new things all the time: nobody sees
+    them.
+    """
+    hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
+    hidden = hidden or any(gpu_works(look) for look in view.processes)
+    return view.nothing_new_for_s >= LIVELOCK_AFTER_S and not hidden
+
+
+@remembered
+def read_process_activity(look: ProcessLook) -> ProcessActivity:
+    """Tell what one process does by itself.
+
+    Returns:
+        ``unseen`` with fewer than two usable samples; else ``stopped``, ``gone``, ``moving``
+        (its stack changes while it uses the processor, or bytes flow), ``idle`` (under 2 % of a
+        core, same stack, no bytes) or ``busy`` (the rest: same functions).
+    """
+    ended = _by_letter(look)
+    usable = [
+        one
+        for one in moments(look)
+        if one.kernel is not None and (look.role == "child" or one.threads)
+    ][-NEWEST:]
+    steps = [step for pair in pairwise(usable) if (step := compare(*pair)) is not None]
+    if not steps:
+        return ProcessActivity(activity=ended or "unseen", samples=min(1, len(usable)))
+    return ProcessActivity(
+        activity=ended or _by_steps(steps, look.role),
+        samples=len(steps) + 1,
+        span_s=sum(step.seconds for step in steps),
+        cpu_share=_mean(steps, lambda step: step.cpu_share),
+        bytes=sum(step.bytes for step in steps),
+        carried=any(step.carried for step in steps),
+        starved=_mean(steps, lambda step: step.main_share) < BUSY_SHARE
+        and any(step.starved for step in steps),
+        stacks=any(one.sample.stack is not None for one in usable),
+        stood=any(step.stood for step in steps),
+    )
+
+
+def _by_letter(look: ProcessLook) -> Activity | None:
+    """Tell a dead or stopped process by the kernel's letter.
+
+    A debugger, or another py-spy, holds a process in state ``t`` for a moment: that counts only if
+    two samples saw it.
+    """
+    letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
+    if not letters:
+        return None
+    if letters[-1] in ("Z", "X"):
+        return "gone"
+    held = all(letter in ("T", "t") for letter in letters)
+    return "stopped" if held and (letters[-1] == "T" or len(letters) > 1) else None
+
+
+def _by_steps(steps: Sequence[Step], role: str) -> Activity:
+    """Judge by steps. A child that only works now and then (a service) is nobody's to wait for."""
+    moved = [step.moved for step in steps]
+    if all(moved) if role == "child" else any(moved):
+        return "moving"
+    share = _mean(steps, lambda step: step.awaited_share)
+    works = _mean(steps, lambda step: step.busiest_share) >= IDLE_SHARE or any(
+        step.starved for step in steps
+    )
+    return "busy" if works or share >= BUSY_SHARE else "idle"
+
+
+def _mean(steps: Sequence[Step], share: Callable[[Step], float]) -> float:
+    """The share over all the time that the steps took."""
+    return sum(share(step) * step.seconds for step in steps) / sum(step.seconds for step in steps)
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """What a process did between two samples.
+
+    Attributes:
+        seconds: Between the samples.
+        cpu_share: Processor time of all its threads, in cores.
+        main_share: The same of its main thread; of the process where threads are not known.
+        starved: Its main thread was ready for most of the time, and got no processor, or another
+            thread that could end its wait computes, and gets little.
+        awaited_share: The same of the threads that could end the main thread's wait, itself
+            included: of the process where any of its threads could.
+        busiest_share: The highest of the main thread and, where it is known which threads could end
+            its wait, of one of these.
+        bytes: Read, written, and carried by connections, by threads that could end the main one's
+            wait where each thread's share is known; 0 where not permitted to know.
+        carried: Bytes flowed, or storage answered call after call.
+        moved: It made way: it carried, or its stack changed while it used the processor.
+        stood: Its main thread did not run once, and its other threads hardly.
+    """
+
+    seconds: float
+    cpu_share: float
+    main_share: float
+    starved: bool
+    awaited_share: float
+    busiest_share: float
+    bytes: int
+    carried: bool
+    moved: bool
+    stood: bool
+
+
+def compare(earlier: Moment, later: Moment) -> Step | None:
+    """Compare two moments of a process; None where no time passed or one lacks its kernel state."""
+    before, after = earlier.kernel, later.kernel
+    seconds = later.seconds_since(earlier)
+    if seconds <= 0 or before is None or after is None:
+        return None
+    cpu_share = max(0.0, after.cpu_s - before.cpu_s) / seconds
+    shares = later.shares_since(earlier)
+    main_share = shares.get(after.pid, cpu_share)
+    awaited = awaited_threads(later)
+    awaited_share = cpu_share if awaited is None else sum(shares.get(tid, 0.0) for tid in awaited)
+    flowed, starved = _bytes_moved(earlier, later, awaited), is_starved(earlier, later)
+    storage = _storage_answers(earlier, later, computes=starved or main_share >= IDLE_SHARE)
+    carried = flowed > MANY_BYTES or _carries(earlier, later, flowed) or storage
+    # ready at both looks, and computing: on a crowded machine it gets a small share of a processor
+    ready = {one.tid for one in earlier.states[1:] if one.state == "R"} & {
+        one.tid
+        for one in later.states[1:]
+        if one.state == "R" and (awaited is None or one.tid in awaited)
+    }
+    first, second = earlier.states[:1], later.states[:1]
+    turns = [one.turns for one in (*first, *second)]
+    return Step(
+        seconds=seconds,
+        cpu_share=cpu_share,
+        main_share=main_share,
+        starved=starved or any(shares.get(tid, 0.0) >= IDLE_SHARE for tid in ready),
+        awaited_share=awaited_share,
+        busiest_share=max([main_share, *(shares.get(tid, 0.0) for tid in awaited or ())]),
+        bytes=flowed,
+        carried=carried,
+        moved=carried
+        or _main_moved(earlier, later, main_share)
+        or (cpu_share >= BUSY_SHARE and _helper_moved(earlier, later, shares, cpu_share, awaited)),
+        stood=cpu_share < IDLE_SHARE
+        and len(turns) == 2
+        and turns[0] is not None
+        and turns[0] == turns[1],
+    )
+
+
+def _storage_answers(earlier: Moment, later: Moment, *, computes: bool) -> bool:
+    """Whether the main thread makes many short waits for storage: deleting files moves no bytes.
+
+    A thread that polls sleeps between its questions (state S). Storage lets it wait in state D;
+    some virtual disks let it run without processor time, which no loop that computes does.
+    """
+    if not earlier.states or not later.states:
+        return False
+    first, second = earlier.states[0], later.states[0]
+    letters = {first.state, second.state}
+    if not (letters <= {"D", "R"} and ("D" in letters or not computes)):
+        return False
+    if first.turns is None or second.turns is None:
+        return False
+    return second.turns - first.turns > STORAGE_ANSWERS * later.seconds_since(earlier)
+
+
+def _main_moved(earlier: Moment, later: Moment, share: float) -> bool:
+    """Whether the main thread went on.
+
+    Busy, it must be in other functions: a loop that goes over its own lines may never end. Hardly
+    busy, it must be at another line of the user's code: one line that polls alternates below it.
+    """
+    if not earlier.threads or not later.threads or _source(earlier) != _source(later):
+        return False  # one source names classes, the other does not
+    before, after = (without_ours(one.threads[0].frames) for one in (earlier, later))
+    if share >= IDLE_SHARE:
+        return functions_in(before) != functions_in(after)
+    return before != after and _users_part(before) != _users_part(after)
+
+
+def _helper_moved(
+    earlier: Moment,
+    later: Moment,
+    shares: dict[int, float],
+    cpu_share: float,
+    awaited: frozenset[int] | None,
+) -> bool:
+    """Whether another thread that could end the main one's wait works.
+
+    It is busy, and in other functions than before. One that is busy with something else excuses
+    nobody: only ``awaited`` threads count, all where that is None.
+    """
+    before = {_key(one): one for one in earlier.threads[1:]}
+    for thread in later.threads[1:]:
+        old = before.get(_key(thread))
+        if old is None or (awaited is not None and thread.tid not in awaited):
+            continue
+        share = cpu_share if thread.tid is None else shares.get(thread.tid, 0.0)
+        changed = share >= BUSY_SHARE and functions_in(old.frames) != functions_in(thread.frames)
+        if changed and not is_our_thread(thread.stack) and not is_our_thread(old.stack):
+            return True
+    return False
+
+
+def _key(thread: Thread) -> tuple[int | None, str]:
+    """What names a thread: its id, or what stands for it where the source does not tell."""
+    return (thread.tid, "" if thread.tid is not None else thread.stack.name)
+
+
+def without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Drop this package's frames, and what only the interpreter's library does on their behalf."""
+    last = max((i for i, frame in enumerate(frames) if is_ours(frame.file)), default=None)
+    if last is None:
+        return tuple(frames)
+    inside = frames[last + 1 :]
+    kept = () if all(is_standard(frame.file) for frame in inside) else inside
+    return (*(frame for frame in frames[:last] if not is_ours(frame.file)), *kept)
+
+
+def _users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the frames down to the innermost of the user's own; all where none is."""
+    users = users_frames(frames)
+    positions = (i for i, frame in enumerate(frames) if frame in users)
+    return frames[: max(positions, default=len(frames)) + 1]
+
+
+def _source(moment: Moment) -> str:
+    return moment.sample.stack.source if moment.sample.stack is not None else ""
+
+
+def _bytes_moved(earlier: Moment, later: Moment, awaited: frozenset[int] | None) -> int:
+    """Return what threads read, wrote and received that could end the main thread's wait.
+
+    A thread that starts a program now and then excuses nobody: the process's count has what such a
+    child read. It is all there is where threads are not counted, or one has ended meanwhile.
+
+    Args:
+        earlier: Moment of a process.
+        later: A later one.
+        awaited: Threads that could end the wait, None for any.
+
+    Returns:
+        Bytes; 0 where not permitted to know.
+    """
+    before, after = earlier.kernel, later.kernel
+    if before is None or after is None:
+        return 0
+    of_threads = _moved_by_threads(earlier, later, awaited)
+    pairs = [(before.network_bytes, after.network_bytes)]
+    if of_threads is None:
+        pairs += [
+            (before.read_bytes, after.read_bytes),
+            (before.written_bytes, after.written_bytes),
+        ]
+    moved = sum(max(0, new - old) for old, new in pairs if old is not None and new is not None)
+    return moved + (of_threads or 0)
+
+
+def _moved_by_threads(earlier: Moment, later: Moment, awaited: frozenset[int] | None) -> int | None:
+    """Bytes of the threads that could end the wait: these, or all, and those that run no Python."""
+    before, after = _bytes_by_thread(earlier.kernel), _bytes_by_thread(later.kernel)
+    if before is None or after is None:
+        return None
+    if any(one.kind == "process" or one.holders for _, one in later.targets):
+        awaited = None  # another process, which may wait for what any of its threads gives it
+    of_python = {one.tid for one in later.threads}
+    counted = {
+        tid
+        for tid in {*before, *after}
+        if awaited is None or tid in awaited or tid not in of_python
+    }
+    if not counted <= after.keys():
+        return None
+    return sum(max(0, after[tid] - before.get(tid, 0)) for tid in counted)
+
+
+def _bytes_by_thread(kernel: ProcessState | None) -> dict[int, int] | None:
+    if kernel is None or not kernel.threads or kernel.threads_left_out:
+        return None
+    found = {one.tid: one.moved_bytes for one in kernel.threads if one.moved_bytes is not None}
+    return found if len(found) == len(kernel.threads) else None
+
+
+def _carries(earlier: Moment, later: Moment, flowed: int) -> bool:
+    """Whether bytes flowed on which the main thread's wait rests.
+
+    At a connection only what connections carried counts, where the kernel tells that: what our own
+    threads read meanwhile, late on a crowded machine, is more than a download may be; and any byte
+    counts that came or went at a connection on which the wait rests, however slowly. A thread that
+    is at other connections than before has had its answer from one. In a call that reads or writes
+    only what the thread itself moved counts, where that is known.
+    """
+    then, now = _connections(earlier), _connections(later)
+    if any(_carried(then[tid], now[tid]) for tid in then.keys() & now.keys()):
+        return True
+    before, after = earlier.kernel, later.kernel
+    if before is None or after is None or not later.states:
+        return False
+    main = later.states[0]
+    span_s = max(later.seconds_since(earlier), SHORTEST_FLOW_S)
+    own = earlier.states[0].moved_bytes if earlier.states else None
+    if main.moved_bytes is not None and own is not None:
+        flowed = main.moved_bytes - own
+    if any(target.kind == "socket" for target in main.waits_for):
+        if before.network_bytes is not None and after.network_bytes is not None:
+            flowed = after.network_bytes - before.network_bytes
+        return flowed > DOWNLOAD_RATE * span_s
+    return main.syscall in TRANSFER_CALLS and flowed > TRANSFER_RATE * span_s
+
+
+def _connections(moment: Moment) -> dict[int, dict[int | None, int | None]]:
+    """Each waiting thread with its connections: by inode, if known, the bytes carried so far."""
+    found: dict[int, dict[int | None, int | None]] = {}
+    for tid, target in moment.targets:
+        if target.kind == "socket":
+            found.setdefault(tid, {})[target.connection] = target.carried_bytes
+    return found
+
+
+def _carried(before: dict[int | None, int | None], after: dict[int | None, int | None]) -> bool:
+    """Compare what is known of both times: the kernel's list of sockets may leave out some."""
+    known = None not in before and None not in after
+    return (known and before.keys() != after.keys()) or any(
+        None not in (before[one], after[one]) and before[one] != after[one]
+        for one in before.keys() & after.keys()
+    )
+
+
+def gpu_works(look: ProcessLook) -> bool:
+    """Whether a GPU worked for the process in one of the newest samples.
+
+    Where the driver does not tell processes apart, any work on a GPU that it uses counts.
+    """
+    shares = (
+        gpu.own_busy_percent if gpu.own_busy_percent is not None else gpu.busy_percent
+        for sample in look.samples[-NEWEST:]
+        for gpu in sample.gpus
+    )
+    return any(share is not None and share >= BUSY_PERCENT for share in shares)
+
+
+def describe_gpus(look: ProcessLook) -> Iterator[str]:
+    """Describe the GPUs of the newest sample that shows any, one sentence each."""
+    newest: Sequence[GpuState] = next(
+        (sample.gpus for sample in reversed(look.samples) if sample.gpus), ()
+    )
+    return (", ".join(_facts(gpu)) for gpu in newest)
+
+
+def _facts(gpu: GpuState) -> Iterator[str]:
+    name = f"GPU {gpu.index}"
+    if gpu.busy_percent is None:
+        yield f"{name}: how busy it is, is not told"
+    else:
+        yield f"{name}: {gpu.busy_percent} % busy"
+    if gpu.own_busy_percent is not None:
+        yield f"{gpu.own_busy_percent} % with this process"
+    if gpu.memory_used_bytes is not None and gpu.memory_bytes:
+        full = gpu.memory_used_bytes >= NEARLY_FULL * gpu.memory_bytes
+        used, all_of_it = gpu.memory_used_bytes / GIB, gpu.memory_bytes / GIB
+        yield f"{used:.0f} of {all_of_it:.0f} GiB in use" + (", nearly full" if full else "")
+    if gpu.clock_mhz is not None and gpu.full_clock_mhz is not None:
+        yield f"{gpu.clock_mhz} of {gpu.full_clock_mhz} MHz"
+    if gpu.power_w is not None:
+        yield f"{gpu.power_w:.0f} W"
+    if gpu.slowed_by:
+        yield f"slowed down ({', '.join(gpu.slowed_by)})"
+    if gpu.uncorrected_errors:
+        yield f"{gpu.uncorrected_errors} uncorrected memory errors"

@@ -1,0 +1,379 @@
+"""Ranks that stand alike are told by one of them: equal stacks, and groups of one shape. Pure.
+
+A hundred thousand ranks of a device mesh that do the same are each in groups of their own, and all
+of these are one group that was moved. So a rank's record is told without the members of its groups,
+and with it where those groups are for whose ranks it stands (`GroupFamily`). From these each
+rank's own record is made again, its groups, peers and roots moved.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.flight import CollectiveRecord, GroupFamily, GroupRun
+from lightning_hangcheck.model.naming.code_owner import is_ours, is_standard
+from lightning_hangcheck.model.verdict import StackGroup
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+
+    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook, ProcessStack, ThreadStack
+    from lightning_hangcheck.model.flight import CallSite, FlightRecord
+
+Frames = tuple["Frame", ...]
+Offsets = tuple[int, ...]
+"""The shape of a group: its members less the first one, as start, step and count of each run."""
+Members = dict[tuple[Offsets, int], tuple[int, ...]]
+"""Of groups that were met before, by shape and first one: equal ones are one and the same."""
+AROUND_OURS = re.compile(r"/(wrapt/\w+|contextlib)\.py$")
+"""What our wrappers and context managers are made with: calls in it that lead to ours."""
+LONGEST_NUMBER = 18
+"""Digits: it has 64 bits then, and Python refuses to read one of 5,000."""
+
+
+def group_stacks(case: Case) -> tuple[tuple[StackGroup, ...], Mapping[int, int]]:
+    """Merge the newest main-thread stacks of ranks and of their workers.
+
+    Stacks are equal if function, file and line of every frame are, but for our own.
+
+    Args:
+        case: A rank that was seen twice counts by its first view.
+
+    Returns:
+        The groups, largest first, numbered from 0; and each rank's group, where its stack is known.
+    """
+    members: dict[tuple[Literal["rank", "worker"], Frames], list[int]] = {}
+    alike = {one.rank: parse_ranks(one.ranks) for one in case.alike}
+    for view in {view.rank: view for view in reversed(case.ranks)}.values():
+        for look in view.processes:
+            frames = shown_frames(latest_frames(look))
+            if frames and look.role != "child":
+                process: Literal["rank", "worker"] = "rank" if look.role == "rank" else "worker"
+                standing = alike.get(view.rank, (view.rank,))
+                members.setdefault((process, frames), []).extend(standing)
+    ordered = sorted(members.items(), key=lambda item: (-len(item[1]), item[0][0], min(item[1])))
+    groups: list[StackGroup] = []
+    numbers: dict[int, int] = {}
+    for number, ((process, frames), ranks) in enumerate(ordered):
+        shown = tuple(map(str, frames))
+        groups.append(
+            StackGroup(
+                id=number,
+                process=process,
+                ranks=format_ranks(ranks),
+                count=len(ranks),
+                frames=shown,
+            )
+        )
+        if process == "rank":
+            numbers.update(dict.fromkeys(ranks, number))
+    return tuple(groups), numbers
+
+
+def latest_frames(look: ProcessLook) -> Frames:
+    """Return a process's newest main-thread frames, outermost first; empty if none were taken."""
+    for sample in reversed(look.samples):
+        if sample.stack is not None and sample.stack.threads:
+            return sample.stack.threads[0].frames
+    return ()
+
+
+def shown_frames(frames: Sequence[Frame]) -> Frames:
+    """Leave out our own calls, and those that only lead to them: no user wrote or can mend them."""
+    shown: list[Frame] = []
+    for frame in frames:
+        if not is_ours(frame.file):
+            shown.append(frame)
+            continue
+        while shown and AROUND_OURS.search(shown[-1].file):
+            shown.pop()
+    return tuple(shown)
+
+
+def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
+    """Return a process's threads without our own calls, and without the threads that we started.
+
+    Its first one is always shown.
+    """
+    threads = [replace(thread, frames=shown_frames(thread.frames)) for thread in stack.threads]
+    return tuple(
+        shown
+        for number, (shown, thread) in enumerate(zip(threads, stack.threads, strict=True))
+        if number == 0
+        or shown.frames == thread.frames
+        or not all(is_standard(frame.file) for frame in shown.frames)
+    )
+
+
+# Groups of one shape: a dimension of a device mesh
+
+
+def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
+    """Take the members out of a rank's record of its groups.
+
+    Returns:
+        The view, and for each group of its record in which the rank is; none where no members are
+        known.
+    """
+    flight = view.flight
+    if flight is None or not any(one.ranks for one in flight.groups):
+        return view, ()
+    ordered = in_order(flight.groups)
+    families = [
+        GroupFamily(offsets_of(one), (GroupRun(one.ranks[0], 1, 1, one.group),))
+        if one.ranks
+        else GroupFamily()
+        for one in ordered
+    ]
+    bare = tuple(replace(one, ranks=()) if one.ranks else one for one in ordered)
+    return replace(view, flight=replace(flight, groups=bare)), tuple(families)
+
+
+def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]:
+    """Return a rank's groups in an order that does not hang on their names alone.
+
+    Those at rest come as torch writes them, by the text of their names: ``10`` before ``9``.
+    """
+
+    def is_at_rest(one: CollectiveRecord) -> bool:
+        return one.on_device and not one.entries
+
+    def place(one: CollectiveRecord) -> tuple[str, Offsets, int, str]:
+        return one.description, offsets_of(one), len(one.group), one.group
+
+    at_rest = iter(sorted(filter(is_at_rest, groups), key=place))
+    return tuple(next(at_rest) if is_at_rest(one) else one for one in groups)
+
+
+def offsets_of(record: CollectiveRecord) -> Offsets:
+    """Return the shape of a group; none where its members are not known."""
+    ranks = record.ranks
+    step = ranks[1] - ranks[0] if len(ranks) > 1 else 0
+    if step and ranks == tuple(range(ranks[0], ranks[0] + step * len(ranks), step)):
+        return (0, step, len(ranks))  # as of most groups, and these may be large
+    steps = [after - one or None for one, after in pairwise(ranks)]
+    found: list[int] = []
+    for start, end in _stretches(steps) if ranks else ():
+        step = steps[start] or 1 if end - start > 1 else 1
+        found += (ranks[start] - ranks[0], step, end - start)
+    return tuple(found)
+
+
+def joined_families(told: Sequence[Sequence[GroupFamily]]) -> tuple[GroupFamily, ...]:
+    """Join the groups of ranks that stand alike."""
+    return tuple(map(_joined, zip(*told, strict=True)))
+
+
+def _joined(families: Sequence[GroupFamily]) -> GroupFamily:
+    if len({run for family in families for run in family.runs}) == len(families[0].runs):
+        return families[0]
+    every = sorted({group for family in families for group in groups_in(family)})
+    steps: list[tuple[int, int] | None] = []
+    for (first, name), (after, following) in pairwise(every):
+        numbers = is_number(name) and is_number(following)
+        apart = int(following) - int(name) if numbers else 0
+        steps.append((after - first, apart) if numbers or name == following else None)
+    runs: list[GroupRun] = []
+    for start, end in _stretches(steps):
+        step, apart = (steps[start] if end - start > 1 else None) or (1, 0)
+        runs.append(GroupRun(every[start][0], step, end - start, every[start][1], apart))
+    return GroupFamily(families[0].offsets, tuple(runs))
+
+
+def _stretches(steps: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each stretch of items that equal steps, and not None, lie between."""
+    start = 0
+    while start <= len(steps):
+        end = start + 1
+        if start < len(steps) and steps[start] is not None:
+            while end <= len(steps) and steps[end - 1] == steps[start]:
+                end += 1
+        yield start, end
+        start = end
+
+
+def groups_in(family: GroupFamily) -> Iterator[tuple[int, str]]:
+    """Yield first member and name of each group of a family."""
+    for run in family.runs:
+        number = int(run.name) if run.name_step else 0
+        for at in range(run.count):
+            name = str(number + at * run.name_step) if run.name_step else run.name
+            yield run.first + at * run.step, name
+
+
+def numbers_in(offsets: Offsets) -> tuple[int, ...]:
+    """Return the numbers that runs stand for, in their order."""
+    runs = (range(start, start + step * n, step) for start, step, n in _triples(offsets))
+    return tuple(chain.from_iterable(runs))
+
+
+def members_in(family: GroupFamily) -> int:
+    """Return how many members the groups of a family have, all together."""
+    return sum(family.offsets[2::3]) * sum(run.count for run in family.runs)
+
+
+def is_number(name: str) -> bool:
+    """Whether a name is a number of at most 18 digits that is written as we write it."""
+    if len(name) > LONGEST_NUMBER or not (name.isascii() and name.isdecimal()):
+        return False
+    return str(int(name)) == name
+
+
+def can_be_families(families: Sequence[GroupFamily], groups: int, most: int) -> bool:
+    """Whether what a stranger sent can be the families of a rank's record.
+
+    Args:
+        families: What was sent.
+        groups: Of the record.
+        most: Ranks of a job; so many members a family may have, too.
+    """
+    return len(families) in (0, groups) and all(_can_be(one, most) for one in families)
+
+
+def _can_be(family: GroupFamily, most: int) -> bool:
+    offsets, runs = family.offsets, family.runs
+    counts = (*offsets[2::3], *(run.count for run in runs))
+    if len(offsets) % 3 or 0 in offsets[1::3] or not all(0 < count <= most for count in counts):
+        return False
+    if any(run.name_step and not is_number(run.name) for run in runs):
+        return False
+    if members_in(family) > most or (bool(offsets) is not bool(runs)):
+        return False
+    ends = [0, *offsets[::3], *(start + step * (n - 1) for start, step, n in _triples(offsets))]
+    firsts = [run.first + run.step * at for run in runs for at in (0, run.count - 1)]
+    return all(first + min(ends) >= 0 and first + max(ends) < most for first in firsts)
+
+
+def _triples(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
+    return zip(offsets[::3], offsets[1::3], offsets[2::3], strict=True)
+
+
+# The record of each rank that another one tells for: its own groups, its own peers
+
+
+class AlikeRecords:
+    """What the record of one rank says of those that stand as it does.
+
+    Ranks of one group share what is told of it, so a hundred thousand ranks have some thousands.
+
+    Args:
+        told: The record; groups whose families are told name no members in it.
+        rank: Whose it is.
+        families: As in `Alike`.
+        ranks: For whom it is asked.
+        known: Groups met before.
+    """
+
+    def __init__(
+        self,
+        told: FlightRecord,
+        rank: int,
+        families: Sequence[GroupFamily],
+        ranks: Collection[int],
+        known: Members,
+    ) -> None:
+        self._told, self._rank = told, rank
+        everyone = {rank, *ranks}
+        padded = [*families, *[None] * (len(told.groups) - len(families))]
+        self._of_ranks = [
+            _of_group(record, family, everyone, known)
+            for record, family in zip(told.groups, padded, strict=True)
+        ]
+        self._rooted = {
+            site: at
+            for at, (record, own) in enumerate(zip(told.groups, self._of_ranks, strict=True))
+            for site in _rooted_sites(told, record, own[rank].ranks if rank in own else ())
+        }
+        self._sites: dict[tuple[int, ...], dict[int, CallSite]] = {}
+
+    def of(self, rank: int) -> FlightRecord:
+        """Return the record of one of the ranks."""
+        found = (of_ranks.get(rank) for of_ranks in self._of_ranks)
+        groups = tuple(record for record in found if record is not None)
+        messages, moved = self._told.messages, rank - self._rank
+        if messages is not None and moved:
+            messages = replace(messages, moved=messages.moved + moved)
+        sites = self._sites_of(rank) if self._rooted else self._told.sites
+        return replace(self._told, groups=groups, messages=messages, sites=sites)
+
+    def _sites_of(self, rank: int) -> dict[int, CallSite]:
+        """Return from where it called, each root moved as the group is."""
+        moved = tuple(self._moved(at, rank) for at in self._rooted.values())
+        if moved not in self._sites:
+            sites = dict(self._told.sites)
+            for number, by in zip(self._rooted, moved, strict=True):
+                said, root = sites[number].root, root_of(sites[number]) or 0
+                own = f"{said.rpartition(' ')[0]} {root + by}"
+                sites[number] = replace(sites[number], root=own)
+            self._sites[moved] = sites
+        return self._sites[moved]
+
+    def _moved(self, at: int, rank: int) -> int:
+        here, there = self._of_ranks[at].get(rank), self._of_ranks[at].get(self._rank)
+        return here.ranks[0] - there.ranks[0] if here is not None and there is not None else 0
+
+
+def _of_group(
+    record: CollectiveRecord, family: GroupFamily | None, ranks: set[int], known: Members
+) -> Mapping[int, CollectiveRecord]:
+    if family is None or not family.offsets:
+        return dict.fromkeys(ranks, record)
+    found: dict[int, CollectiveRecord] = {}
+    offsets: Offsets = ()
+    for first, name in groups_in(family):
+        key = family.offsets, first
+        if key not in known:
+            offsets = offsets or numbers_in(family.offsets)
+            known[key] = tuple(first + offset for offset in offsets)
+        here = ranks.intersection(known[key])
+        if here:
+            found.update(dict.fromkeys(here, replace(record, group=name, ranks=known[key])))
+    return found
+
+
+def _rooted_sites(
+    flight: FlightRecord, record: CollectiveRecord, members: Collection[int]
+) -> list[int]:
+    """Return the places that are called with a root among a group's members."""
+    sites = {entry.site for entry in record.entries} & flight.sites.keys()
+    return [site for site in sites if root_of(flight.sites[site]) in members]
+
+
+def root_of(site: CallSite) -> int | None:
+    """Return the rank that a call names as its root; None where it names none."""
+    number = site.root.rpartition(" ")[2]
+    return int(number) if is_number(number) else None
+
+
+def roots_apart(flight: FlightRecord) -> bool:
+    """Whether one place is called with the same root in several groups: nobody stands alike."""
+    rooted = [site for one in flight.groups for site in _rooted_sites(flight, one, one.ranks)]
+    return len(set(rooted)) < len(rooted)
+
+
+def as_rank(view: RankView, families: Sequence[GroupFamily], rank: int) -> RankView:
+    """Return a view that stands for several as that of another one of them; members stay untold."""
+    if view.flight is None or view.rank == rank:
+        return replace(view, rank=rank)
+    flight = AlikeRecords(view.flight, view.rank, families, (rank,), {}).of(rank)
+    bare = tuple(
+        replace(one, ranks=()) if family.offsets else one
+        for one, family in zip(flight.groups, families, strict=False)
+    )
+    return replace(
+        view, rank=rank, flight=replace(flight, groups=bare if families else flight.groups)
+    )
+
+
+def with_members(view: RankView, families: Sequence[GroupFamily], known: Members) -> RankView:
+    """Return the view of a rank with the members of its groups."""
+    if view.flight is None or not families:
+        return view
+    records = AlikeRecords(view.flight, view.rank, families, (view.rank,), known)
+    return replace(view, flight=records.of(view.rank))

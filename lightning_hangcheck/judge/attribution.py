@@ -1,0 +1,389 @@
+"""Of ranks that parted, who left? The majority tells, the rank's own past, or code under a test.
+
+Without a majority, other groups that came the same way so far tell, then, in this order: code under
+a test that only one rank passes, the sequence of operations that earlier steps followed, code under
+any test of the rank, a loop that the others are still in, an operation that was never seen before,
+and where Lightning parks a rank that does nothing special. The test comes first: an evaluation on
+one rank begins with what any step begins with, so the others seem to diverge.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.frames import COLLECTIVE
+from lightning_hangcheck.judge.operations import (
+    PAIRED,
+    Operation,
+    PendingCollective,
+    call_of,
+    operation_of,
+    record_of,
+    records,
+    ways_of,
+)
+from lightning_hangcheck.judge.records import awaited_peers
+from lightning_hangcheck.judge.source import left_loop, parked_in, tests_apart
+from lightning_hangcheck.model.evidence import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.model.case import CodeNote, RankView
+    from lightning_hangcheck.model.flight import CollectiveRecord
+
+    Key = TypeVar("Key", bound=Hashable)
+
+Item = TypeVar("Item", bound=Hashable)
+Way = tuple[Sequence[Hashable], Hashable]
+"""What a rank did before, oldest first, and what it does now."""
+Basis = Literal[
+    "majority",
+    "messages",
+    "sequence",
+    "condition",
+    "loop",
+    "novelty",
+    "parked",
+    "like groups",
+    "nothing",
+]
+FEWEST_FOR_MAJORITY = 3
+"""With two ranks there is no majority."""
+SURE_CONTEXT = 2
+"""Operations before it that must be the same for a sequence to count before anything else."""
+MANY_ALIKE, FEWEST_TIMES = 16, 2
+"""How often what comes round must have done so, where as many operations before it look the same
+as at another place of the rhythm."""
+
+
+class _Side(Struct, frozen=True, eq=False):
+    """Ranks that are together: the places where they stand, and what they did and do."""
+
+    members: tuple[PendingCollective, ...]
+    stacks: frozenset[tuple[Frame, ...]]
+    way: Way | None
+
+
+def find_diverged(
+    code: Sequence[CodeNote],
+    keys: Mapping[PendingCollective, Key],
+    way_of: Callable[[PendingCollective], Way | None] = lambda _: None,
+) -> tuple[tuple[int, ...], Basis]:
+    """Tell which ranks left.
+
+    Args:
+        code: Notes on the lines where ranks stand.
+        keys: What each rank does; equal for ranks that are together.
+        way_of: Tells what a rank did before, and what it does now, where recorded.
+
+    Returns:
+        Their ranks, and what showed it; all where nothing does.
+    """
+    together: dict[Key, list[PendingCollective]] = {}
+    for one, key in keys.items():
+        together.setdefault(key, []).append(one)
+    groups = list(together.values())
+    largest = max(groups, key=len)
+    if len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys):
+        return _ranks(group for group in groups if group is not largest), "majority"
+    sides = [_Side(tuple(one), frozenset(ways_of(one)), way_of(one[0])) for one in groups]
+    for basis, shows in _signs(code, sides):
+        left = [group for group, side in zip(groups, sides, strict=True) if shows(side)]
+        if left and len(left) < len(groups):
+            return _ranks(left), basis
+    return _ranks(groups), "nothing"
+
+
+def _ranks(groups: Iterable[Sequence[PendingCollective]]) -> tuple[int, ...]:
+    return tuple(sorted(one.rank for group in groups for one in group))
+
+
+def _signs(
+    code: Sequence[CodeNote], sides: Sequence[_Side]
+) -> tuple[tuple[Basis, Callable[[_Side], bool]], ...]:
+    """Return what may show that a side left, the surest first."""
+    often = Counter(stack for side in sides for stack in side.stacks)
+    of_one = [note for note in code if not note.condition_of_most]
+
+    def others(side: _Side) -> frozenset[tuple[Frame, ...]]:
+        return frozenset(one for one, times in often.items() if times > (one in side.stacks))
+
+    def under_test(side: _Side, notes: Sequence[CodeNote]) -> bool:
+        rest = [one for other in sides if other is not side for one in other.members]
+        return tests_apart(separating(notes, side.members, rest), side.stacks, others(side))
+
+    def out_of_loop(side: _Side) -> bool:
+        pairs = product(side.stacks, others(side))
+        return all(left_loop(code, stack, other) for stack, other in pairs)
+
+    def unexpected(side: _Side, shortest_context: int) -> bool:
+        if side.way is None:
+            return False
+        candidates = [other.way[1] for other in sides if other.way is not None]
+        expected = expected_next(side.way[0], candidates, shortest_context)
+        return expected is not None and expected != side.way[1]
+
+    return (
+        ("condition", lambda side: under_test(side, of_one)),
+        ("sequence", lambda side: unexpected(side, SURE_CONTEXT)),
+        ("condition", lambda side: under_test(side, code)),
+        ("loop", out_of_loop),
+        ("novelty", lambda side: unexpected(side, 0)),
+        ("parked", lambda side: not any(map(parked_in, side.stacks))),
+    )
+
+
+def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
+    """Return the one rank that stands elsewhere than all the others, None if it is not one."""
+    groups: dict[tuple[Frame, ...], list[RankReading]] = {}
+    for reading in readings:
+        groups.setdefault(reading.frames, []).append(reading)
+    if len(readings) < FEWEST_FOR_MAJORITY or len(groups) != 2:
+        return None
+    smaller = min(groups.values(), key=len)
+    return smaller[0] if len(smaller) == 1 else None
+
+
+# A test of the rank is a reason only where it separates those who parted: all ranks of a sharded
+# layer stand under ``rank >= 4`` on their way to it.
+
+
+def separating(
+    code: Sequence[CodeNote],
+    side: Sequence[PendingCollective],
+    others: Sequence[PendingCollective],
+) -> list[CodeNote]:
+    """Return the notes without tests that, as they read, ranks on both sides pass."""
+
+    def on_both_sides(condition: str) -> bool:
+        try:
+            test = ast.parse(condition, mode="eval").body
+            views = ([one.reading.view for one in ranks] for ranks in (side, others))
+            return all(any(_value(test, view) for view in ranks) for ranks in views)
+        except (SyntaxError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+            return False  # it asks for more than the rank's number
+
+    both = {text for text in {note.condition for note in code} if text and on_both_sides(text)}
+    return [replace(note, condition="") if note.condition in both else note for note in code]
+
+
+_COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def _value(node: ast.expr, view: RankView) -> int:
+    """Work out ``dist.get_rank() % 2 == 1`` for a rank; LookupError of what is no number of it."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Call(func=inner, args=[], keywords=[]):
+            return _value(inner, view)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            own = dict.fromkeys(("rank", "global_rank", "get_rank"), view.rank)
+            return {**own, "local_rank": view.local_rank or 0}[name]
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return not _value(inner, view)
+        case ast.BinOp(op=ast.Mod(), left=left, right=right):
+            return _value(left, view) % _value(right, view)
+        case ast.BoolOp(op=how, values=parts):
+            passed = [bool(_value(one, view)) for one in parts]
+            return all(passed) if isinstance(how, ast.And) else any(passed)
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            pairs = pairwise(_value(one, view) for one in (left, *rest))
+            return all(_COMPARED[type(op)](*pair) for op, pair in zip(ops, pairs, strict=True))
+    raise LookupError(type(node).__name__)
+
+
+# The rank's own past: what followed where it was before, and what its messages repeated.
+
+
+def expected_next(
+    history: Sequence[Item], candidates: Sequence[Item], shortest_context: int
+) -> Item | None:
+    """Return the one candidate that followed before, where what came before was the same.
+
+    The longest context that any candidate ever followed decides, however long: what happens every
+    fifty steps is expected only by who counts them. Where several followed it, none is expected
+    more than the other. Nor where it takes more than a few operations to tell them apart, and the
+    one followed only once: that is no rhythm.
+
+    Args:
+        history: What was done so far, oldest first.
+        candidates: What may come next.
+        shortest_context: Equal operations before it that are needed; with 0, a candidate that was
+            ever seen at all is expected over those that never were.
+    """
+    numbers: dict[Item, int] = {}
+    backwards = [numbers.setdefault(one, len(numbers)) for one in reversed(history)]
+    before = [0, *reversed(_agreements(backwards)[1:])]  # of each item: what came last, too
+    contexts: dict[Item, list[int]] = {}
+    for follower, context in zip(history, before, strict=False):
+        if follower in candidates and context >= shortest_context:
+            contexts.setdefault(follower, []).append(context)
+    if not contexts:
+        return None
+    expected = max(contexts, key=lambda one: max(contexts[one]))
+    others = max((max(contexts[one]) for one in contexts if one != expected), default=-1)
+    often = sum(one > others for one in contexts[expected])
+    return expected if often >= (FEWEST_TIMES if others >= MANY_ALIKE else 1) else None
+
+
+def _agreements(sequence: Sequence[int]) -> list[int]:
+    """Return for each number of items how many agree with the beginning from there on.
+
+    The Z-algorithm (Gusfield 1997), in time proportional to the length; 0 for the first.
+    """
+    size = len(sequence)
+    agrees = [0] * size
+    left = right = 0
+    for moved in range(1, size):
+        length = min(right - moved, agrees[moved - left]) if moved < right else 0
+        while moved + length < size and sequence[length] == sequence[moved + length]:
+            length += 1
+        agrees[moved] = length
+        if moved + length > right:
+            left, right = moved, moved + length
+    return agrees
+
+
+FEWEST_REPEATED = 3
+"""How often messages of a step must have been repeated to be a pattern."""
+MOST_SINCE = 2
+"""Steps since the departure: torch hands some messages over before the other end asks for them."""
+STARTS_TRIED = 64
+"""Messages at the beginning that may belong to no step: set up, or half a step in what is kept."""
+
+
+def departed_in_messages(job: JobReading) -> tuple[int, ...]:
+    """Return the ranks whose newest messages depart from what their own earlier steps repeated.
+
+    A step of a pipeline or of a halo exchange posts the same messages as the one before. Those who
+    then wait for messages that never come do not depart.
+
+    Returns:
+        None of them where no fewer depart than follow a pattern.
+    """
+    departs: list[int] = []
+    follows: list[int] = []
+    known: dict[int, list[bool | None]] = {}
+    for rank, reading in job.ranks.items():
+        flight = reading.view.flight
+        counts = flight.messages if flight is not None else None
+        if counts is None or not counts.newest:
+            continue
+        key = reading.told_by_rank  # the pattern of peers moved is the pattern
+        if key not in known:
+            known[key] = [_breaks_pattern(one) for one in counts.newest]
+        if any(known[key]):
+            departs.append(rank)
+        elif all(one is False for one in known[key]):
+            follows.append(rank)
+    return tuple(departs) if len(departs) < len(follows) else ()
+
+
+def _breaks_pattern(posted: Sequence[int]) -> bool | None:
+    """Whether the newest messages of a thread break off what it repeated; None if it did not."""
+    for start in range(min(STARTS_TRIED, len(posted))):
+        kept = posted[start:]
+        period = end = 0
+        for moved, length in enumerate(_agreements(kept)):
+            if length >= moved > 0 and moved + length > end:
+                period, end = moved, moved + length
+        if period and end >= FEWEST_REPEATED * period and 2 * end >= len(kept):
+            since = len(kept) - end
+            return since > 0 if since <= MOST_SINCE * period else None
+    return None
+
+
+def without_message(job: JobReading) -> tuple[int, ...]:
+    """Return the ranks that left out a message that most posted, and that others wait for."""
+    known: dict[int, tuple[int, int]] = {}
+    totals: dict[int, tuple[int, int]] = {}
+    for rank, one in job.ranks.items():
+        counts = one.view.flight.messages if one.view.flight is not None else None
+        if counts is not None:
+            if one.told_by_rank not in known:
+                sums = sum(counts.sent.values()), sum(counts.received.values())
+                known[one.told_by_rank] = sums
+            totals[rank] = known[one.told_by_rank]
+    usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
+    if 2 * often <= len(totals):
+        return ()
+    views = {rank: one.view for rank, one in job.ranks.items()}
+    awaited = {
+        peer
+        for one in job.waiting_in(COLLECTIVE)
+        if one.wait is not None and one.wait.name in PAIRED
+        for peer in awaited_peers(views, one.view, one.wait.name)
+    }
+    return tuple(rank for rank in sorted(awaited) if totals[rank] != usual)
+
+
+# Other groups of the same kind: in a device mesh the groups of one dimension do the same, each by
+# itself. Two ranks of a group have no majority; what all other groups of their kind did under that
+# number tells which of them left.
+
+LEAST_ALIKE = 8
+"""Operations before the one in question that must be the same: all groups begin with a few."""
+MOST_GROUPS = 256
+"""Compared: a mesh of a hundred thousand ranks has as many, of which few tell as much."""
+
+
+def did_as_like_groups(
+    job: JobReading, group: str, seq: int, here: Mapping[PendingCollective, Operation]
+) -> frozenset[PendingCollective]:
+    """Return the ranks that did what each other group of the same kind did under that number.
+
+    Returns:
+        None of them where there is no such group, or where these disagree.
+    """
+    owner = next((one.reading for one in here if record_of(one.reading, group)), None)
+    own = record_of(owner, group) if owner is not None else None
+    if owner is None or own is None:
+        return frozenset()
+    by_name = len({operation.name for operation in here.values()}) > 1
+
+    def compared(operation: Operation) -> Operation:
+        """Stages of a pipeline send other sizes; where names tell ranks apart these are out."""
+        return Operation(operation.name, *(() if by_name else (operation.sizes, operation.dtypes)))
+
+    def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
+        return {
+            entry.seq: (entry.op, call_of(reading, entry).frames or entry.sizes)
+            for entry in record.entries
+            if entry.seq < seq
+        }
+
+    came, did, asked = before(owner, own), set[Operation](), {group}
+    every = ((one, record) for one in job.ranks.values() for record in records(one))
+    for reading, record in every:
+        if len(asked) > MOST_GROUPS:
+            break
+        if record.group in asked or len(record.ranks) != len(own.ranks):
+            continue
+        asked.add(record.group)
+        theirs = before(reading, record)
+        common = came.keys() & theirs.keys()
+        alike = all(came[one] == theirs[one] for one in common)
+        if record.ranks != own.ranks and len(common) >= LEAST_ALIKE and alike:
+            at = (entry for entry in record.entries if entry.seq == seq)
+            did |= {compared(operation_of(reading, entry)) for entry in at}
+    if len(did) != 1:
+        return frozenset()
+    return frozenset(one for one, operation in here.items() if compared(operation) in did)

@@ -1,0 +1,457 @@
+"""collective_mismatch, rank_diverged, uneven_work: the ranks' ways part in a collective.
+
+Ranks walk the same code, yet meet with other operations or shapes; a rank makes a collective that
+the others don't make there, or skips one; a rank ran out of work and left the loop that the others
+are in. An object of multiprocessing that ranks share is a place where they meet, too. And
+thread_deadlock of several ranks: each keeps a lock that the other's collective needs.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.attribution import find_diverged
+from lightning_hangcheck.judge.divergence import (
+    LEFT_OUT,
+    Divergence,
+    parted_by_test,
+    parting_tests,
+)
+from lightning_hangcheck.judge.exits import asked_by
+from lightning_hangcheck.judge.frames import COLLECTIVE, users_place, waits_for_ranks
+from lightning_hangcheck.judge.operations import (
+    PAIRED,
+    Operation,
+    PendingCollective,
+    way_in,
+    ways_of,
+)
+from lightning_hangcheck.judge.patience import helpers_end, who_ends
+from lightning_hangcheck.judge.rule import (
+    MOST_SHOWN,
+    NO_RECORD,
+    Finding,
+    Situation,
+    blame,
+    of_omission,
+    rule,
+    say,
+)
+from lightning_hangcheck.judge.source import (
+    calls_collectives,
+    left_loop,
+    parked_in,
+)
+from lightning_hangcheck.judge.threads import in_lock, may_help
+from lightning_hangcheck.judge.waits import in_words
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.model.verdict import EvidenceItem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from lightning_hangcheck.judge.attribution import Basis
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.patience import EndedBy
+    from lightning_hangcheck.model.evidence import ThreadStack
+    from lightning_hangcheck.model.naming.slugs import Cause
+
+DEFAULT_GROUP = "0"
+TOLD_BY: dict[Basis, str] = {
+    "majority": "most ranks do otherwise",
+    "messages": "it left out a message that most ranks posted",
+    "sequence": "earlier steps followed another sequence of operations",
+    "condition": "its call is under a test of the rank",
+    "loop": "it has left a loop that the others are in",
+    "novelty": "no earlier step had this operation",
+    "parked": "the others are where every rank begins its next step",
+    "like groups": "all other groups of this kind did otherwise",
+    "nothing": "which of them departed is unknown",
+}
+
+
+@rule("collective_mismatch", "rank_diverged", "uneven_work", order=40, needs=("stacks",))
+def ways_parted(situation: Situation, parted: Divergence) -> Finding:
+    """Blame the ranks that departed."""
+    job, every = situation.job, parted.pending_collectives
+    known = parted.basis != "nothing"
+    ended_by = _ended_by(situation, parted)
+    asked = _asked_to_end(parted)
+    if asked:
+        return _on_their_way_out(situation, parted, asked, ended_by)
+    cause = _nature_of(job, parted)
+    culprits = [job.ranks[rank] for rank in parted.diverged]
+    finding = blame(
+        situation,
+        culprits,
+        cause,
+        _sentence(job, parted, culprits),
+        sure=(0.95 if known else 0.6) if parted.proven else (0.6 if known else 0.4),
+        ended_by=ended_by,
+        waited_for=True,
+    )
+    operations = {one.operation.name for one in every}
+    if len(operations) == 1 and operations <= PAIRED:
+        finding = replace(finding, aspect="messages")
+    elif cause == "rank_diverged":
+        left, stayed = parted.sides
+        finding = of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
+        first = next(one for one in left if one.rank == parted.diverged[0])
+        if finding.aspect == "made" and _was_earlier(parted, first):
+            finding = _at_parting(parted, first, finding)
+    return replace(
+        finding,
+        silence_s=min(one.reading.silence_s for one in every),
+        pace=None,
+        evidence=tuple(_evidence(job, parted)),
+        gaps=() if parted.proven else (NO_RECORD,),
+    )
+
+
+def _ended_by(situation: Situation, parted: Divergence) -> EndedBy:
+    """Say who could end it: nobody, by the record.
+
+    Unless a device that is asked may still work, or a thread of a rank comes to it beside the main
+    one.
+    """
+    pending = [one.reading for one in parted.pending_collectives]
+    if kept := [reading for reading in pending if reading.kept_by_message]:
+        return who_ends(situation, kept)
+    if (by_helper := helpers_end(situation.job, pending)) is not None:
+        return by_helper
+    return "nobody" if parted.proven else "inside"
+
+
+def _asked_to_end(parted: Divergence) -> list[RankReading]:
+    """Return the ranks that stand in the handler of a signal that asks them to end."""
+    pending = [one.reading for one in parted.pending_collectives]
+    tellers = {one.told_by_rank: one for one in pending}  # a hundred thousand ranks have a few
+    asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
+    return [one for one in pending if one.told_by_rank in asked]
+
+
+def _on_their_way_out(
+    situation: Situation, parted: Divergence, asked: list[RankReading], ended_by: EndedBy
+) -> Finding:
+    """Blame no line of the user's: it is where the signal came, and what was wrong before is gone.
+
+    Ranks that wait in native code answer a signal only once that returns.
+    """
+    wait = asked[0].wait
+    found = blame(
+        situation,
+        asked,
+        "rank_diverged",
+        say(
+            asked,
+            "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "
+            "signal's handler, which the others do not reach; what was wrong before is unknown",
+            by=str(asked_by(asked[0].view)),
+            wait=wait.name if wait is not None else "a collective",
+        ),
+        sure=0.95 if parted.proven else 0.6,
+        ended_by=ended_by,
+        waited_for=True,
+        aspect="asked_to_end",
+        evidence=_evidence(situation.job, parted)[:1],
+    )
+    return replace(found, place=None, pace=None)
+
+
+def _nature_of(job: JobReading, parted: Divergence) -> Cause:
+    """Tell the three causes apart.
+
+    A rank that a test of its rank led away diverged, wherever it stands. Where all came the same
+    way, they only meet with other operations, shapes or groups. One that has left the loop that the
+    others are in ran out of work, as did the others where most have left it.
+    """
+    code = job.case.code
+    if parted_by_test(code, parted):
+        return "rank_diverged"
+    if parted.same_way:
+        return "collective_mismatch"
+    diverged, rest = map(ways_of, parted.sides)
+    if rest and any(
+        all(left_loop(code, stack, other) for stack, other in product(*ways))
+        for ways in ((diverged, rest), (rest, diverged))
+    ):
+        return "uneven_work"
+    return "rank_diverged"
+
+
+def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) -> str:
+    """Say what the ranks that departed do, what the others do there, and where all last agreed."""
+    every = parted.pending_collectives
+    agreed = ""
+    if parted.group is not None and parted.last_agreed:
+        agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
+    if len(culprits) == len(every):
+        each = ", ".join(_what_all_do(job, parted))
+        return f"ranks wait for each other: {each}{agreed or '; which departed is unknown'}"
+    departed = set(parted.diverged)
+    first = next(one for one in every if one.rank == culprits[0].rank)
+    tests = parting_tests(job.case.code, parted, first)
+    return say(
+        culprits,
+        "{who} {does} {under} , while {others}{agreed}",
+        does=_does(job, parted, first, departed),
+        under=f"under {tests[0][2]}" if tests else "",
+        others=_others_do(parted, [one for one in every if one.rank not in departed]),
+        agreed=agreed,
+    )
+
+
+def _others_do(parted: Divergence, others: Sequence[PendingCollective]) -> str:
+    """Say what the first of the others do under that number, or that they are not there."""
+    first = others[0]
+    operation = parted.operations[first.rank]
+    ranks = [one.rank for one in others if parted.operations[one.rank] == operation]
+    if parted.group is None:
+        ranks = [one.rank for one in others]
+        does = verb(ranks, "is not", "are not")
+    elif operation == LEFT_OUT:
+        does = f"skipped #{parted.seq}"
+    else:
+        numbered = _numbered(parted, operation)
+        does = f"{verb(ranks, 'is', 'are')} in {numbered}"
+        does = f"did {numbered}" if _was_earlier(parted, first) else does
+    return join(name_ranks(ranks), does)
+
+
+def _what_all_do(job: JobReading, parted: Divergence) -> Iterator[str]:
+    """Say what the ranks do, those that do the same together; of many such groups the first."""
+    alike: dict[str, list[int]] = {}
+    for one in parted.pending_collectives:
+        alike.setdefault(_does(job, parted, one, [one.rank]), []).append(one.rank)
+    first = {one.rank: one for one in parted.pending_collectives}
+    ways = list(alike.values())
+    for ranks in ways[:MOST_SHOWN]:
+        yield join(name_ranks(ranks), _does(job, parted, first[ranks[0]], ranks))
+    if left := [rank for ranks in ways[MOST_SHOWN:] for rank in ranks]:
+        yield join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere")
+
+
+def _does(
+    job: JobReading, parted: Divergence, pending: PendingCollective, ranks: Collection[int]
+) -> str:
+    """Say what ranks do: ``is in barrier called in save (train.py:9)``, with its number if known.
+
+    Of a rank that parted in an earlier operation, that, and where it is now.
+    """
+    reading, operation = pending.reading, parted.operations[pending.rank]
+    now = reading.wait.name if reading.wait is not None else pending.operation.name
+    parked, place = parked_in(reading.frames), within(reading.place)
+    called = join(f"({parked})" if parked else "", f"called {place}" if place else "")
+    if parted.group is None and pending.group not in (None, DEFAULT_GROUP):
+        now = f"{now} of {_group_name(job, str(pending.group))}"
+    if not _was_earlier(parted, pending):
+        if parted.group is not None:
+            now = _numbered(parted, replace(operation, name=now))
+        return join(verb(ranks, "is", "are"), f"in {now}", called)
+    did = f"skipped #{parted.seq}"
+    if operation != LEFT_OUT:
+        did = f"did {_numbered(parted, operation)}"
+    where = within(users_place(pending.way)) if pending.way != reading.frames else ""
+    return join(did, where, f"and now {verb(ranks, 'waits', 'wait')} in {now}", called)
+
+
+def _numbered(parted: Divergence, operation: Operation) -> str:
+    """Write ``all_reduce #12 ([4] Float)``: ranks may part in sizes or types alone."""
+    detail = str(operation).removeprefix(operation.name).strip()
+    number = f" #{parted.seq}" if parted.seq is not None else ""
+    return f"{operation.name}{number}{f' ({detail})' if detail else ''}"
+
+
+def _at_parting(parted: Divergence, first: PendingCollective, finding: Finding) -> Finding:
+    """Turn a finding to the line where the ways parted: the culprit went on from there.
+
+    Where it made no such operation, as its record proves, that is the line of those who made it.
+    """
+    if parted.operations[first.rank] != LEFT_OUT:
+        return replace(finding, place=users_place(first.way) or finding.place)
+    made = next(
+        (place for one in parted.sides[1] if (place := users_place(one.way)) is not None), None
+    )
+    return replace(finding, aspect="left_out", test="", place=made or finding.place)
+
+
+def _was_earlier(parted: Divergence, pending: PendingCollective) -> bool:
+    """Whether a rank parted in another operation than the one in which it waits by now."""
+    return parted.seq is not None and (parted.group, parted.seq) != pending.numbered
+
+
+def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
+    together: dict[str, list[int]] = {}
+    for rank, operation in parted.operations.items():
+        together.setdefault(str(operation), []).append(rank)
+    told = ", ".join(f"{name_ranks(ranks)} {name}" for name, ranks in together.items())
+    number = f"#{parted.last_agreed + 1}" if parted.last_agreed is not None else "now"
+    where = _group_name(job, parted.group) if parted.group is not None else "collectives"
+    who = name_ranks(parted.diverged)
+    items = [
+        EvidenceItem("collective", None, f"{where}, {number}: {told}"),
+        EvidenceItem("departed", None, f"{who}: {TOLD_BY[parted.basis]}"),
+    ]
+    for one in parted.pending_collectives[:MOST_SHOWN]:
+        for file, line, test in parting_tests(job.case.code, parted, one)[:1]:
+            where = f"{file}:{line}" if line else file
+            items.append(EvidenceItem("code", one.rank, f"its call is under {test} ({where})"))
+    return items
+
+
+def _group_name(job: JobReading, group: str) -> str:
+    """Return what people call a process group; of a mesh many have one name, so with its ranks."""
+    if group == DEFAULT_GROUP:
+        return "the default group"
+    for reading in job.ranks.values():
+        flight = reading.view.flight
+        for record in flight.groups if flight is not None else ():
+            if record.group == group and record.description not in ("", "undefined"):
+                members = f" ({name_ranks(record.ranks)})" if record.ranks else ""
+                return f"group {record.description}{members}"
+    return f"group {group}"
+
+
+@rule("uneven_work", order=20, needs=("stacks",))
+def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding | None:
+    """Blame ranks that ended well after fewer steps than those that wait for them."""
+    well = [
+        (one, one.view.beat.step)
+        for one in gone
+        if one.view.process_exit is not None and one.view.process_exit.exit_code == 0
+        if one.view.beat is not None and one.view.beat.ending == "finished"
+    ]
+    waiting = situation.job.waiting_in(COLLECTIVE)
+    others = [one.view.beat.step for one in waiting if one.view.beat is not None]
+    done = [step for _, step in well if step is not None]
+    left = [step for step in others if step is not None]
+    if not situation.waited_for or not done or not left:
+        return None
+    if len(done) < len(well) or len(left) < len(others) or max(done) >= min(left):
+        return None
+    culprits = [one for one, _ in well]
+    sentence = say(
+        culprits,
+        "{who} finished after step {last} (exit code 0), but the others are at step {step}",
+        last=str(max(done)),
+        step=str(min(left)),
+    )
+    return blame(situation, culprits, "uneven_work", sentence, sure=0.9, ended_by="nobody")
+
+
+@rule("rank_diverged", order=60, needs=("stacks", "kernel"))
+def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
+    """Blame who departed, where ranks at what they share and ranks in collectives wait in a circle.
+
+    That is a barrier, event, condition or semaphore that spawned ranks were given. Another thread
+    of any of them may still bring what is missing (a queue's feeder, a timer), so that nobody could
+    is never proven.
+    """
+    there = next((one for one in idle if one.shared_objects), None)
+    members = situation.cycle(there) if there is not None else ()
+    elsewhere = [one for one in members if one.activity == "waiting"]
+    if not elsewhere:
+        return None
+    meeting = [one for one in members if one.activity == "idle"]
+    # those who wait outside of collectives are together, whatever part of the object it is
+    keys = {_pending(one): "there" for one in meeting}
+    keys |= {_pending(one): str(way_in(one.frames)) for one in elsewhere}
+    diverged, basis = find_diverged(situation.job.case.code, keys, lambda _: None)
+    culprits = [one for one in members if one.rank in diverged]
+    others = [one for one in members if one.rank not in diverged]
+    ago = duration(min(one.silence_s for one in (*meeting, *elsewhere)))
+    they = say(meeting, "{who} [waits|wait] {at} at a semaphore or lock that ranks share")
+    wait = elsewhere[0].wait
+    rest = say(
+        elsewhere,
+        "{who} [waits|wait] {wait} {at}",
+        wait=f"in {wait.name}" if wait is not None else "",
+    )
+    if basis == "nothing":
+        sentence = f"ranks have waited for each other for {ago}: {they}, {rest}"
+    else:
+        first, second = (rest, they) if {*diverged} <= {o.rank for o in elsewhere} else (they, rest)
+        sentence = f"{first}, while {second}: for {ago} each has waited for the other"
+    finding = blame(
+        situation,
+        culprits,
+        "rank_diverged",
+        sentence,
+        sure=0.4 if basis == "nothing" else 0.8,
+        ended_by=who_ends(situation, meeting),
+        evidence=[
+            EvidenceItem("kernel", one.rank, f"{one.waiter} is {in_words(target)}")
+            for one in meeting[:MOST_SHOWN]
+            for target in one.targets[:1]
+        ],
+    )
+    ways = ({one.frames for one in side} for side in (culprits, others))
+    finding = of_omission(finding, situation.job.case.code, *ways)
+    return replace(finding, left_standing=tuple(one.rank for one in others))
+
+
+def _pending(reading: RankReading) -> PendingCollective:
+    name = reading.wait.name if reading.wait is not None else "meeting"
+    return PendingCollective(reading=reading, operation=Operation(name), way=reading.frames)
+
+
+@rule("thread_deadlock", order=10, needs=("stacks", "kernel"))
+def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | None:
+    """Blame ranks that wait in different groups, each with a thread kept out by a lock.
+
+    The call that would end this is made by a thread that takes that very lock: on one rank the
+    helper came first, on another one the main thread. On at least one it is the main thread: where
+    all of these are in collectives, they parted.
+    """
+    if parted.group is not None:
+        return None
+    job, readings = situation.job, [one.reading for one in parted.pending_collectives]
+    kept_out = {one.rank: thread for one in readings if (thread := _kept_out(job, one)) is not None}
+    of_main = any(one.rank_activity.stuck is not None for one in readings)
+    if len(kept_out) < len(readings) or not of_main:
+        return None
+    return blame(
+        situation,
+        sorted(readings, key=lambda one: one.rank),
+        "thread_deadlock",
+        say(
+            readings,
+            "{who} have waited {since} for each other, each with a lock that the other's "
+            "collective needs: {ways}",
+            since=duration(min(one.silence_s for one in readings)),
+            ways="; ".join(_keeps_out(one, kept_out[one.rank]) for one in readings[:MOST_SHOWN]),
+        ),
+        sure=0.9 if parted.proven else 0.6,
+        ended_by=helpers_end(job, readings) or ("nobody" if parted.proven else "inside"),
+        waited_for=True,
+        aspect="across_ranks",
+    )
+
+
+def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
+    """Return the thread of a rank that takes a lock and makes a collective call after it.
+
+    That of its main thread, whose wait leads to a thread in a collective, needs no such proof.
+    """
+    own, stuck = reading.view.own_process, reading.rank_activity.stuck
+    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
+    if not stacks or not stacks[-1].threads:
+        return None
+    main, *others = stacks[-1].threads
+    if stuck is not None:
+        return main if in_lock(main) and waits_for_ranks(stuck.frames) else None
+    locked = (one for one in others if may_help(one) and in_lock(one))
+    calling = (one for one in locked if calls_collectives(job.case.code, one.frames))
+    return next(calling, None) if waits_for_ranks(main.frames) else None
+
+
+def _keeps_out(reading: RankReading, thread: ThreadStack) -> str:
+    here, stuck = within(users_place(thread.frames)), reading.rank_activity.stuck
+    if stuck is not None:
+        waits = f"its thread {stuck.label} has, which waits {within(users_place(stuck.frames))}"
+        return f"rank {reading.rank} takes one {here} that {waits}"
+    waits = f"rank {reading.rank} waits {within(reading.place)}"
+    return f"{waits}, and its thread {thread.label} takes one {here}"

@@ -1,0 +1,449 @@
+"""process_dead, process_stopped: a process cannot go on.
+
+A rank is gone while others still need it; a child is, that was to bring what its rank waits for;
+the kernel holds a process. And of a job that is over (`find_crash`): did all ranks end well, and if
+not, which one failed first?
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.exit_codes import (
+    ending_signal_of,
+    exit_code_in_words,
+    signal_name,
+)
+from lightning_hangcheck.judge.exits import (
+    asked_end,
+    aspect_of,
+    broke_off,
+    ended_from_outside,
+    failed,
+    failed_for,
+    first_to_fail,
+    firsts_to_fail,
+    how_it_ended,
+    how_it_left,
+    left_before,
+    left_well,
+    lost_a_peer,
+    raised_at,
+)
+from lightning_hangcheck.judge.frames import outlived_stack_s
+from lightning_hangcheck.judge.graph import WaitGraph
+from lightning_hangcheck.judge.patience import asks_again, who_ends
+from lightning_hangcheck.judge.rule import (
+    Finding,
+    Situation,
+    blame,
+    names,
+    rule,
+    say,
+)
+from lightning_hangcheck.judge.threads import may_help
+from lightning_hangcheck.judge.waits import asks_anew, steady_targets
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.patience import EndedBy
+    from lightning_hangcheck.model.evidence import Sample
+
+MOST_FIRSTS = 4
+"""Of ranks that may each have been the first to fail, these are told with how they ended."""
+LOOPBACK = ("127.", "[::1]:", "::1:", "[::ffff:127.", "::ffff:127.")
+"""Addresses of this machine that no other reaches."""
+FROM_PROCESSES = ("pipe", "shared")
+"""Waits that only processes end, of those that multiprocessing starts."""
+
+
+@rule("process_stopped", order=5)
+def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
+    """Blame every rank that is stopped: proven, whoever waits, once it has been so for a while.
+
+    A debugger, or another py-spy, that comes to a rank which has been silent for long stops it for
+    moments.
+    """
+    stopped = [
+        replace(one, silence_s=_stopped_s(one))
+        for one in job.ranks.values()
+        if one.activity == "stopped"
+    ]
+    if not stopped:
+        return None
+    sentence = say(
+        stopped,
+        "{who} [has|have] been stopped {at} for {since} by a signal or a debugger (kernel state T)",
+    )
+    return blame(
+        situation,
+        stopped,
+        "process_stopped",
+        sentence,
+        sure=0.98,
+        ended_by="person",
+        waited_for=situation.graph.between_ranks,
+    )
+
+
+def _stopped_s(reading: RankReading) -> float:
+    """As a watcher saw; else as long as its silence where every sample shows it stopped."""
+    if reading.view.stopped_for_s is not None:
+        return min(reading.silence_s, reading.view.stopped_for_s)
+    own = reading.view.own_process
+    samples = [one for one in (own.samples if own is not None else ()) if one.kernel is not None]
+    held = list(takewhile(_is_stopped, reversed(samples)))
+    if len(held) == len(samples):
+        return reading.silence_s
+    return min(reading.silence_s, (held[0].taken_ns - held[-1].taken_ns) / NANOSECONDS)
+
+
+def _is_stopped(sample: Sample) -> bool:
+    return sample.kernel is not None and sample.kernel.state in "Tt"
+
+
+@rule("process_dead", order=30)
+def process_dead(situation: Situation, job: JobReading) -> Finding | None:
+    """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
+
+    Or, where all that are left only ask again and again, those that broke off without a fault:
+    os._exit does that. A rank that a launcher ended because another had failed is no culprit, nor
+    one that lost those that had left.
+    """
+    gone = situation.suspects_that_are("gone")
+    fault = [one for one in job.ranks.values() if one.activity == "gone" and failed(one.view)]
+    if not situation.waited_for:
+        gone = tuple(fault or _broken_off(situation))
+    for_others = {one.rank for one in gone if ended_from_outside(one.view) or failed_for(one, gone)}
+    culprits = [one for one in gone if one.rank not in for_others] or list(gone)
+    if not culprits or not job.alive:
+        return None
+    first = first_to_fail(culprits, several_nodes=job.case.run.nnodes > 1) or culprits[0]
+    others = [one for one in culprits if one is not first]
+    sentence = join(f"rank {first.rank}", how_it_ended(first.view))
+    if others:
+        sentence += f"; {names(others)} ended after it"
+    if situation.standstill:
+        sentence += f"; {say(situation.suspects, '{who} [is|are] idle {at}')}"
+    finding = blame(
+        situation,
+        [first, *others],
+        "process_dead",
+        sentence,
+        sure=(0.95, 0.7 if situation.standstill else 0.5),
+        ended_by=_who_is_left(situation, with_fault=bool(fault)),
+        aspect=aspect_of(first.view),
+    )
+    if not situation.standstill:
+        return finding
+    left = situation.suspects
+    since_both_s = min(finding.silence_s, *(one.silence_s for one in left))
+    return replace(finding, left_standing=tuple(one.rank for one in left), silence_s=since_both_s)
+
+
+def _broken_off(situation: Situation) -> Sequence[RankReading]:
+    """Return the ranks that went without a fault, but neither left their groups nor came to an end.
+
+    Whoever asks again and again meanwhile may ask for what they were to bring, or for something
+    from outside.
+    """
+    if not situation.standstill or not all(map(asks_again, situation.suspects)):
+        return ()
+    ranks = situation.job.ranks.values()
+    return [one for one in ranks if one.activity == "gone" and broke_off(one.view)]
+
+
+def _who_is_left(situation: Situation, *, with_fault: bool) -> EndedBy:
+    """Say whether anybody but the ranks that are gone could bring what the others wait for.
+
+    Where those that are left stand still in what only the job could end, a part of it is missing;
+    likewise where they ask again and again for what does not come. Where they ask for something
+    from outside, or sleep once, they may go on by themselves.
+    """
+    if situation.waited_for:
+        return "nobody"
+    if not situation.standstill:
+        return "unknown_pace"
+    if not with_fault:
+        return "outside"
+    left = who_ends(situation, situation.suspects)
+    within_job = left in ("nobody", "inside") or all(map(_asks_the_job, situation.suspects))
+    return "nobody" if within_job else "inside"
+
+
+def _asks_the_job(reading: RankReading) -> bool:
+    """Whether a rank asks for what the rest of the job should bring, as far as that can be seen.
+
+    It asks again and again and moves no byte, or waits at connections of this machine alone: that
+    of the job's store, mostly, which may be kept by a launcher, at which nobody looks.
+    """
+    own = reading.view.own_process
+    if asks_again(reading) and own is not None and asks_anew(own):
+        return True
+    sockets = [one for one in reading.targets if one.kind == "socket"]
+    return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
+
+
+@rule("process_dead", order=120)
+def lost_child(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
+    """Blame the suspects that wait for what only processes bring, after a child of theirs failed.
+
+    multiprocessing tells nobody that a process has died: a queue, an event or a semaphore that it
+    was to fill, set or release is waited for as before. The parent has not asked how it ended, else
+    the kernel would have forgotten it. Not those that something from outside could help on, or a
+    process that works. A thread of the rank that looks now and then may start the child anew.
+    """
+    lost = [
+        (one, *child)
+        for one in idle
+        if (child := _failed_child(one)) is not None
+        and who_ends(situation, [one]) in ("nobody", "inside")
+    ]
+    if not lost:
+        return None
+    readings, (_, pid, code) = [one for one, *_ in lost], lost[0]
+    return blame(
+        situation,
+        readings,
+        "process_dead",
+        say(
+            readings,
+            "{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}",
+            child=_child_ended(pid, code),
+        ),
+        sure=(0.85, 0.6),
+        ended_by=_who_else_brings(readings),
+        aspect="child_killed" if code < 0 else "child_raised",
+        evidence=[EvidenceItem("kernel", one.rank, _child_ended(*child)) for one, *child in lost],
+    )
+
+
+def _failed_child(reading: RankReading) -> tuple[int, int] | None:
+    """Return process id and exit code of a child that failed."""
+    if any(target.kind in FROM_PROCESSES for target in reading.own_targets):
+        for look in reading.view.processes:
+            state = look.samples[-1].kernel if look.samples else None
+            if look.role != "rank" and state is not None and state.exit_code:
+                return look.pid, state.exit_code
+    return None
+
+
+def _child_ended(pid: int, code: int) -> str:
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+    return f"its child pid {pid} {how}, and the rank has not collected its exit code"
+
+
+def _who_else_brings(readings: Sequence[RankReading]) -> EndedBy:
+    """Nobody, where the rank has no other thread and the children that are left wait for it."""
+    if not all(map(_is_alone, readings)):
+        return "outside"
+    return "nobody" if all(map(_awaited_by_those_left, readings)) else "inside"
+
+
+def _is_alone(reading: RankReading) -> bool:
+    own = reading.view.own_process
+    stack = own.samples[-1].stack if own is not None and own.samples else None
+    return stack is not None and not any(map(may_help, stack.threads[1:]))
+
+
+def _awaited_by_those_left(reading: RankReading) -> bool:
+    """Whether all that could still bring it wait likewise, for the rank or for each other."""
+    family = {one.pid: steady_targets(one) for one in reading.view.processes}
+    left = {holder.pid for target in reading.own_targets for holder in target.holders}
+    left.discard(reading.view.pid or 0)
+    return all(
+        family.get(pid)
+        and all(one.kind in FROM_PROCESSES for one in family[pid])
+        and family.keys() >= {holder.pid for one in family[pid] for holder in one.holders}
+        for pid in left
+    )
+
+
+# The job is over.
+
+
+def is_over(job: JobReading) -> bool:
+    """Whether the launched command has ended, or no rank has a process any more."""
+    ended = [reading.view.process_exit is not None for reading in job.ranks.values()]
+    return job.case.ended or (bool(ended) and all(ended))
+
+
+def find_crash(job: JobReading) -> Finding | None:
+    """Blame the first rank that failed by itself; None if the job ended well.
+
+    Ranks that end because another failed (killed by the launcher) are no culprits, nor is one that
+    failed because another had left: that one is. Where every rank was ended from outside, none is;
+    and what fails after the end was asked for is no crash.
+    """
+    ranks = tuple(job.ranks.values())
+    firsts = firsts_to_fail(ranks, several_nodes=job.case.run.nnodes > 1)
+    first = firsts[0] if firsts else None
+    asked = asked_end(job) if not _was_restarted(job) else job.case.asked_end
+    if asked is not None and (first is None or first.rank not in asked.failed_before):
+        return None
+    if first is None or _forgiven(job, first):
+        return _ended_otherwise(job)
+    needed = failed_for(first, ranks)
+    if needed:
+        return _left_too_soon(job, needed, first)
+    if lost_a_peer(first.view) and job.elsewhere:
+        return _lost_elsewhere(job, first)
+    if len(firsts) > 1:
+        return _which_is_open(job, firsts)
+    sentence = f"rank {first.rank} failed first: {_its_end(first)}"
+    left = [one for one in left_before(first, ranks) if left_well(one.view)]
+    if left:
+        sentence += f"; {names(left)} had exited cleanly before it"
+    return _crashed(job, [first], _and_others(sentence, [first], ranks))
+
+
+def _which_is_open(job: JobReading, firsts: Sequence[RankReading]) -> Finding:
+    """Blame each rank that failed by itself, the first of its node; none that lost a peer."""
+    told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
+    more = len(told) - MOST_FIRSTS
+    if more > 0:
+        told[MOST_FIRSTS:] = [f"so did {more} more"]
+    told.append(
+        "which of them failed first is unknown: the clocks of their nodes cannot be compared"
+    )
+    finding = replace(_crashed(job, firsts, "; ".join(told)), confidence=0.5)
+    if not lost_a_peer(firsts[0].view):
+        return finding
+    return replace(finding, culprits=(), aspect="silent")
+
+
+def _left_too_soon(job: JobReading, needed: Sequence[RankReading], first: RankReading) -> Finding:
+    """Blame ranks that left without a fault, and for want of which the first that failed did so."""
+    sentence = say(
+        needed,
+        "{who} {left} {place} while others still needed [it|them]: rank {first} failed then, as "
+        "{end}",
+        left=how_it_left(needed[0].view),
+        place=_place_of(needed[0]) or within(needed[0].place),
+        first=str(first.rank),
+        end=_its_end(first),
+    )
+    ranks = tuple(job.ranks.values())
+    return _crashed(job, needed, _and_others(sentence, [*needed, first], ranks))
+
+
+def _lost_elsewhere(job: JobReading, first: RankReading) -> Finding:
+    """Blame ranks of a node that is no longer heard; where none is, nobody who only lost a peer."""
+    ranks = tuple(job.ranks.values())
+    lost = [one for one in ranks if one.activity == "unheard"]
+    if lost:
+        numbers = [node.number for node in job.case.run.silent_nodes]
+        sentence = say(
+            lost,
+            "{who} [was|were] lost with {node}: nothing was heard from there for {since}; "
+            "rank {first} failed then, as {end}",
+            node=join(verb(numbers, "node", "nodes"), format_ranks(numbers))
+            if numbers
+            else "the node there",
+            since=duration(max(one.view.unheard_for_s for one in lost)),
+            first=str(first.rank),
+            end=_its_end(first),
+        )
+        return _crashed(job, lost, _and_others(sentence, [*lost, first], ranks))
+    sentence = f"rank {first.rank} failed because it lost a peer: {_its_end(first)}"
+    sentence = (
+        f"{_and_others(sentence, [first], ranks)}; for {name_ranks(job.elsewhere)} see the other "
+        "nodes' verdicts"
+    )
+    finding = _crashed(job, [first], sentence)
+    return replace(finding, culprits=(), confidence=0.5, aspect="silent")
+
+
+def _its_end(reading: RankReading) -> str:
+    """Say how and where it ended: ``it exited with code 1: KeyError (in phase backward)``."""
+    phase = f"(in phase {reading.phase})" if reading.phase is not None else ""
+    return join("it", how_it_ended(reading.view), phase, _place_of(reading))
+
+
+def _place_of(reading: RankReading) -> str:
+    """Say where it ended; of one that went on after it was seen last, where that was, and when."""
+    if raised_at(reading.view) is not None:
+        return ""  # its last words end in it
+    place, went_on_s = within(reading.place), outlived_stack_s(reading.view)
+    if not place or not went_on_s:
+        return place
+    return f"last seen {place}, {duration(went_on_s)} before its last progress"
+
+
+def _and_others(sentence: str, told: Sequence[RankReading], ranks: Sequence[RankReading]) -> str:
+    named = {one.rank for one in told}
+    others = [one for one in ranks if one.rank not in named and failed(one.view)]
+    return f"{sentence}; {names(others)} ended after it" if others else sentence
+
+
+def _crashed(job: JobReading, culprits: Sequence[RankReading], sentence: str) -> Finding:
+    blamed = {one.rank for one in culprits}
+    finding = blame(
+        Situation(job=job, graph=WaitGraph()),
+        culprits,
+        "process_dead",
+        sentence,
+        sure=0.9,
+        ended_by="nobody",
+        waited_for=any(failed(one.view) for one in job.ranks.values() if one.rank not in blamed),
+        aspect=aspect_of(culprits[0].view),
+    )
+    return replace(finding, silence_s=0.0)
+
+
+def _ended_otherwise(job: JobReading) -> Finding | None:
+    """No rank failed by itself: did only its command fail?"""
+    code = job.case.exit_code
+    if code:
+        told = exit_code_in_words(code)
+        sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
+    elif code is None and _may_have_failed(job):
+        sentence = "no rank was seen to fail, but how some of them ended is unknown"
+    else:
+        return None
+    return Finding(
+        cause="process_dead",
+        culprits=(),
+        ended_by="nobody",
+        confidence=0.5,
+        silence_s=0.0,
+        sentence=sentence,
+        aspect="silent" if ending_signal_of(code or 0) is None else "killed",
+    )
+
+
+def _may_have_failed(job: JobReading) -> bool:
+    """Whether its launcher began anew, and one of the ranks may be why.
+
+    torchrun would not for ranks that left with exit code 0, and Python ends alike with any other:
+    ``sys.exit("no data")`` is no word of a rank that it has finished.
+    """
+    next_start, ranks = job.case.run.next_start, job.ranks.values()
+    if next_start is not None and next_start.launcher == "torchrun":
+        ends = (reading.view.process_exit for reading in ranks)
+        return any(one is None or one.exit_code is None for one in ends)
+    return _was_restarted(job) and not all(left_well(one.view) for one in ranks)
+
+
+def _was_restarted(job: JobReading) -> bool:
+    """Whether the launcher counted it when it started the ranks again: one of them failed.
+
+    Those that it ended for it were not asked to end by somebody else.
+    """
+    next_start = job.case.run.next_start
+    return next_start is not None and bool(next_start.number)
+
+
+def _forgiven(job: JobReading, first: RankReading) -> bool:
+    """An exception that the rank itself caught: nobody saw its exit code, and the job's is 0."""
+    ended = first.view.process_exit
+    return job.case.exit_code == 0 and (ended is None or ended.exit_code is None)

@@ -1,0 +1,492 @@
+"""Causes beyond a rank's own processes: files, their locks, remote ends, ranks that never came.
+
+file_lock, filesystem_wait, checkpoint_io, network_wait, rendezvous; and of a node that is no longer
+heard network_wait, or unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.frames import RENDEZVOUS
+from lightning_hangcheck.judge.node_silence import which_node, why_silent
+from lightning_hangcheck.judge.rule import (
+    MOST_SHOWN,
+    Finding,
+    Seen,
+    Situation,
+    blame,
+    rule,
+    say,
+    seen,
+)
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, process_name, within
+from lightning_hangcheck.model.evidence import PAGE_FAULT
+from lightning_hangcheck.model.naming.code_owner import owner_of
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.patience import EndedBy
+    from lightning_hangcheck.model.case import RunFacts
+    from lightning_hangcheck.model.evidence import WaitTarget
+
+HUB = "huggingface_hub"
+"""Has time limits of its own: what calls it, as from_pretrained does, takes none."""
+NOBODY = (
+    "which no visible process of this machine holds: a stale lock file, or a lock of another host"
+)
+ABANDONED = "which was left behind by a process that is gone"
+POLLS = {
+    "filelock": "polls for",
+    "baton.wait": "polls for",
+    "exists": "polls for",
+    "sleep": "sleeps again and again, as pollers do, for",
+}
+EMPTY, FULL = "which is empty", "which is full"
+STATE_OF_FIFO = {"read": EMPTY, "readv": EMPTY, "write": FULL, "writev": FULL}
+"""Who stands in these has found somebody at the other end: else they would return at once."""
+NOBODY_ELSEWHERE = (
+    "all known ranks are there, so another one was never started, or they cannot reach each other"
+)
+FIRST_NODES_ADDRESS = "the first node's address"
+"""As `frames.toml` calls what an agent that has joined waits for."""
+LAST_CALL_S = 30.0
+"""For which torchrun waits for further nodes once there are enough of them (torch 2.13,
+dynamic_rendezvous.py, ``last_call``), and LEAVING_S until it knows that an earlier one has gone."""
+LEAVING_S = 15.0
+TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+WITHOUT_VALUE = {
+    *("m", "module", "no-python", "run-path", "standalone", "use-env", "virtual-local-rank")
+}
+"""torchrun's options that take no value (torch/distributed/run.py, 2.13)."""
+NEVER_SEEN = "never came, or started on a machine that is not watched"
+
+
+# Files.
+
+
+@rule("file_lock", order=90, needs=("kernel",))
+def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
+    """Blame the ranks of the cycle that a lock closes; without one, all that wait for any lock."""
+    locks = [(one, lock) for one in idle if (lock := _lock_of(one)) is not None]
+    if not locks:
+        return None
+    waiter, lock = locks[0]
+    proven = situation.deadlocked(waiter)
+    cycle = proven or situation.cycle(waiter)
+    together = cycle or [one for one, _ in locks]
+    file = _locked_file(situation, waiter)
+    same = [
+        one for one in together if one is waiter or (file and _locked_file(situation, one) == file)
+    ]
+    who = [waiter] if cycle else same
+    at_it = {one.rank for one in same}
+    others = [] if cycle else [one for one in together if one.rank not in at_it]
+    sentence = say(
+        who,
+        "{who} [has|have] waited {since} {at} for the lock on {lock}, {holder}",
+        since=duration(waiter.silence_s),
+        at=within(waiter.place),
+        lock=lock.name or "a file",
+        holder=_who_holds(situation, waiter, lock),
+    )
+    if others:
+        sentence += f"; {say(others, '{who} [waits|wait] for another lock')}"
+    finding = blame(
+        situation,
+        together,
+        "file_lock",
+        sentence,
+        sure=0.95 if proven else (0.8, 0.5),
+        aspect="held" if lock.holders else "stale",
+        evidence=[_lock_fact(waiter, lock)],
+    )
+    # a proof is as old as the last step into the cycle, unless mere idleness is long enough
+    silence_s = waiter.silence_s
+    if proven and silence_s < situation.job.case.limits.idle_after:
+        silence_s = min(one.silence_s for one in proven)
+    return replace(finding, silence_s=silence_s, place=waiter.place)
+
+
+def _lock_of(reading: RankReading) -> WaitTarget | None:
+    return next((one for one in reading.targets if one.kind == "lock"), None)
+
+
+def _locked_file(situation: Situation, reading: RankReading) -> str:
+    """Return the file whose lock a rank waits for; a lock without a name is one rank's alone."""
+    lock, processes = _lock_of(reading), situation.job.processes
+    named = lock is not None and bool(lock.name)
+    return processes.file_node(reading.view.host, lock) if named and lock is not None else ""
+
+
+def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> str:
+    if not lock.holders:
+        return ABANDONED if lock.abandoned else NOBODY
+    holder = lock.holders[0]
+    reading = situation.job.rank_of(waiter, holder)
+    if reading is None:
+        return f"which {process_name(holder)}, a process outside the job, holds"
+    if reading is waiter:
+        return "which it holds itself"
+    doing = f"while it waits in {reading.wait.name}" if reading.wait is not None else ""
+    return join(f"which rank {reading.rank} holds", doing, within(reading.place))
+
+
+def _lock_fact(waiter: RankReading, lock: WaitTarget) -> EvidenceItem:
+    how = POLLS.get(lock.call, f"is in {lock.call} for")
+    nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
+    held = ", ".join(process_name(holder) for holder in lock.holders) or nobody
+    text = f"{waiter.waiter} {how} the lock on {lock.name or 'a file'}, held by {held}"
+    return EvidenceItem("kernel", waiter.rank, text)
+
+
+@rule("checkpoint_io", of=("idle",), order=180, sure=(0.85, 0.5), needs=("kernel",))
+def checkpoint_io(one: RankReading) -> Seen | None:
+    """It saves a checkpoint and is blocked in a file."""
+    return _in_file(one, "while saving a checkpoint") if one.phase == "checkpoint_save" else None
+
+
+@rule("filesystem_wait", of=("idle",), order=190, sure=(0.85, 0.5), needs=("kernel",))
+def filesystem_wait(one: RankReading) -> Seen | None:
+    """Its system call waits for a file."""
+    return _in_file(one, "")
+
+
+def _in_file(one: RankReading, doing: str) -> Seen | None:
+    file = next((target for target in one.targets if target.kind in ("file", "fifo")), None)
+    if file is None:
+        return None
+    name = file.name or "a file"
+    call = f"in {file.call} of {name}"
+    if file.call == PAGE_FAULT:
+        call = "reading a page of a file that is mapped into its memory"
+    elif file.kind == "fifo":
+        end = STATE_OF_FIFO.get(file.call, "which no process has opened at its other end")
+        call = f"in {file.call} of the FIFO {name}, {end}"
+    return seen(
+        "{who} [is|are] blocked {at} {doing} : {since} {call}",
+        call=call,
+        doing=doing,
+        aspect=file.kind,
+        evidence=[("kernel", f"{one.waiter} is blocked {call}")],
+    )
+
+
+# Remote ends.
+
+
+@rule("network_wait", of=("idle",), order=160, sure=(0.85, 0.5), needs=("kernel",))
+def network_wait(one: RankReading, job: JobReading) -> Seen | None:
+    """It waits for a remote end, unless that is a rank or the ranks' store.
+
+    Such a rank has its own state, and that is the cause; of the store a rank waits for a key.
+    """
+    ends = [
+        target
+        for target in one.targets
+        if target.kind == "socket" and target.name and not target.call.startswith("accept")
+        if not any(job.rank_of(one, holder) for holder in target.holders)
+        if not one.keeps_store(target)
+    ]
+    if not ends:
+        return None
+    target = ends[0]
+    owners = ", ".join(map(process_name, target.holders))
+    end = f"{target.name} ({owners})" if owners else target.name
+    for_key = one.asks_store and target.call != "connect"
+    what = f"{end}, which does not answer"
+    if for_key:
+        what = f"a key of the store at {end}, which no rank has set"
+    elif target.call == "connect":
+        what = f"{end}, which does not accept the connection"
+    calls = (*one.frames, *one.rank_activity.stuck_frames)
+    of_hub = any(owner_of(frame.file).package == HUB for frame in calls)
+    return seen(
+        "{who} [has|have] waited {since} for {what}, {at}",
+        what=what,
+        aspect="store" if for_key else "hub" if of_hub else "remote",
+        alike=(one.place, target.call, target.name),
+        evidence=[("kernel", f"{one.waiter} is in {target.call} on a connection to {end}")],
+    )
+
+
+@rule("network_wait", "unknown", order=150)
+def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding | None:
+    """Blame ranks of a node that is no longer heard, where all that others wait for are such ranks.
+
+    Either the node cannot be reached, or only nobody sees its ranks: why they are silent is open
+    then. A rank that is seen, and for which others wait as well, may be the only one that is late.
+    How long they have stood is what those say that wait; of the others nothing is known.
+    """
+    job = situation.job
+    waiters = [job.ranks[rank] for rank in situation.graph.waiters]
+    if not situation.waited_for or not waiters or len(unheard) < len(situation.suspects):
+        return None
+    who = {reading.rank for reading in unheard}
+    nodes = [
+        node for node in job.case.run.silent_nodes if who.intersection(parse_ranks(node.ranks))
+    ]
+    if not nodes:
+        return None
+    reachable = all(node.reach != "unanswered" for node in nodes)
+    told = [
+        f"{which_node(node)} has not been heard for {duration(node.silent_s)}: {why_silent(node)}"
+        + (f"; last known there: {node.last_known}" if node.last_known else "")
+        for node in nodes
+    ]
+    measured = blame(
+        situation,
+        waiters,
+        "unknown" if reachable else "network_wait",
+        say(
+            unheard,
+            "{who} [is|are] not seen: {nodes}" if reachable else "{who} cannot be reached: {nodes}",
+            nodes="; ".join(told),
+        ),
+        sure=0.5 if reachable else 0.85,
+        ended_by="unknown_pace" if reachable else "outside",
+        aspect="node",
+        evidence=[EvidenceItem("node", None, text) for text in told],
+    )
+    phase, culprits = unheard[0].phase or measured.phase, tuple(one.rank for one in unheard)
+    return replace(measured, culprits=culprits, phase=phase, place=None, pace=None)
+
+
+# Ranks that never came.
+
+
+@rule("rendezvous", order=70, needs=("stacks",))
+def rendezvous(situation: Situation) -> Finding | None:
+    """Blame ranks that have no process, else ranks without a store, else all that wait."""
+    job = situation.job
+    launchers = job.waiting_in({"rendezvous_nodes"})
+    if launchers and len(launchers) == len(job.alive):
+        return _no_rank_yet(situation, launchers)
+    missing = situation.suspects_that_are("missing")
+    if missing:
+        return _never_started(situation, missing)
+    ends = set(situation.graph.ends)
+    lost = [one for one in job.waiting_in({"rendezvous_connect"}) if one.rank in ends]
+    if lost:
+        return _no_store(situation, lost)
+    waiting = job.waiting_in({"rendezvous_peers"})
+    if waiting and not situation.graph.ends and len(waiting) == len(job.alive):
+        return _nobody_came(situation, waiting)
+    return None
+
+
+def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Finding:
+    """The only process of the job is its launcher, which waits for other nodes to join it.
+
+    How many nodes it waits for, and where, its command says: no rank is there yet that could.
+    """
+    run, first = situation.job.case.run, launchers[0]
+    command, absent, again = run.command, run.absent_nodes, " again" if run.round else ""
+    waits = (one.rank_activity.wait for one in launchers)
+    joined = any(one is not None and one.name == FIRST_NODES_ADDRESS for one in waits)
+    options = _torchruns_options(command)
+    nodes, own = options.get("nnodes", ""), options.get("node-rank")
+    master = [options[name] for name in ("master-addr", "master-port") if name in options]
+    address = options.get("rdzv-endpoint") or ":".join(master)
+    others = f"the other nodes of {nodes}" if nodes else "the other nodes"
+    sentence = say(
+        launchers,
+        "no rank has started{again}: torchrun (pid {pid}) has {joined} waited {since} for {what} "
+        "{address} {tells} {own} {absent}",
+        again=again,
+        pid=str(first.view.pid),
+        joined="joined and" if joined else "",
+        what=f"MASTER_ADDR, which the first of {others}" if joined else others,
+        address=f"at {address}" if address else "",
+        tells="must set" if joined else "",
+        own=f"(this is node {own})" if own else "",
+        absent=f"and of node {format_ranks(absent)} nothing was heard" if absent else "",
+    )
+    called_s = 0.0 if joined else _last_call_s(nodes, options.get("rdzv-conf", ""))
+    finding = blame(
+        situation,
+        launchers,
+        "rendezvous",
+        "; ".join(filter(None, (sentence, _who_was_there(run, first.view.host)))),
+        sure=0.85,
+        ended_by="last_call" if called_s else "announced",
+        waited_for=True,
+        aspect="address" if joined else "nodes",
+    )
+    finding = replace(finding, culprits=(), phase="rendezvous")
+    return replace(finding, goes_on_after_s=called_s) if called_s else finding
+
+
+def _last_call_s(nodes: str, configuration: str) -> float:
+    """Seconds for which torchrun itself waits for more nodes than it needs; 0 if it needs all."""
+    least, _, most = nodes.partition(":")
+    if most in ("", least):
+        return 0.0
+    named = re.search(r"last_call_timeout=(\d+)", configuration)
+    return LEAVING_S + (float(named[1]) if named is not None else LAST_CALL_S)
+
+
+def _torchruns_options(command: str) -> dict[str, str]:
+    """Read torchrun's own options, named with dashes; those behind the script are the script's."""
+    words = iter(command.split())
+    found: dict[str, str] = {}
+    if not any(word.endswith(TORCHRUN) for word in words):  # which leaves those that follow it
+        return found
+    for word in words:
+        if not word.startswith("-"):
+            break
+        name, given, value = word.partition("=")
+        name = name.lstrip("-").replace("_", "-")
+        found[name] = value if given or name in WITHOUT_VALUE else next(words, "")
+    return found
+
+
+def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Finding:
+    job = situation.job
+    all_started = job.complete and not job.case.run.one_by_one
+    alive = len(job.alive)
+    why = f"only {alive} of its processes {'was' if alive == 1 else 'were'} seen"
+    sentence = say(
+        missing,
+        "{who} never came: WORLD_SIZE is {size}, and {why}",
+        size=str(job.world_size),
+        why=_of_one_number(job) or why,
+    )
+    finding = blame(
+        situation,
+        missing,
+        "rendezvous",
+        sentence,
+        sure=0.95 if all_started else 0.5,
+        ended_by="never_coming" if all_started else "announced",
+        waited_for=True,
+    )
+    return _as_rendezvous(finding, job.waiting_in(RENDEZVOUS), "peers")
+
+
+def _of_one_number(job: JobReading) -> str:
+    """Say where several processes took the same number; it is theirs that somebody misses."""
+    claimed = next((one for one in job.alive if one.view.rivals), None)
+    if claimed is None:
+        return ""
+    pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
+    return say(
+        [claimed],
+        "{count} processes (pids {pids}) say that they are {who} {at}",
+        count=str(len(pids)),
+        pids=", ".join(map(str, pids)),
+    )
+
+
+def _no_store(situation: Situation, lost: Sequence[RankReading]) -> Finding:
+    """Ranks that find no store; rank 0 is to keep it where no launcher or other node does."""
+    job = situation.job
+    keeper = 0 in job.elsewhere and job.case.run.nnodes <= 1
+    sentence = say(
+        lost,
+        "{who} cannot reach the store at MASTER_ADDR:MASTER_PORT {at} : tried for {since}{keeper}",
+        keeper=f"; rank 0, which must serve it, {NEVER_SEEN}" if keeper else "",
+    )
+    finding = blame(
+        situation,
+        lost,
+        "rendezvous",
+        sentence,
+        sure=0.7,
+        ended_by=_still_to_come(job),
+        waited_for=True,
+    )
+    if keeper:
+        finding = replace(finding, culprits=(0,), left_standing=finding.culprits)
+    return _as_rendezvous(finding, lost, "peers" if keeper else "store")
+
+
+def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
+    """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
+    job = situation.job
+    apart = _at_other_stores(waiting)
+    unseen = say(
+        waiting,
+        "WORLD_SIZE is {size}, and {elsewhere} {never}{there}",
+        size=str(job.world_size),
+        elsewhere=name_ranks(job.elsewhere),
+        never=NEVER_SEEN,
+        there="".join(f"; {one}" for one in [_who_was_there(job.case.run, _here(job))] if one),
+    )
+    sentence = say(
+        waiting,
+        "{who} [has|have] waited {since} for the process group to form {at} : {why}",
+        why=apart or (unseen if job.elsewhere else NOBODY_ELSEWHERE),
+    )
+    finding = blame(
+        situation,
+        waiting,
+        "rendezvous",
+        sentence,
+        sure=0.95 if apart else 0.5,
+        ended_by="never_coming" if apart else _still_to_come(job),
+        waited_for=True,
+    )
+    if apart:
+        return _as_rendezvous(finding, waiting, "address")
+    if job.elsewhere:
+        finding = replace(finding, culprits=job.elsewhere, left_standing=finding.culprits)
+    return _as_rendezvous(finding, waiting, "peers")
+
+
+def _at_other_stores(waiting: Sequence[RankReading]) -> str:
+    """Say where ranks that wait for each other were sent to different stores; empty if not."""
+    ports: dict[int, list[RankReading]] = {}
+    for reading in waiting:
+        if reading.view.store_port is not None:
+            ports.setdefault(reading.view.store_port, []).append(reading)
+    told = [
+        say(those, "{who} [looks|look] for it at port {port}", port=str(port))
+        for port, those in sorted(ports.items(), key=lambda item: item[1][0].rank)
+    ]
+    if len(told) == 1 or not told:
+        return ""
+    return f"they were sent to different stores (MASTER_PORT), {', '.join(told[:MOST_SHOWN])}"
+
+
+def _here(job: JobReading) -> str:
+    return next((one.view.host for one in job.alive), "")
+
+
+def _who_was_there(run: RunFacts, here: str) -> str:
+    """Say who ran on other nodes in the round before, and which of these is not heard any more."""
+    told = [
+        join(
+            f"node {node.number}",
+            f"(ranks {node.ranks})" if node.ranks else "",
+            f"has not been heard for {duration(node.silent_s)}",
+        )
+        for node in run.silent_nodes[:MOST_SHOWN]
+    ]
+    hosts: dict[str, list[int]] = {}
+    for place in run.earlier[-1].ranks if run.earlier else ():
+        if place.host not in ("", here):
+            hosts.setdefault(place.host, []).append(place.rank)
+    there = [f"{name_ranks(ranks)} on {host}" for host, ranks in list(hosts.items())[:MOST_SHOWN]]
+    if there:
+        told.insert(0, f"round {run.earlier[-1].number} had {', '.join(there)}")
+    return "; ".join(told)
+
+
+def _as_rendezvous(finding: Finding, waiting: Sequence[RankReading], aspect: str) -> Finding:
+    """The phase is the rendezvous, the place where somebody waits in it."""
+    place = finding.place or next((one.place for one in waiting if one.place is not None), None)
+    return replace(finding, phase="rendezvous", place=place, aspect=aspect)
+
+
+def _still_to_come(job: JobReading) -> EndedBy:
+    """Nobody else comes where the launcher has started every rank, and all of them wait here."""
+    everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
+    return "never_coming" if job.complete and everybody else "announced"

@@ -1,0 +1,410 @@
+"""Causes within a rank's own processes: its code, its threads, its DataLoader's workers.
+
+dataloader_worker, thread_deadlock, gil_held, logger_init, model_load; and where nothing more
+specific is known: rank_stalled, where it stands still, and spinning, where it burns CPU in the same
+functions or waits for a GPU that never ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.activity import read_process_activity
+from lightning_hangcheck.judge.alike import latest_frames
+from lightning_hangcheck.judge.frames import is_exiting, users_place
+from lightning_hangcheck.judge.rule import (
+    MOST_SHOWN,
+    Finding,
+    Seen,
+    Situation,
+    blame,
+    rule,
+    say,
+    seen,
+)
+from lightning_hangcheck.judge.threads import awaits_executor, free_threads
+from lightning_hangcheck.judge.waits import (
+    in_words,
+    lock_keeper,
+    pids_here,
+    read_locks,
+    waits_in_vain,
+)
+from lightning_hangcheck.judge.wording import join, name_ranks, process_name, within
+from lightning_hangcheck.model.verdict import EvidenceItem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.judge.job import JobReading, RankReading, WorkerReading
+    from lightning_hangcheck.judge.waits import LockedThreads
+    from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+
+WORST_FIRST = ("gone", "stopped", "idle", "busy")
+"""Activities of a worker that owes a batch; all others come after them, and of equals the one with
+a place first."""
+WRITES = frozenset({"write", "writev"})
+EXITS = ("exit_thread", "exit_queue")
+"""Aspects of an exit that waits."""
+
+
+# The DataLoader's workers.
+
+
+@rule("dataloader_worker", of=("idle", "busy"), order=80, sure=(0.6, 0.6), needs=("stacks",))
+def dataloader_worker(one: RankReading) -> Seen | None:
+    """It waits for its next batch; place and evidence are its worker's."""
+    if one.wait_kind != "dataloader":
+        return None
+    owing = one.owing_workers
+    worst = {activity: number for number, activity in enumerate(WORST_FIRST)}
+    worker = min(
+        owing,
+        key=lambda each: (worst.get(each.activity, len(worst)), each.place is None),
+        default=None,
+    )
+    return seen(
+        "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}",
+        does=_does(worker) if worker is not None else "none of its worker processes is left",
+        sure=(0.9, 0.6) if worker is not None else None,
+        aspect=_aspect_of(worker) if worker is not None else None,
+        place=worker.place if worker is not None else None,
+        alike=one.rank,
+        evidence=[("worker", _described(each)) for each in owing[:MOST_SHOWN]],
+    )
+
+
+def _aspect_of(worker: WorkerReading) -> str | None:
+    if _has_copied_lock(worker):
+        return "forked"
+    return "child" if _from_process(worker) is not None else None
+
+
+def _has_copied_lock(worker: WorkerReading) -> bool:
+    """Whether it waits for what only its own threads change, and none of them is left to do so.
+
+    A fork copies locks, and leaves the threads behind that hold them.
+    """
+    return worker.activity == "idle" and waits_in_vain(worker.look)
+
+
+def _from_process(worker: WorkerReading) -> WaitTarget | None:
+    """What an idle worker waits for that another process brings: its end, or words by a pipe."""
+    if worker.activity != "idle" or worker.wants_work:
+        return None
+    others = (
+        one
+        for one in worker.targets
+        if one.kind == "process"
+        or (one.kind == "pipe" and any(held.pid != worker.look.pid for held in one.holders))
+    )
+    return next(others, None)
+
+
+def _does(worker: WorkerReading) -> str:
+    """Say what a worker does, named by its process: of torch's own numbers nothing is seen."""
+    at, awaited = within(worker.place), _from_process(worker)
+    if worker.activity == "gone":
+        does = "is dead"
+    elif worker.activity == "stopped":
+        does = join("is stopped by a signal", at)
+    elif not at:
+        does = "delivers none"
+    elif _has_copied_lock(worker):
+        does = f"waits {at} for a lock that none of its threads can release"
+    else:
+        does = f"is {'busy' if worker.activity == 'busy' else 'stuck'} {at}"
+        does += f", {in_words(awaited)}" if awaited is not None else ""
+    return f"worker pid {worker.look.pid} {does}"
+
+
+def _described(worker: WorkerReading) -> str:
+    kernel = worker.look.samples[-1].kernel if worker.look.samples else None
+    channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
+    facts = (
+        f"worker pid {worker.look.pid} is {worker.activity}",
+        f" in {worker.place}" if worker.place is not None else "",
+        f", kernel waits in {channel}" if channel else "",
+        *(f", {in_words(target)}" for target in worker.targets[:1]),
+    )
+    return "".join(facts)
+
+
+# Threads and their locks.
+
+
+@rule("thread_deadlock", of=("idle",), order=100, sure=(0.7, 0.7, 0.95), needs=("stacks", "kernel"))
+def thread_deadlock(one: RankReading) -> Seen | None:
+    """Its threads stand in locks that only they could release.
+
+    Where the thread that may release one waits for something that has a name, that is the cause.
+    """
+    own = one.view.own_process
+    locked = read_locks(own) if own is not None and not one.targets else None
+    if own is None or locked is None:
+        return None
+    awaits = locked.threads[0].tid != own.pid  # its main thread is in no lock itself
+    return seen(
+        "{who} [has|have] waited {since} [|each] {locks}",
+        locks=_locks(locked, one, awaits=awaits),
+        place=locked.places[0] if locked.places else None,
+        aspect="awaited" if awaits else None,
+        evidence=[
+            ("stack", f"thread {thread.label} takes a lock at {thread.frames[-1]}")
+            for thread in locked.threads
+        ],
+    )
+
+
+def _locks(locked: LockedThreads, reading: RankReading, *, awaits: bool) -> str:
+    threads = locked.threads
+    places = " and ".join(within(place) for place in locked.places[:3])
+    if awaits and len(threads) == 1:
+        lock = "for a lock that no running thread can release"
+        here = within(users_place(reading.frames))
+        return join(here, f"for its thread {threads[0].label}, which waits", places, lock)
+    if threads[0].holds_lock:
+        return f"{places} for a lock that it already holds, taken by an outer call"
+    if len(threads) == 1:
+        return f"{places} for a lock that none of its running threads can release"
+    each_others = [one.held_by for one in threads] == [one.tid for one in reversed(threads)]
+    if len(locked.places) == 2 and len(threads) == 2 and each_others:
+        first, second = locked.places
+        waits = f"which waits {within(second)} for a lock that {first.function} holds"
+        return f"{within(first)} for a lock that its thread {threads[1].label} holds, {waits}"
+    return f"with {len(threads)} threads that wait for each other's locks: {places}"
+
+
+@rule("gil_held", of=("idle", "busy"), order=110, sure=(0.9, 0.6), needs=("stacks",))
+def gil_held(one: RankReading) -> Seen | None:
+    """Its pulse stands still, or it sleeps with the interpreter lock in hand.
+
+    A call that waits for a file has a cause of its own, which names it: safetensors opens files
+    with the interpreter lock in hand.
+    """
+    own = one.view.own_process
+    in_file = any(target.kind in ("file", "fifo") for target in one.targets)
+    if own is None or in_file or lock_keeper(own, one.view.beat) is None:
+        return None
+    return seen(
+        "{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for {since}, and "
+        "no other thread of the process can run"
+    )
+
+
+# What it was about to do.
+
+
+@rule("logger_init", of=("idle", "busy", "unseen"), order=130, sure=(0.0, 0.0))
+def logger_init(one: RankReading, situation: Situation) -> Seen | None:
+    """Its calls show, or its open section says, that it creates the experiment logger.
+
+    The name of a function is no proof: `create_logger` may do anything.
+    """
+    if not one.shows("logger_init"):
+        return None
+    unsure = one.activity == "unseen" or not situation.waited_for
+    by_calls = (0.6, 0.6) if unsure else (0.9, 0.9)
+    target = next(iter(one.targets), None)
+    return seen(
+        "{who} [is|are] stuck creating the experiment logger {at} : it has not returned for {since}"
+        "{waits}",
+        waits=f", {in_words(target)}" if target is not None else "",
+        sure=by_calls if one.seen_by_calls else (0.5, 0.5) if unsure else (0.75, 0.75),
+        aspect="own" if _is_own_logger(one) else "wandb",
+    )
+
+
+def _is_own_logger(reading: RankReading) -> bool:
+    """Whether it creates a logger that the user wrote: it stands there, and W&B is nowhere seen."""
+    inner = reading.rank_activity.stuck_frames or reading.frames
+    sections = reading.view.beat.sections if reading.view.beat is not None else ()
+    frames = (*reading.frames, *reading.rank_activity.stuck_frames)
+    named = [*(frame.file for frame in frames), *(one.name for one in sections)]
+    here = bool(inner) and reading.place == inner[-1]
+    return here and reading.seen_by_calls and not any("wandb" in name.lower() for name in named)
+
+
+@rule("model_load", of=("idle",), order=200, sure=(0.6, 0.4), needs=("stacks",))
+def model_load(one: RankReading) -> Seen | None:
+    """Its calls show, or its open section says, that it loads the model."""
+    if not one.shows("model_load"):
+        return None
+    return seen(
+        "{who} [is|are] stuck loading the model {at} : idle for {since}",
+        sure=(0.7, 0.4) if one.seen_by_calls else None,
+    )
+
+
+# Nothing more specific.
+
+
+@rule("rank_stalled", order=210, needs=("stacks",))
+def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
+    """Blame the suspects that are idle.
+
+    Proven where the first of them and a child of it wait for each other.
+    """
+    first = idle[0]
+    aspect, waits = _exit_waits(first) or _waits(situation.job, first)
+    members = situation.deadlocked(first)
+    blamed = {one.rank for one in idle}
+    others = [one for one in members if one.rank not in blamed]
+    sentence = say(
+        idle,
+        "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
+        if aspect in EXITS
+        else "{who} [is|are] stuck {at} : idle for {since}{waits}{pipe} {circle}",
+        waits=waits,
+        pipe=", which waits for it at the other end of a pipe"
+        if aspect == "child" and members == (first,)
+        else "",
+        circle=_in_circle(others),
+    )
+    finding = blame(
+        situation,
+        idle,
+        "rank_stalled",
+        sentence,
+        sure=(0.85, 0.5),
+        aspect=aspect,
+        evidence=[
+            EvidenceItem("kernel", reading.rank, f"{reading.waiter} is {in_words(target)}")
+            for reading in idle
+            for target in reading.targets[:1]
+        ],
+    )
+    return replace(finding, culprits=(*finding.culprits, *(one.rank for one in others)))
+
+
+def _in_circle(waiting: Sequence[RankReading]) -> str:
+    """Say where the others stand of a circle that nobody leaves: they are no less to blame."""
+    if not waiting:
+        return ""
+    wait = waiting[0].wait
+    what = f"in {wait.name}" if wait is not None else ""
+    return say(waiting, "while {who} [waits|wait] for it {what} {at}", what=what)
+
+
+def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
+    """Say for which of its threads the exit of a rank's interpreter waits, and what that does.
+
+    Every thread that is no daemon is waited for, and the one that feeds a multiprocessing.Queue
+    until its pipe has taken all.
+    """
+    stuck, own = reading.rank_activity.stuck, reading.view.own_process
+    if stuck is None or not stuck.frames or own is None or not is_exiting(latest_frames(own)):
+        return None
+    place, inner = users_place(stuck.frames), stuck.frames[-1]
+    stands = within(place) or within(inner)
+    told = f" for its thread {stuck.label}, which"
+    if any(
+        one.file.endswith("/multiprocessing/queues.py")
+        and one.function.rpartition(".")[2] == "_feed"
+        for one in stuck.frames
+    ):
+        fills = "writes to a multiprocessing.Queue whose pipe is full"
+        return "exit_queue", join(told, fills, stands)
+    called = stuck.frames[stuck.frames.index(place) + 1 :] if place in stuck.frames else ()
+    waits = next(map(in_words, reading.targets), f"in {called[0].function}" if called else "")
+    return "exit_thread", join(told, "is", stands) + (f", {waits}" if waits else "")
+
+
+def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
+    """Return what the rank waits for: an aspect of the cause, and words."""
+    if reading.at_store:
+        return "store", ", waiting for a key of the store that no rank has set"
+    if (forked := _forked_child(reading)) is not None:
+        place = within(users_place(latest_frames(forked)))
+        stands = join("waits", place, "for a lock that it copied when it was forked")
+        return "forked", f", waiting for its child pid {forked.pid}, which {stands}"
+    for target in reading.targets:
+        if (found := _at_target(job, reading, target)) is not None:
+            return found
+    own = reading.view.own_process
+    if own is not None and waits_in_vain(own):
+        words = ", waiting for its own threads, none of which can go on"
+        return "own_pool" if _in_own_pool(reading) else None, words
+    return None, ""
+
+
+def _at_target(
+    job: JobReading, reading: RankReading, target: WaitTarget
+) -> tuple[str | None, str] | None:
+    kind, held_by = target.kind, [process_name(one) for one in target.holders[:MOST_SHOWN]]
+    if kind == "process":
+        child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
+        stopped = ", which is stopped by a signal" if _stopped(reading, target) else ""
+        return "child", f", waiting for the end of its child {child}{stopped}"
+    if kind == "terminal" or (kind == "pipe" and target.call == "read"):
+        return _nothing_written(reading, target)
+    if kind == "pipe" and target.call in WRITES and held_by:
+        return "full_pipe", f", writing to a full pipe that {' and '.join(held_by)} should read"
+    if kind == "shared" and held_by:
+        return None, f", waiting for a semaphore or lock shared with {', '.join(held_by)}"
+    if kind == "socket":
+        ends = (job.rank_of(reading, holder) for holder in target.holders)
+        asked = [one.rank for one in ends if one is not None and one is not reading]
+        if asked:
+            return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
+    return None
+
+
+def _stopped(reading: RankReading, target: WaitTarget) -> bool:
+    pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
+    looks = (one for one in reading.view.processes if one.role != "rank" and one.pid in pids)
+    return any(read_process_activity(one).activity == "stopped" for one in looks)
+
+
+def _nothing_written(reading: RankReading, target: WaitTarget) -> tuple[str | None, str]:
+    """Say who does not write what a rank, or a thread of it, reads."""
+    own = reading.view.own_process
+    others = [one for one in target.holders if one.pid != reading.view.pid]
+    if others:
+        which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
+        started = {one.pid for one in reading.view.processes if one.role == "worker"}
+        aspect = "worker" if others[0].pid in started else "child"
+        return aspect, f", {which}reading from {process_name(others[0])}, which writes nothing"
+    if target.holders and own is not None and free_threads(own):
+        return None, ", reading a pipe to which none of its threads has written"
+    return "input", f", waiting for input from {target.name}"
+
+
+def _in_own_pool(reading: RankReading) -> bool:
+    """Whether its wait ends in a task of an executor that waits for tasks of one."""
+    stuck = reading.rank_activity.stuck
+    if stuck is None or not awaits_executor(stuck):
+        return False
+    return any(
+        one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
+        for one in stuck.frames
+    )
+
+
+def _forked_child(reading: RankReading) -> ProcessLook | None:
+    """Return the child that it waits for, and that was forked while another thread held a lock.
+
+    A child that runs another program has no copy of anything.
+    """
+    awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
+    children = (one for one in reading.view.processes if one.role == "worker")
+    return next((one for one in children if one.pid in awaited and waits_in_vain(one)), None)
+
+
+@rule("spinning", order=220, needs=("stacks",))
+def spinning(situation: Situation, busy: Sequence[RankReading]) -> Finding:
+    """Blame the suspects that are busy without moving; a busy GPU counts for who waits for it."""
+    for_gpu = all(one.rank_activity.for_gpu for one in busy)
+    doing = "waiting for a busy GPU" if for_gpu else "busy on the CPU"
+    if all(one.works_in_child for one in busy):
+        doing = "waiting for a busy child process"
+    return blame(
+        situation,
+        busy,
+        "spinning",
+        say(busy, "{who} [makes|make] no progress {at} : {doing} for {since}", doing=doing),
+        sure=(0.7, 0.4),
+        aspect="gpu" if for_gpu else "cpu",
+    )

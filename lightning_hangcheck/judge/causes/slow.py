@@ -1,0 +1,324 @@
+"""slow_progress, memory_pressure, unknown: ranks advance too slowly, or nothing more is known.
+
+Others wait for a rank that moves: it is slow, never stuck. Ranks make steps far below their own
+pace. Memory is full, and a rank waits for its own pages to come back from disk. Or somebody does
+not advance, and what was seen does not tell who holds whom up, or why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.frames import FOR_RANKS
+from lightning_hangcheck.judge.graph import Wait, WaitGraph
+from lightning_hangcheck.judge.operations import PAIRED
+from lightning_hangcheck.judge.rule import (
+    MOST_SHOWN,
+    NO_RECORD,
+    Finding,
+    Seen,
+    Situation,
+    blame,
+    names,
+    rule,
+    say,
+    seen,
+)
+from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
+from lightning_hangcheck.model.step_times import PARTS, StepTimes
+from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.slowness import Slowness, SlowRank
+
+GIB = 1 << 30
+FULL = 0.95
+"""Share of the limit from which the kernel takes pages away from the processes themselves."""
+FAULTS_A_SECOND = 50
+"""Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
+memory needs none."""
+ALIKE = 5.0
+"""Times its longest sustained step, for a job whose ranks are slow alike: it may have been given
+other work, such as a backbone that is trained from now on. Of one rank among others less will do.
+"""
+OWN_SHARE = 0.5
+"""Of what a step takes more, the share from which it is work of that rank itself."""
+LEAST_LOOKS = 6
+AT_WORK, WAITS = 0.4, 0.6
+"""Shares of the looks in which a rank waited for others: of one that they wait for at most, and of
+one that only waits at least. In between, and where all are alike, looks tell nothing."""
+ASPECTS = ("loader", "forward", "waiting")
+PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
+"""Of the parts of a step; in the last one ranks also wait for each other."""
+
+
+@rule(
+    "slow_progress",
+    of=("moving",),
+    order=240,
+    sure=(0.7, 0.7),
+    needs=("stacks",),
+    ended_by="moving",
+)
+def slow_progress(one: RankReading) -> Seen:
+    """It moves."""
+    return seen(
+        "{who} [is|are] slow {at} : running, but without progress for {since}",
+        aspect="silent",
+    )
+
+
+@rule("memory_pressure", of=("idle", "busy"), order=170, sure=(0.8, 0.5), needs=("kernel",))
+def memory_pressure(one: RankReading) -> Seen | None:
+    """It reads pages back while memory is full."""
+    own = one.view.own_process
+    looks = [(each.taken_ns, each.kernel) for each in (own.samples if own is not None else ())]
+    seen_at = [(at, kernel) for at, kernel in looks if kernel is not None][-2:]
+    memory = seen_at[-1][1].memory if len(seen_at) > 1 else None
+    if memory is None or memory.used_bytes < FULL * memory.limit_bytes:
+        return None
+    (before_ns, before), (now_ns, now) = seen_at
+    seconds = max((now_ns - before_ns) / NANOSECONDS, 0.001)
+    faults = (now.major_faults - before.major_faults) / seconds
+    if faults < FAULTS_A_SECOND:
+        return None
+    share = 100 * memory.used_bytes / max(1, memory.limit_bytes)
+    words = (
+        f"{share:.0f} % of the {memory.scope}'s {memory.limit_bytes / GIB:.1f} GiB are in use, and "
+        f"{faults:.0f} pages a second come back from disk"
+    )
+    return seen(
+        "{who} [makes|make] no progress {at} for {since}: {words}",
+        words=words,
+        evidence=[("kernel", words)],
+    )
+
+
+# Nothing more is known.
+
+
+@rule("unknown", "collective_mismatch", order=230)
+def unknown(situation: Situation, job: JobReading) -> Finding | None:
+    """Say so where all ranks wait for each other, or where a suspect could not be seen."""
+    waiting = job.waiting_in(FOR_RANKS)
+    if job.world_size > 1 and 0 < len(waiting) == len(job.ranks):
+        moving = any(reading.process_activity.activity == "moving" for reading in waiting)
+        explained = situation.waited_for and not situation.suspects
+        return None if moving or explained else _all_wait(situation, waiting)
+    unseen = situation.suspects_that_are("unseen")
+    if not unseen and all(one.activity == "waiting" for one in situation.suspects):
+        unseen = situation.suspects
+    if not unseen:
+        return None
+    sentence = say(
+        unseen,
+        "{who} [makes|make] no progress {at} for {since}: too little could be read to tell why",
+    )
+    return blame(situation, unseen, "unknown", sentence, sure=0.3, ended_by="unknown_pace")
+
+
+def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
+    """Ranks at different places wait for each other; at one and the same, the work may go on.
+
+    Where each has posted as many messages as the other, yet none arrives, and no byte goes
+    anywhere, they match by number: they differ in what is not counted, their tag, group or size.
+    """
+    apart, elsewhere = situation.graph.between_ranks, situation.job.elsewhere
+    ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
+    culprits = [reading for reading in waiting if reading.rank in ends]
+    silence_s = min(reading.silence_s for reading in waiting)
+    if not elsewhere and len(culprits) > 1 and all(map(_in_message, culprits)):
+        silence_s = min(reading.silence_s for reading in culprits)
+        finding = blame(
+            situation,
+            culprits,
+            "collective_mismatch",
+            f"{_they_wait(culprits, waiting, silence_s)}; as many are sent as received, so their "
+            "tags, groups or sizes differ",
+            sure=0.6,
+            ended_by="inside",
+            waited_for=True,
+            aspect="tags",
+        )
+        return replace(finding, silence_s=silence_s, pace=None)
+    kept = any(reading.kept_by_message for reading in waiting)
+    finding = blame(
+        situation,
+        culprits,
+        "unknown",
+        _they_wait(culprits, waiting, silence_s, unseen=bool(elsewhere)),
+        sure=0.2,
+        ended_by="inside" if apart and not elsewhere and not kept else "unknown_pace",
+        waited_for=apart,
+    )
+    return replace(
+        finding,
+        silence_s=silence_s,
+        pace=None,
+        culprits=() if elsewhere else finding.culprits,
+        gaps=() if all(one.view.flight is not None for one in waiting) else (NO_RECORD,),
+    )
+
+
+def _in_message(reading: RankReading) -> bool:
+    """Whether it waits in a message of which it is known how many were posted."""
+    wait, flight = reading.wait, reading.view.flight
+    counted = flight is not None and flight.messages is not None
+    return counted and wait is not None and wait.name in PAIRED and not reading.kept_by_message
+
+
+def _they_wait(
+    culprits: Sequence[RankReading],
+    waiting: Sequence[RankReading],
+    silence_s: float,
+    *,
+    unseen: bool = False,
+) -> str:
+    first, since = culprits[0], duration(silence_s)
+    if len(culprits) == 1 and len(waiting) > 1:
+        where = _in_what(first)
+        return f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
+    everybody = len(culprits) == len(waiting)
+    other = next((one for one in culprits if one.frames != first.frames), None)
+    if other is None:
+        all_of_them = f"all {len(waiting)} ranks" if everybody and len(waiting) > 1 else None
+        return say(
+            culprits,
+            "{who} [has|have] waited {where} for {since}, it is unknown for whom{seen}",
+            who=all_of_them or names(culprits),
+            where=_in_what(first),
+            since=since,
+            seen=": not all ranks were seen" if unseen else "",
+        )
+    return say(
+        culprits,
+        "{who} have waited {each} for {since}: rank {first} {where}, rank {other} {there}",
+        who="all ranks" if everybody else names(culprits),
+        each="for each other" if everybody else "",
+        since=since,
+        first=str(first.rank),
+        where=_in_what(first),
+        other=str(other.rank),
+        there=_in_what(other) if other.wait is not None else join("elsewhere", _in_what(other)),
+    )
+
+
+def _in_what(reading: RankReading) -> str:
+    place = within(reading.place)
+    return join(
+        f"in {reading.wait.name}" if reading.wait is not None else "",
+        f"called {place}" if place else "",
+    )
+
+
+# Steps below their own pace.
+
+
+@rule("slow_progress", order=250)
+def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
+    """Blame the ranks whose own work grew; all that are slow, where it was no one's own.
+
+    Ranks that wait for each other in each step are slow together, whoever holds them up. It is the
+    one whose own work grew, loader or forward, by most of what a step takes more. Where nobody's
+    did, or no parts were timed, it is the one that was at work in most looks, while others waited.
+    """
+    if not slowness.ranks:
+        return None
+    own = [one for one in slowness.ranks if _own_share(one) >= OWN_SHARE]
+    known = own or _at_work(slowness.ranks)
+    blamed = known or slowness.ranks
+    if not known and len(job.ranks) < job.world_size:
+        return None  # the one they wait for may be on another node
+    alone = len(blamed) < max(job.world_size, len(job.ranks))
+    if not alone and max(one.ratio for one in blamed) < ALIKE:
+        return None
+    grown = max((one.grown for one in blamed), key=lambda each: each.seconds)
+    part = max(range(len(PARTS)), key=lambda number: grown.parts[number])
+    return Finding(
+        cause="slow_progress",
+        culprits=tuple(one.rank for one in blamed),
+        ended_by="pace",
+        confidence=0.9 if own else 0.7 if known else 0.5,
+        silence_s=0.0,
+        sentence=_below_pace(blamed, part, slowness.for_s, known=bool(known)),
+        aspect=ASPECTS[part],
+        phase=PHASES[part],
+        place=blamed[0].place,
+        evidence=tuple(_steps(slowness.ranks)),
+    )
+
+
+def waits_in_each_step(job: JobReading, culprits: Sequence[int]) -> WaitGraph:
+    """Draw who is slow only because others are: what a look happened to see tells less."""
+    slowness = job.case.slowness
+    ranks = [one.rank for one in slowness.ranks] if slowness is not None else []
+    victims = [rank for rank in ranks if rank not in culprits]
+    return WaitGraph(
+        waits=(Wait(tuple(victims), tuple(culprits), ("each step",) * len(victims)),),
+        ends=tuple(culprits),
+        waiters=tuple(victims),
+        between_ranks=bool(victims),
+    )
+
+
+def _own_share(one: SlowRank) -> float:
+    grown = one.grown
+    return grown.own_s / grown.seconds if one.in_parts and grown.seconds > 0 else 0.0
+
+
+def _at_work(ranks: Sequence[SlowRank]) -> list[SlowRank]:
+    """Return the ranks for which all the others were seen to wait; none where that is not so."""
+    if min(one.looks for one in ranks) < LEAST_LOOKS:
+        return []
+    shares = [one.waited / one.looks for one in ranks]
+    if any(AT_WORK < share < WAITS for share in shares):
+        return []
+    at_work = [one for one, share in zip(ranks, shares, strict=True) if share <= AT_WORK]
+    return at_work if len(at_work) < len(ranks) else []
+
+
+def _below_pace(blamed: Sequence[SlowRank], part: int, for_s: float, *, known: bool) -> str:
+    who = [one.rank for one in blamed]
+    worst = max(blamed, key=lambda one: one.ratio)
+    slow = f"{name_ranks(who)} {verb(who, 'has', 'have')} been slow for {duration(for_s)}"
+    whole = f"a step takes {_changed(worst.before.seconds, worst.now.seconds)}"
+    where = "the parts of a step are not timed"
+    if worst.in_parts:
+        of_whom = f" of rank {worst.rank}" if len(who) > 1 else ""
+        changed = _changed(worst.before.parts[part], worst.now.parts[part])
+        where = f"most of that in {PARTS[part]}{of_whom}: {changed}"
+    was = f"seen {within(worst.place)}" if known and worst.place is not None else ""
+    unknown_ones = "" if known or len(who) == 1 else "who waits for whom is unknown"
+    return "; ".join(filter(None, (f"{slow}: {whole}", where, was, unknown_ones)))
+
+
+def _changed(before_s: float, now_s: float) -> str:
+    return f"{seconds_in_words(now_s)} instead of {seconds_in_words(before_s)}"
+
+
+def _steps(ranks: Sequence[SlowRank]) -> Iterator[EvidenceItem]:
+    """Say of the ranks whose own work is most how a step was, and is."""
+    for one in sorted(ranks, key=lambda one: -one.now.own_s)[:MOST_SHOWN]:
+        held = f"never above {seconds_in_words(one.known_s)} for so long before"
+        steps = f"a step {_in_parts(one.now, one)}; before {_in_parts(one.before, one)}"
+        yield EvidenceItem("pace", one.rank, f"rank {one.rank}: {steps}; {held}")
+        if one.looks:
+            told = f"rank {one.rank} waited for others in {one.waited} of {one.looks} looks"
+            text = join(f"{told}, else most often" if one.place else told, within(one.place))
+            yield EvidenceItem("pace", one.rank, text)
+
+
+def _in_parts(step: StepTimes, one: SlowRank) -> str:
+    whole = seconds_in_words(step.seconds)
+    if not one.in_parts:
+        return whole
+    pairs = zip(PARTS, step.parts, strict=True)
+    return f"{whole} ({', '.join(f'{name} {seconds_in_words(part)}' for name, part in pairs)})"

@@ -1,0 +1,395 @@
+"""How ranks ended: by themselves or not, who failed first, and who asked the job to end.
+
+Rules that hold whatever a log says: launchers end all ranks because of one; exit code 1 says
+nothing; a rank that lost a peer failed because of that peer.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.judge.alike import latest_frames
+from lightning_hangcheck.judge.exit_codes import SHELL_SIGNAL_BASE, signal_name
+from lightning_hangcheck.judge.frames import meanings
+from lightning_hangcheck.judge.knowledge import causes_file
+from lightning_hangcheck.judge.records import gpu_out_of_memory
+from lightning_hangcheck.judge.wording import duration
+from lightning_hangcheck.model.beat import STARTING_SERVER
+from lightning_hangcheck.model.case import AskedEnd
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.model.case import Aftermath, RankView
+
+FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals by which launchers, schedulers and people end a job: no rank's own failure."""
+TOLD_TO_END = ("SIGTERMException", "SignalException", "KeyboardInterrupt")
+"""What is raised in a rank that somebody ends by a signal: by Lightning 2.6
+(utilities/exceptions.py), torch's launcher, and Python."""
+LOSSES = ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError")
+"""What torch raises where a peer or the ranks' store does not answer (torch.distributed, 2.13)."""
+GLOO_TRANSPORT = "/gloo/transport/"
+"""gloo raises RuntimeError for everything, and begins its message with the file that it comes from:
+only of this folder it is a lost connection, or one that a peer left without an answer."""
+CAME_FROM = " (from "
+"""Behind it stands what an exception came from (`recorder.announcer.last_words`)."""
+OUR_SERVER = (
+    "while torch's worker server was starting, which lightning-hangcheck asks for: it, and not the "
+    "training, may be to blame; HANGCHECK_DISABLE=1 runs the job without it"
+)
+ASKED_TO_END = "SystemExit"
+"""The exception of sys.exit: its words are no fault where the exit code is none."""
+TOGETHER_NS = NANOSECONDS
+"""Processes that somebody ends at once end within this time, a loaded machine's turns included."""
+SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+WAY_OUT_NS = NANOSECONDS
+"""Signs of progress that a program still gives while its exception leaves the last sections."""
+_AT_ITS_END = re.compile(r" in (\S+ \([^()]+:\d{1,9}\))\Z")
+"""The place that the recorder writes behind the message (`recorder.announcer.last_words`)."""
+BY_SERVED = "whom its processes serve (as actors serve Ray)"
+
+
+# One rank.
+
+
+def last_words(view: RankView) -> str:
+    """Return a rank's exception in one line, empty if it said nothing."""
+    heard = view.process_exit.last_words if view.process_exit is not None else ""
+    return heard or (view.beat.last_words if view.beat is not None else "")
+
+
+def raised(view: RankView) -> bool:
+    """Whether an exception left the program: none that was caught, after which it went on."""
+    beat = view.beat
+    if beat is None or beat.ending != "raised" or not beat.ended_ns:
+        return False
+    return beat.last_beat_ns - beat.ended_ns < WAY_OUT_NS
+
+
+def raised_at(view: RankView) -> Frame | None:
+    """Return where the exception came from that ended a rank.
+
+    Returns:
+        The innermost frame of the user's own code, its file as the rank itself wrote it; None of
+        one that still runs, or that no exception ended, and where its words do not tell.
+    """
+    if view.process_exit is None or not raised(view):
+        return None
+    told = _AT_ITS_END.search(last_words(view))
+    return Frame.parse(told[1]) if told is not None else None
+
+
+def failed(view: RankView) -> bool:
+    """Whether the rank ended badly, as far as its exit code or its own words tell."""
+    code = _exit_code(view)
+    if code is not None:
+        return code != 0
+    return bool(last_words(view)) or _said(view, "raised")
+
+
+def left_well(view: RankView) -> bool:
+    """Whether a rank was seen to end without a fault, by its exit code or its own word."""
+    code = _exit_code(view)
+    return code == 0 if code is not None else _said(view, "finished")
+
+
+def broke_off(view: RankView) -> bool:
+    """Whether a rank in a process group ended without a fault, but not as Python ends."""
+    ended = view.process_exit is not None and not failed(view)
+    return ended and _said(view, "running") and _in_group(view)
+
+
+def ended_from_outside(view: RankView) -> bool:
+    """Whether a launcher, a scheduler or a person ended it.
+
+    A signal may come to a rank that has raised and is still on its way out.
+    """
+    if last_words(view).startswith(TOLD_TO_END):
+        return True
+    return ending_signal(view) in FROM_OUTSIDE and not raised(view)
+
+
+def lost_a_peer(view: RankView) -> bool:
+    """Whether its last words are that a peer, or the ranks' store, is gone or does not answer.
+
+    What it raised may have come from that: ``TrainingError: step 5 (from DistStoreError: ...)``.
+    """
+    words = last_words(view)
+    came_from = words.partition(CAME_FROM)[2]
+    return words.startswith(LOSSES) or came_from.startswith(LOSSES) or GLOO_TRANSPORT in words
+
+
+def ending_signal(view: RankView) -> int | None:
+    """Return the number of the signal that ended it; a shell between reports 128 plus that."""
+    code = _exit_code(view)
+    if code is None:
+        return None
+    if code < 0:
+        return -code
+    return code - SHELL_SIGNAL_BASE if code - SHELL_SIGNAL_BASE in SHELL_SIGNALS else None
+
+
+def aspect_of(view: RankView) -> str:
+    """Say which kind of end it was, for the remedies: see causes.toml."""
+    if ended_from_outside(view):
+        return "outside"
+    if ending_signal(view) is not None:
+        return "killed"
+    if gpu_out_of_memory(last_words(view)) is not None:
+        return "gpu_memory"
+    clean, words = _exit_code(view) == 0, last_words(view)
+    if words and not (clean and words.startswith(ASKED_TO_END)):
+        return "raised"
+    return "left" if clean else "silent"
+
+
+def how_it_ended(view: RankView) -> str:
+    """Say how a rank's process ended, as the rest of a sentence about it.
+
+    For example ``was killed by SIGKILL (usually the kernel's out-of-memory killer, ...)``.
+    """
+    words = last_words(view)
+    said = f": {words}" if words else ""
+    number, code = ending_signal(view), _exit_code(view)
+    sections = {one.name for one in view.beat.sections} if view.beat is not None else set()
+    if number is not None:
+        why = ""
+        if number == signal.SIGKILL:
+            why = killed_for_memory(view)
+        elif number == signal.SIGABRT and STARTING_SERVER in sections:
+            why = OUR_SERVER
+        name = signal_name(number)
+        why = why or causes_file().signals.get(name, "")
+        return f"was killed by {name}{f' ({why})' if why else ''}{said}"
+    if view.beat is not None and view.beat.training == "over":
+        return f"raised {words}" if words else "had finished"
+    if code is None:
+        return f"is gone, its exit code is unknown{said}"
+    if code == 0:
+        return "left with exit code 0"
+    return f"exited with code {code}{said or ' and no last words'}"
+
+
+def how_it_left(view: RankView) -> str:
+    """Say how a rank left that did not fail, as far as that was seen."""
+    if _said(view, "finished"):
+        return "had finished"
+    return how_it_ended(view) if left_well(view) else "left with an unknown exit code"
+
+
+def killed_for_memory(view: RankView) -> str:
+    """Say what the kernel's killer did meanwhile; empty if nothing. It counts, and names nobody."""
+    seen = view.process_exit
+    if seen is None or not seen.memory_kills:
+        return ""
+    processes = "a process" if seen.memory_kills == 1 else f"{seen.memory_kills} processes"
+    whose = "this" if seen.memory_kills_scope == "machine" else "its"
+    return (
+        f"the kernel's out-of-memory killer ended {processes} of "
+        f"{whose} {seen.memory_kills_scope} meanwhile"
+    )
+
+
+def _exit_code(view: RankView) -> int | None:
+    return view.process_exit.exit_code if view.process_exit is not None else None
+
+
+def _said(view: RankView, ending: str) -> bool:
+    return view.beat is not None and view.beat.ending == ending
+
+
+def _in_group(view: RankView) -> bool:
+    return view.beat is not None and view.beat.membership == "member"
+
+
+# All ranks: who was first.
+
+
+def first_to_fail(
+    readings: Sequence[RankReading], *, several_nodes: bool = False
+) -> RankReading | None:
+    """Return the first rank that failed by itself; of several nobody knows which, the lowest."""
+    return next(iter(firsts_to_fail(readings, several_nodes=several_nodes)), None)
+
+
+def firsts_to_fail(
+    readings: Sequence[RankReading], *, several_nodes: bool = False
+) -> tuple[RankReading, ...]:
+    """Return the first rank that failed by itself, not because others had.
+
+    Where clocks of nodes are not known against each other, the first by each of these clocks.
+
+    Where all of them raised, the moment of that counts: a rank may take longer to its end than
+    those that fail because of it. Else the order of their ends, in which one that a signal from
+    outside ended on its way out comes last: whoever sent it had seen another one fail.
+
+    Args:
+        readings: The ranks.
+        several_nodes: Moments of two nodes compare to a second or two only, while a rank that loses
+            a peer fails at once: one that lost none counts before those that did.
+    """
+    served = ended_by_served((one.view for one in readings), several_nodes=several_nodes)
+    own = [
+        one
+        for one in readings
+        if failed(one.view) and not ended_from_outside(one.view) and one.rank not in served
+    ]
+    if several_nodes:
+        own = [one for one in own if not lost_a_peer(one.view)] or own
+    first_of = _raised_ns if all(raised(one.view) for one in own) else _order
+    clocks: dict[int, list[RankReading]] = {}
+    for one in own:
+        clocks.setdefault(_clock(one), []).append(one)
+    firsts = (min(ones, key=first_of) for ones in clocks.values())
+    return tuple(sorted(firsts, key=lambda one: one.rank))
+
+
+def left_before(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
+    """Return the ranks that left without a fault before this one failed, as far as known."""
+    left = (one for one in readings if _left(one.view) and _clock(one) == _clock(first))
+    return tuple(one for one in left if _ended_before(one, first))
+
+
+def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[RankReading, ...]:
+    """Return the ranks for want of which one failed; none where it failed by itself.
+
+    It lost a peer or the ranks' store, and they had left. Of these count the ones that left in the
+    middle: a rank that had destroyed its process groups was needed less than one that had not. A
+    rank of which nobody knows when it left counts, too: it lost one that had.
+    """
+    if not lost_a_peer(first.view):
+        return ()
+    open_when = [one for one in readings if _left(one.view) and _clock(one) != _clock(first)]
+    left = (*left_before(first, readings), *open_when)
+    return tuple(one for one in left if _in_group(one.view)) or left
+
+
+def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
+    """Return the ranks that were ended, it seems, by whom their processes serve.
+
+    Such a process trains beside its main thread, and who it serves ends it when he likes: an actor
+    of Ray leaves with exit code 1 and without a word then (ray 2.60), when its job is cancelled or
+    another rank has failed. One that went clearly before all others did so by itself.
+
+    Args:
+        ranks: Of the job.
+        several_nodes: Moments of two nodes cannot be compared so closely.
+    """
+    ended = sorted(
+        (view.process_exit.seen_ns, view.rank)
+        for view in ranks
+        if view.process_exit is not None
+        and view.beat is not None
+        and view.beat.training == "beside"
+        and (view.process_exit.exit_code or 0) > 0
+        and not last_words(view)
+    )
+    apart = len(ended) > 1 and ended[1][0] - ended[0][0] > TOGETHER_NS
+    alone = apart and not several_nodes
+    return frozenset(rank for _, rank in ended[alone:])
+
+
+def _left(view: RankView) -> bool:
+    """One that says that it has finished may be ended by its launcher on its way out."""
+    if _said(view, "finished") and ended_from_outside(view):
+        return True
+    return view.process_exit is not None and not failed(view)
+
+
+def _ended_before(one: RankReading, first: RankReading) -> bool:
+    """By their own word where both say it: the process of one may take long to its end."""
+    if _said(one.view, "finished") and raised(first.view):
+        return _raised_ns(one) < _raised_ns(first)
+    seen, failure = one.view.process_exit, first.view.process_exit
+    return seen is not None and failure is not None and seen.order < failure.order
+
+
+def _clock(reading: RankReading) -> int:
+    ended = reading.view.process_exit
+    return ended.clock if ended is not None else 0
+
+
+def _raised_ns(reading: RankReading) -> int:
+    return reading.view.beat.ended_ns if reading.view.beat is not None else 0
+
+
+def _order(reading: RankReading) -> tuple[bool, float]:
+    """A rank whose end nobody saw comes last."""
+    seen = reading.view.process_exit
+    sent = ending_signal(reading.view) in FROM_OUTSIDE
+    return sent, seen.order if seen is not None else float("inf")
+
+
+# Was the end asked for?
+
+
+def asked_by(view: RankView) -> str | None:
+    """Say who asked a rank to end, as far as it shows itself; as in `AskedEnd`.
+
+    Its last words, the signal that ended it, and a signal handler on its stack tell.
+    """
+    words = _by_words(view)
+    if words:
+        return f"{words} in rank {view.rank}"
+    ended = ending_signal(view)
+    number = signal.Signals(ended).name if ended in FROM_OUTSIDE and ended is not None else ""
+    number = number or _by_handler(view)
+    return f"{number} to rank {view.rank}" if number else None
+
+
+def shown_by(views: Sequence[RankView]) -> str | None:
+    """Say who asked a job to end that is still there, as its ranks show; None where none shows it.
+
+    One rank that answers a signal speaks for all: of the others, who wait in native code, none can.
+    A rank that a signal ended may be one that the others need: all that are left must show it. And
+    where a rank ended by itself, its launcher ends the others for that.
+    """
+    shown = {view.rank: asked_by(view) for view in views}
+    gone = [view for view in views if view.process_exit is not None]
+    if any(not (shown[one.rank] or left_well(one) or lost_a_peer(one)) for one in gone):
+        return None
+    speak = (one for one in views if one.process_exit is None or _by_words(one))
+    return next(filter(None, (shown[one.rank] for one in speak)), None)
+
+
+def asked_end(job: JobReading) -> AskedEnd | None:
+    """Return who asked the whole job to end: the launcher's word, or what ranks show at the end.
+
+    What a rank shows does not tell when. A rank that failed by itself is taken to have done so
+    before, since launchers end the others for it; and a job that ended well was not ended.
+    """
+    case = job.case
+    if case.asked_end is not None or case.exit_code == 0:
+        return case.asked_end
+    views = [one.view for one in job.ranks.values()]
+    by = next(filter(None, map(asked_by, views)), None)
+    if by is None and ended_by_served(views, several_nodes=case.run.nnodes > 1):
+        by = BY_SERVED
+    return AskedEnd(by=by, failed_before=tuple(job.ranks)) if by is not None else None
+
+
+def aftermath_sentence(aftermath: Aftermath) -> str:
+    """Say what happened after a hang was proven: ``12 s later the job was ended by ...``."""
+    return f"{duration(aftermath.after_s)} later {aftermath.text}"
+
+
+def _by_words(view: RankView) -> str:
+    """One that caught the exception and went on shows no way out."""
+    words = last_words(view)
+    tears_down = view.beat is not None and view.beat.phase == "teardown"
+    leaving = view.process_exit is not None or raised(view) or tears_down
+    told = leaving and words.startswith(TOLD_TO_END)
+    return words.partition(":")[0].partition(" ")[0] if told else ""
+
+
+def _by_handler(view: RankView) -> str:
+    own = view.own_process
+    frames = latest_frames(own) if own is not None and view.process_exit is None else ()
+    rules = (rule for frame in frames for rule in meanings(frame.function, frame.file))
+    return next((rule.handles for rule in rules if rule.handles), "")

@@ -1,0 +1,232 @@
+"""Reads a stack: which known wait a thread is in, and which line of the user's it is at. Pure.
+
+What a frame of other people's code means is data: ``knowledge/frames.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.knowledge import FrameRule, WaitKind, frames_file
+from lightning_hangcheck.model.evidence import COMPREHENSIONS, NAMELESS, Frame
+from lightning_hangcheck.model.naming.code_owner import is_users, program_of
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import RankView
+
+FOR_RANKS: frozenset[WaitKind] = frozenset(
+    {
+        "collective",
+        "backward",
+        "device",
+        "rendezvous_connect",
+        "rendezvous_peers",
+        "rendezvous_nodes",
+        "guard",
+    }
+)
+"""Waits that only other ranks (or the store that they share) can end."""
+COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward", "device"})
+RENDEZVOUS: frozenset[WaitKind] = frozenset({"rendezvous_connect", "rendezvous_peers"})
+ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main")
+"""Outermost frames of a program: a script, what a thread forked, and what `python -m` runs."""
+DEEPEST_SHOWN = 100
+"""Frames that faulthandler shows of a stack: of a deeper one the outermost are missing."""
+DISTINCT_FRAMES = (
+    65_536  # a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped
+)
+
+
+@lru_cache(maxsize=DISTINCT_FRAMES)
+def meanings(function: str, file: str) -> tuple[FrameRule, ...]:
+    """Return the rules of frames.toml that match, in the file's order.
+
+    Args:
+        function: As a sampler names it: ``DDPStrategy.barrier``, ``f.<locals>.g``, or bare.
+        file: Path as the interpreter knows it.
+    """
+    bare = function.rpartition(".")[2]
+    by_name, folders = _index()
+    near = (*by_name.get(file.rpartition("/")[2], ()), *folders)
+    return tuple(rule for rule in near if _in_file(rule.file, file) and _named(rule, bare))
+
+
+@cache
+def _index() -> tuple[dict[str, list[FrameRule]], list[FrameRule]]:
+    by_name: dict[str, list[FrameRule]] = defaultdict(list)
+    folders: list[FrameRule] = []
+    for rule in frames_file().frame:
+        name = rule.file.rpartition("/")[2]
+        (by_name[name] if name else folders).append(rule)
+    return by_name, folders
+
+
+def _in_file(wanted: str, file: str) -> bool:
+    rooted = f"/{file}"
+    return f"/{wanted}" in rooted if wanted.endswith("/") else rooted.endswith(f"/{wanted}")
+
+
+def _named(rule: FrameRule, bare: str) -> bool:
+    return re.fullmatch(rule.functions, bare) is not None
+
+
+class Wait(Struct, frozen=True):
+    """A known wait: its kind, what people call it, and the frame that shows it."""
+
+    kind: WaitKind
+    name: str
+    frame: Frame
+
+
+def waits_for_ranks(frames: Sequence[Frame]) -> bool:
+    """Whether a thread stands in a wait that only other ranks could end."""
+    wait = find_wait(frames)
+    return wait is not None and wait.kind in FOR_RANKS
+
+
+def find_wait(frames: Sequence[Frame]) -> Wait | None:
+    """Find what a thread waits for.
+
+    Frames are read from the innermost outwards, up to the first that is the user's own code: what a
+    user's function does inside a library's is the user's doing.
+
+    Args:
+        frames: Outermost first.
+
+    Returns:
+        The wait; None where the frames show none. ``backward`` is a wait only if the thread is
+        idle, which frames don't tell.
+    """
+    program = program_of(functions_in(frames))
+    for depth in range(len(frames)):
+        position = len(frames) - 1 - depth
+        frame = frames[position]
+        for rule in meanings(frame.function, frame.file):
+            if rule.wait is not None and holds(rule, frames, position):
+                name = rule.name or bare_name(frame.function)
+                return None if rule.wait == "work" else Wait(rule.wait, name, frame)
+        if is_users(frame.file, program):
+            return None
+    return None
+
+
+def users_frames(frames: Sequence[Frame], program: str = "") -> tuple[Frame, ...]:
+    """Return the frames of the user's own code.
+
+    Args:
+        frames: Outermost first.
+        program: The installed package that its process was started to run, where another of its
+            stacks shows it.
+    """
+    program = program or program_of(functions_in(frames))
+    return tuple(frame for frame in frames if is_users(frame.file, program))
+
+
+def of_own_process(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Drop the frames that a forked process inherited: its parent stood there, not it."""
+    for position in reversed(range(len(frames))):
+        frame = frames[position]
+        if any(rule.starts_process for rule in meanings(frame.function, frame.file)):
+            return tuple(frames[position + 1 :])
+    return tuple(frames)
+
+
+def functions_in(frames: Sequence[Frame]) -> list[tuple[str, str]]:
+    """Return the functions of a stack without their lines, each with its file."""
+    return [(frame.function, frame.file) for frame in frames]
+
+
+def bare_name(function: str) -> str:
+    """Return a function's name without its class or enclosing function."""
+    return function.rpartition(".")[2]
+
+
+def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
+    """Whether a rule that matches a frame holds where the frame stands in its stack.
+
+    A function of the user's own that has the name of a library's is not that one.
+    """
+    if rule.leaf and position != len(frames) - 1:
+        return False
+    if rule.under is None:
+        return True
+    outside = rule.under.split("|")
+    return any(
+        bare_name(frame.function) in outside and not is_users(frame.file)
+        for frame in frames[:position]
+    )
+
+
+def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
+    """Return the innermost frame of the user's own code, None where there is none.
+
+    Before Python 3.11 a comprehension's frame does not tell in which function it is. The next one
+    of its file outwards does: nothing else can run it, but a generator that was handed on.
+
+    Args:
+        frames: Outermost first.
+        program: As in `users_frames`.
+    """
+    users = users_frames(frames, program)[::-1]
+    if not users or users[0].function not in COMPREHENSIONS:
+        return users[0] if users else None
+    place, *outside = users
+    named = (one for one in outside if one.file == place.file and one.function not in NAMELESS)
+    around = next(named, None)
+    if around is None or around.function == "<module>":
+        return place
+    return replace(place, function=f"{around.function}.<locals>.{place.function}")
+
+
+def tracked_place(beat: Beat | None) -> str:
+    """Say where in a tracked loop a rank is, by its own word.
+
+    Returns:
+        For example ``in step "get observation" of "simulation", item 41``; empty outside of one.
+    """
+    sections = beat.main_sections if beat is not None else ()
+    loops = [index for index, section in enumerate(sections) if section.item is not None]
+    if not loops:
+        return ""
+    loop, steps = sections[loops[-1]], sections[loops[-1] + 1 :]
+    step = f'step "{steps[-1].name}" of ' if steps else ""
+    return f'in {step}"{loop.name}", item {loop.item}'
+
+
+def outlived_stack_s(view: RankView) -> float:
+    """Return how long a rank that has ended went on after its newest stack was taken, else 0.
+
+    Where it stood then is not where it ended.
+    """
+    own, beat = view.own_process, view.beat
+    if own is None or beat is None or view.process_exit is None:
+        return 0.0
+    taken_ns = max((one.taken_ns for one in own.samples if one.stack is not None), default=None)
+    seen_ns = max(beat.last_beat_ns, beat.ended_ns if beat.ending != "running" else 0)
+    return max(0.0, (seen_ns - taken_ns) / NANOSECONDS) if taken_ns is not None else 0.0
+
+
+def is_exiting(frames: Sequence[Frame]) -> bool:
+    """Whether the interpreter runs what was registered for its exit.
+
+    All else in a main thread runs below a module or, before the first one, below the interpreter's
+    own start. Both are left by then, so an exit handler is the outermost frame.
+
+    Args:
+        frames: Of the main thread, outermost first, those before a fork included.
+    """
+    if not frames or len(frames) >= DEEPEST_SHOWN:
+        return False
+    outermost = frames[0]
+    name = outermost.function.rpartition(".")[2]
+    return name not in ENTRIES and not outermost.file.startswith("<frozen")

@@ -1,0 +1,529 @@
+"""The wait-for graph: who waits for whom, and where that ends stand the culprits.
+
+Each kind of fact gives its waits. Between ranks: one in a collective waits for the members of its
+group that have not come to it (or, where ranks' ways parted, for those that diverged), one in the
+rendezvous or in a guard of ours for those that have not come there, one that waits for a key of the
+store for those that could still bring it. To processes and things: what the kernel shows of one
+that is idle, the workers that should make a batch, and a rank itself, where only its own threads
+could release what its threads wait for.
+
+The graph is solved once, from its ends on (`solve`); edges, ends, circles, and who leads to whom
+are read off that. How patient to be with whom it ends at, `patience` says.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from lightning_hangcheck.judge.activity import read_process_activity
+from lightning_hangcheck.judge.job import Node, process_of
+from lightning_hangcheck.judge.operations import (
+    PAIRED,
+    pending_collective,
+    record_of,
+    waiting_together,
+)
+from lightning_hangcheck.judge.waits import pids_here, read_locks, steady_targets
+from lightning_hangcheck.judge.wording import join
+from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
+from lightning_hangcheck.model.verdict import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from lightning_hangcheck.judge.divergence import Divergence
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.knowledge import WaitKind
+
+    Following = Mapping[Hashable, Sequence[Hashable]]
+
+MOST_FULL = 4_096
+"""Edges between two sets of nodes that are all drawn: 64 times 64."""
+UNNAMED = ("", "undefined", "default_pg")
+"""Groups for which the program has no name of its own."""
+AT_STORE = "for a key of the store"
+STORE = "host:store"
+"""A rank that finds no store sleeps between its attempts: no socket shows the address then."""
+THROUGH_FILE: dict[TargetKind, str] = {
+    "lock": "for the lock",
+    "file": "in file input or output",
+    "fifo": "for its other end",
+}
+
+
+class Wait(NamedTuple):
+    """Nodes that wait for the same others: a hundred thousand ranks for one, or for a thousand.
+
+    Attributes:
+        waiters: Who waits: a rank by its number, else a node as `model.verdict.Edge` names it.
+        enders: Who could end it.
+        through: In what each of the waiters waits.
+        firm: It shows that something is due. A pipe or connection shows only who could end it: a
+            service sits there for as long as nobody asks it anything.
+    """
+
+    waiters: tuple[Node, ...]
+    enders: tuple[Node, ...]
+    through: tuple[str, ...]
+    firm: bool = True
+
+    @property
+    def edges(self) -> Iterator[Edge]:
+        """All edges; above `MOST_FULL` one for each waiter and one to each ender.
+
+        512 ranks that wait for 512 would be 262,144.
+        """
+        waiters, enders = [*map(_name, self.waiters)], [*map(_name, self.enders)]
+        told = zip(waiters, self.through, strict=True)
+        if len(waiters) * len(enders) <= MOST_FULL:
+            yield from (Edge(one, other, way) for one, way in told for other in enders)
+            return
+        yield from (Edge(one, enders[0], way) for one, way in told)
+        yield from (Edge(waiters[0], one, self.through[0]) for one in enders[1:])
+
+
+class WaitGraph(Struct, frozen=True, kw_only=True):
+    """Who waits for whom, and where that ends.
+
+    Attributes:
+        ends: Ranks where the graph ends: they, or their workers, wait for no other rank, or only
+            for each other.
+        waiters: All other ranks in it.
+        between_ranks: Whether any rank waits for another one, not only for a worker or a store;
+            waits at pipes and connections alone don't count.
+        circles: Ranks that wait for each other and for nobody else, by each of them; one alone
+            where it waits for itself.
+    """
+
+    waits: tuple[Wait, ...] = ()
+    ends: tuple[int, ...] = ()
+    waiters: tuple[int, ...] = ()
+    between_ranks: bool = False
+    circles: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """Each wait between two nodes, once."""
+        return tuple(dict.fromkeys(edge for wait in self.waits for edge in wait.edges))
+
+    def leading_to(self, ranks: Iterable[int]) -> int:
+        """Count the ranks that wait for any of these, however indirectly, these included."""
+        leading: dict[Hashable, list[Hashable]] = {}
+        for wait in self.waits:
+            leading[wait] = [*wait.waiters]
+            for ender in wait.enders:
+                leading.setdefault(ender, []).append(wait)
+        return len(_ranks(_reachable(leading, *ranks)))
+
+
+def build_graph(
+    job: JobReading,
+    divergence: Divergence | None,
+    awaited: Mapping[int, tuple[int, ...]],
+) -> WaitGraph:
+    """Draw all waits, and find where they end."""
+    waits = tuple(dict.fromkeys(_all_waits(job, divergence, awaited)))
+    solved = solve((wait.waiters, wait.enders) for wait in waits)
+    everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
+    return WaitGraph(
+        waits=waits,
+        ends=tuple(sorted(solved.ends)),
+        waiters=tuple(sorted(everyone - solved.ends)),
+        between_ranks=_joins_ranks([one for one in waits if one.firm]),
+        circles=solved.circles,
+    )
+
+
+# The solution.
+
+
+class Solution(NamedTuple):
+    """What follows from waits.
+
+    Attributes:
+        ends: As in `WaitGraph`.
+        circles: Likewise.
+        helpless: Ranks that wait only for each other, directly or through others: nobody else can
+            help them on.
+    """
+
+    ends: set[int]
+    circles: dict[int, tuple[int, ...]]
+    helpless: set[int]
+
+
+def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
+    """Go through waits from their ends on.
+
+    Nodes that wait for each other stand and fall together. An end that is no rank (a store, a file)
+    is told by the ranks that lead to it.
+    """
+    following: dict[Hashable, list[Hashable]] = {}
+    starts: dict[Hashable, None] = {}
+    for number, (waiters, enders) in enumerate(waits):
+        starts.update(dict.fromkeys(enders))
+        between: list[Hashable] = [*enders]
+        many = len(waiters) > 1 and len(enders) > 1
+        if many and all(isinstance(one, int) for one in enders):  # saves one edge for each pair
+            following["wait", number], between = between, [("wait", number)]
+            starts["wait", number] = None
+        for waiter in waiters:
+            following.setdefault(waiter, []).extend(between)
+    solved = Solution(set(), {}, set())
+    part_of: dict[Hashable, int] = {}
+    helpless: set[int] = set()  # parts
+    leads_to_thing: set[int] = set()
+    last = ([one] for one in following if one not in part_of)  # for whom nobody waits
+    for number, part in enumerate(chain(_parts(following, starts), last)):
+        part_of.update(dict.fromkeys(part, number))
+        after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
+        ranks = _ranks(part)
+        closed = not after and part[0] in following
+        if closed or (after and after <= helpless):
+            helpless.add(number)
+            solved.helpless.update(ranks)
+        if not after or not after.isdisjoint(leads_to_thing):
+            solved.ends.update(ranks)
+            if not ranks:
+                leads_to_thing.add(number)
+        if closed:
+            themselves = tuple(sorted(node for node in part if isinstance(node, int)))
+            solved.circles.update(dict.fromkeys(themselves, themselves))
+    return solved
+
+
+def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Hashable]]:
+    """Yield nodes that lead to each other, and each other one alone, after all that it leads to.
+
+    Tarjan 1972, without recursion.
+
+    Args:
+        following: Those to which each node leads; nothing of one that leads nowhere.
+        starts: Only these, and what they lead to.
+    """
+    met: dict[Hashable, int] = {}
+    first: dict[Hashable, float] = {}  # the first met that it leads back to
+    path: list[Hashable] = []
+    for start in starts:
+        pending = [] if start in met else [(start, iter(following.get(start, ())))]
+        while pending:
+            node, rest = pending[-1]
+            if node not in met:
+                met[node] = first[node] = len(met)
+                path.append(node)
+            for one in rest:
+                if one not in met:
+                    pending.append((one, iter(following.get(one, ()))))
+                    break
+                first[node] = min(first[node], first[one])
+            else:
+                pending.pop()
+                if pending:
+                    before = pending[-1][0]
+                    first[before] = min(first[before], first[node])
+                if first[node] == met[node]:
+                    part = [path.pop()]
+                    while part[-1] != node:
+                        part.append(path.pop())
+                    first.update(dict.fromkeys(part, float("inf")))
+                    yield part
+
+
+def _reachable(following: Following, *start: Hashable) -> set[Hashable]:
+    """Return these nodes, and those that they lead to, however indirectly."""
+    found, pending = set(start), list(start)
+    for node in pending:
+        new = [one for one in following.get(node, ()) if one not in found]
+        found.update(new)
+        pending += new
+    return found
+
+
+def _ranks(nodes: Iterable[Hashable]) -> set[int]:
+    return {rank for node in nodes if (rank := _rank(node)) is not None}
+
+
+def _rank(node: Hashable) -> int | None:
+    """Return the rank that a node is, or that owns it."""
+    if isinstance(node, int):
+        return node
+    of_worker = isinstance(node, str) and node.startswith("worker:")
+    return int(str(node)[len("worker:") :].partition("/")[0]) if of_worker else None
+
+
+def _name(node: Node) -> str:
+    return f"rank:{node}" if isinstance(node, int) else node
+
+
+def _joins_ranks(waits: Sequence[Wait]) -> bool:
+    """Whether a rank waits for another one, directly or through files and processes."""
+    following: dict[Hashable, list[Hashable]] = {}
+    for wait in waits:
+        waiting, awaited = _ranks(wait.waiters), _ranks(wait.enders)
+        if waiting and awaited and len(waiting | awaited) > 1:
+            return True
+        for node in wait.waiters:
+            following.setdefault(node, []).extend(wait.enders)
+    return any(
+        len(_ranks(_reachable(following, node))) > 1
+        for node in following
+        if _rank(node) is not None
+    )
+
+
+# Where the waits come from.
+
+
+def _all_waits(
+    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
+) -> Iterator[Wait]:
+    yield from _in_collectives(job, divergence, awaited)
+    yield from _in_rendezvous(job)
+    yield from _for_all_others(job, "guard")
+    yield from _at_store(job)
+    yield from _for_workers(job)
+    yield from _at_things(job)
+    yield from _at_shared_memory(job)
+    for reading in job.ranks.values():
+        own = reading.view.own_process if reading.activity == "idle" else None
+        if own is not None and read_locks(own) is not None:
+            yield Wait((reading.rank,), (reading.rank,), ("for a lock of its own threads",))
+
+
+def _in_collectives(
+    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
+) -> Iterator[Wait]:
+    """Say who waits in a collective for whom.
+
+    Where ranks' ways parted, and nobody else can help them on, they wait for those that diverged;
+    where nothing tells who did, for the other ends of their messages, or else for each other.
+    """
+    parted = set(divergence.operations) if divergence is not None else set()
+    helped = {one for rank in parted for one in awaited.get(rank, ())} - parted
+    if divergence is not None and not helped:
+        rest = tuple(sorted(parted.difference(divergence.diverged)))
+        if rest:
+            yield from _each_for_each(job, rest, divergence.diverged)
+        elif _in_messages(job, awaited, parted):
+            parted = set()
+        else:
+            sides = _sides(divergence)
+            for side, following in zip(sides, (*sides[1:], sides[0]), strict=True):
+                yield from _each_for_each(job, side, following)
+        awaited = {rank: others for rank, others in awaited.items() if rank not in parted}
+    known: dict[tuple[int, int], str] = {}
+    for others, waiting in waiting_together(awaited).items():
+        yield from _each_for_each(job, waiting, others, known)
+
+
+def _in_messages(
+    job: JobReading, awaited: Mapping[int, Sequence[int]], ranks: Collection[int]
+) -> bool:
+    """Whether ranks wait in sends and receives alone, all of whose other ends are known."""
+    waits = [job.ranks[rank].wait for rank in ranks]
+    paired = all(wait is not None and wait.name in PAIRED for wait in waits)
+    return paired and all(awaited.get(rank) for rank in ranks)
+
+
+def _sides(divergence: Divergence) -> list[list[int]]:
+    """At least two, none empty."""
+    sides: dict[object, list[int]] = {}
+    for one in divergence.pending_collectives:
+        side = (one.group, str(divergence.operations[one.rank]), one.reading.frames)
+        sides.setdefault(side, []).append(one.rank)
+    if len(sides) == 1:
+        return [[rank] for side in sides.values() for rank in side]
+    return list(sides.values())
+
+
+def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
+    """Say who waits in the rendezvous for whom.
+
+    Rank 0 keeps the store unless the launcher does, so a rank that finds no store waits for rank 0
+    while that one has not come to the rendezvous. Rank 0 itself stands in the same call until the
+    others have come: while one of them is still on its way, that is whom it waits for.
+    """
+    yield from _for_all_others(job, "rendezvous_peers")
+    connecting = job.waiting_in({"rendezvous_connect"})
+    if not connecting:
+        return
+    keeper = job.ranks.get(0)
+    coming = [rank for rank, one in job.ranks.items() if one.activity != "waiting"]
+    if keeper in connecting and coming:
+        yield from _each_for_each(job, [0], coming)
+        connecting = tuple(one for one in connecting if one is not keeper)
+    comes_late = keeper is not None and keeper.activity != "waiting"
+    if connecting:
+        through = tuple(map(_through, connecting))
+        yield Wait(_numbers(connecting), (0 if comes_late else STORE,), through)
+
+
+def _at_store(job: JobReading) -> Iterator[Wait]:
+    """Say who waits for a key of the ranks' store for whom.
+
+    For the ranks that wait neither there nor for other ranks; where none is left, for those that
+    are gone.
+    """
+    waiting = [reading for reading in job.ranks.values() if reading.at_store]
+    others = [reading for reading in job.ranks.values() if waiting and not reading.at_store]
+    free = [
+        one
+        for one in others
+        if one.activity == "unheard" or (one.alive and one.activity != "waiting")
+    ]
+    if enders := free or [one for one in others if one.activity == "gone"]:
+        yield Wait(_numbers(waiting), _numbers(enders), (AT_STORE,) * len(waiting))
+
+
+def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
+    waiting = _numbers(job.waiting_in({kind}))
+    if waiting:
+        inside = set(waiting)
+        others = [rank for rank in job.ranks if rank not in inside]
+        yield from _each_for_each(job, waiting, others)
+
+
+def _each_for_each(
+    job: JobReading,
+    waiters: Sequence[int],
+    others: Sequence[int],
+    known: dict[tuple[int, int], str] | None = None,
+) -> Iterator[Wait]:
+    """Say that every one of some ranks waits for every one of others.
+
+    Args:
+        job: All ranks.
+        waiters: The first.
+        others: The second.
+        known: In what those wait that were asked before; ranks that are told as one are asked once.
+    """
+    if not waiters or not others:
+        return
+    known = {} if known is None else known
+    through = []
+    for rank in waiters:
+        reading = job.ranks[rank]
+        key = reading.told_by_rank, id(reading.wait)
+        if key not in known:
+            known[key] = _through(reading)
+        through.append(known[key])
+    yield Wait(tuple(waiters), tuple(others), tuple(through))
+
+
+def _through(reading: RankReading) -> str:
+    """Say in what a rank waits, and in which group by the program's own name for it."""
+    if reading.wait is None:
+        return ""
+    pending = pending_collective(reading)
+    group = pending.group if pending is not None else None
+    record = record_of(reading, group) if group is not None else None
+    named = record is not None and record.description not in UNNAMED
+    of_group = f"of {record.description}" if record is not None and named else ""
+    return join(f"in {reading.wait.name}", of_group)
+
+
+def _numbers(readings: Iterable[RankReading]) -> tuple[int, ...]:
+    return tuple(one.rank for one in readings)
+
+
+def _for_workers(job: JobReading) -> Iterator[Wait]:
+    for reading in job.ranks.values():
+        if reading.wait_kind == "dataloader" and reading.owing_workers:
+            workers = tuple(map(reading.worker_node, reading.owing_workers))
+            yield Wait((reading.rank,), workers, ("for its next batch",))
+
+
+class _Blocked(Struct, frozen=True):
+    """A process by its node and its host, and what it waits for."""
+
+    node: Node
+    host: str
+    targets: tuple[WaitTarget, ...]
+
+
+def _at_things(job: JobReading) -> Iterator[Wait]:
+    """Say at what processes wait by what the kernel shows, and who holds that."""
+    together: dict[tuple[str, WaitTarget], list[Node]] = {}
+    for one in _blocked(job):
+        for target in one.targets:
+            together.setdefault((one.host, target), []).append(one.node)
+    for (host, target), nodes in together.items():
+        holders = tuple(job.processes.node(*process_of(host, one)) for one in target.holders)
+        waiters, count = tuple(nodes), len(nodes)
+        if target.kind in THROUGH_FILE:
+            file = job.processes.file_node(host, target)
+            yield Wait(waiters, (file,), (THROUGH_FILE[target.kind],) * count)
+            if holders:
+                yield Wait((file,), holders, ("held by",))
+        elif target.kind == "process":
+            child = job.processes.node(host, int(target.name))
+            yield Wait(waiters, (child,), ("for its end",) * count)
+        elif target.kind == "pipe" and holders:
+            through = f"in {target.call} on {target.name}"
+            yield Wait(waiters, holders, (through,) * count, firm=False)
+        elif target.kind == "socket" and not target.call.startswith("accept"):
+            # one that accepts connections waits for anybody
+            ends = holders or (f"host:{target.name}",)
+            yield Wait(waiters, ends, (f"in {target.call}",) * count, firm=False)
+
+
+def _blocked(job: JobReading) -> Iterator[_Blocked]:
+    """Find idle ranks and workers, and the idle children that they wait for, one after another.
+
+    A rank in the DataLoader waits for its workers, whatever pipe it polls for them; a worker
+    without work waits for its rank, and holds nobody up. A child that nobody waits for may wait for
+    its rank as long as it likes: a service does.
+    """
+    for reading in job.ranks.values():
+        host, found = reading.view.host, []
+        own = reading.own_targets
+        if _all_named(own) and reading.wait_kind != "dataloader" and not reading.at_store:
+            found.append(_Blocked(reading.rank, host, own))
+        found += [
+            _Blocked(reading.worker_node(worker), host, worker.targets)
+            for worker in reading.workers
+            if _all_named(worker.targets) and not worker.wants_work
+        ]
+        yield from found
+        awaited = {pid for one in found for target in one.targets for pid in pids_here(target)}
+        idle = {
+            look.pid: steady_targets(look)
+            for look in (reading.view.processes if awaited else ())
+            if look.role == "child" and read_process_activity(look).activity == "idle"
+        }
+        pending = [pid for pid in idle if pid in awaited]
+        for pid in pending:
+            if _all_named(idle[pid]):
+                yield _Blocked(job.processes.node(host, pid), host, idle[pid])
+            following = {one for target in idle[pid] for one in pids_here(target)}
+            pending += [one for one in idle if one in following and one not in pending]
+
+
+def _all_named(targets: tuple[WaitTarget, ...]) -> bool:
+    """Whether all that could wake it up is named: an unknown one would be a way out."""
+    return bool(targets) and all(target.name and target.kind != "other" for target in targets)
+
+
+def _at_shared_memory(job: JobReading) -> Iterator[Wait]:
+    """Say which rank waits at an object of multiprocessing for which ranks that share it.
+
+    Not for those that wait at the very same: nobody else of them can bring what is missing.
+    """
+    waiting = [(one, found) for one in job.ranks.values() if (found := one.shared_objects)]
+    names = {one.rank: {target.name for target in found} for one, found in waiting}
+    for reading, found in waiting:
+        for target in found:
+            sharing = {job.processes.rank_of(reading.view.host, one) for one in target.holders}
+            others = sorted(
+                rank
+                for rank in sharing
+                if rank is not None and rank != reading.rank
+                if target.name not in names.get(rank, ())
+            )
+            if others:
+                yield Wait(
+                    (reading.rank,), tuple(others), ("at a semaphore or lock that they share",)
+                )

@@ -1,0 +1,574 @@
+"""The case as rules read it: what each rank does, where it stands, and who is not there. Pure."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.activity import (
+    ProcessActivity,
+    RankActivity,
+    has_left,
+    read_process_activity,
+    read_rank_activity,
+)
+from lightning_hangcheck.judge.alike import AlikeRecords, Members, latest_frames, with_members
+from lightning_hangcheck.judge.exits import raised_at
+from lightning_hangcheck.judge.frames import (
+    Wait,
+    find_wait,
+    functions_in,
+    of_own_process,
+    users_place,
+)
+from lightning_hangcheck.judge.phase_of_life import (
+    PhaseOfLife,
+    life_beside,
+    phase_of_life,
+    stepped_by_code,
+)
+from lightning_hangcheck.judge.records import MESSAGES, asked_end, asks_peers, device_message
+from lightning_hangcheck.judge.waits import steady_targets, through_children, works
+from lightning_hangcheck.model.case import Case, RankName, RankView
+from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
+from lightning_hangcheck.model.naming.code_owner import owner_of, program_of
+from lightning_hangcheck.text.rank_ranges import parse_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from lightning_hangcheck.judge.activity import Activity
+    from lightning_hangcheck.judge.knowledge import WaitKind
+    from lightning_hangcheck.model.case import Alike
+    from lightning_hangcheck.model.flight import FlightRecord
+    from lightning_hangcheck.model.naming.slugs import Phase
+
+    Process = tuple[str, int]
+    ViewsOfAll = tuple[dict[int, RankView], dict[int, tuple[int, RankView]]]
+    """Of ranks with a view of their own, and of the others with the rank that tells for each."""
+
+Node = int | str
+"""In the wait-for graph: a rank by its number, else a name as `model.verdict.Edge` has it."""
+MOST_LISTED = 4_096
+"""Unknown ranks that are listed: more say nothing new."""
+COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
+"""What torch (TCPStore.cpp, 2.13) counts while the store's keeper waits for WORLD_SIZE clients."""
+LONGEST_SILENCE_S = 10 * 365 * 86_400.0
+ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
+"""What torch counts while a thread waits for a key of a store (TCPStore.cpp, 2.13)."""
+
+
+class JobProcesses(Struct, frozen=True):
+    """The processes of all ranks, by host and number.
+
+    Containers number their processes alike, so process 17 may be a rank on each of many nodes. What
+    is said of a process in a view is said of its host, unless it names another.
+
+    Attributes:
+        ranks: Whose own process each is.
+        nodes: Of ranks and workers, their node in the wait-for graph.
+        owners: The rank that each belongs to.
+        looks: What was seen of each.
+        several_hosts: Whether a number or a path may mean another thing on another host.
+    """
+
+    ranks: dict[Process, int]
+    nodes: dict[Process, Node]
+    owners: dict[Process, int]
+    looks: dict[Process, ProcessLook]
+    several_hosts: bool
+
+    def node(self, host: str, pid: int) -> Node:
+        """Return the node of a process in the wait-for graph: 3, ``pid:17@node1``."""
+        return self.nodes.get((host, pid), f"pid:{pid}{self._at(host)}")
+
+    def rank_of(self, host: str, holder: Holder) -> int | None:
+        """Return the rank whose own process could end a wait; None where it is no rank's."""
+        return self.ranks.get(process_of(host, holder))
+
+    def file_node(self, host: str, target: WaitTarget) -> str:
+        """Return the node of a file: of the same path on two hosts' own disks there are two."""
+        return f"file:{target.name}{'' if target.shared_storage else self._at(host)}"
+
+    def _at(self, host: str) -> str:
+        return f"@{host}" if self.several_hosts and host else ""
+
+
+def process_of(host: str, holder: Holder) -> Process:
+    """Return the process that could end a wait, by its host and number."""
+    return holder.host or host, holder.pid
+
+
+def job_processes(views: Iterable[RankView]) -> JobProcesses:
+    """Find out who is who in a job."""
+    every = list(views)
+    ranks = {(one.host, one.pid): one.rank for one in every if one.pid is not None}
+    nodes: dict[Process, Node] = {**ranks}
+    looks = {(view.host, look.pid): look for view in every for look in view.processes}
+    owners = {(view.host, look.pid): view.rank for view in every for look in view.processes}
+    for view in every:
+        for look in view.processes:
+            if look.role == "worker":
+                nodes[view.host, look.pid] = f"worker:{view.rank}/{look.index}"
+    hosts = {view.host for view in every if view.host}
+    return JobProcesses(ranks, nodes, owners, looks, len(hosts) > 1)
+
+
+def works_outside(
+    view: RankView, targets: Iterable[WaitTarget], known: Collection[Process]
+) -> bool:
+    """Whether a process outside the job works for what a rank waits for."""
+    own, holders = view.own_process, (one for target in targets for one in target.holders)
+    outside = (one for one in holders if process_of(view.host, one) not in known)
+    return own is not None and any(works(own, holder) for holder in outside)
+
+
+class WorkerReading(Struct, frozen=True, kw_only=True):
+    """A process that a rank started with multiprocessing; ``targets`` as in `RankReading`."""
+
+    look: ProcessLook
+    process_activity: ProcessActivity
+    place: Frame | None
+    wait: Wait | None
+    targets: tuple[WaitTarget, ...] = ()
+
+    @property
+    def activity(self) -> Activity:
+        """What it does."""
+        return self.process_activity.activity
+
+    @property
+    def wants_work(self) -> bool:
+        """Whether it waits for its rank: such a worker holds nobody up."""
+        return self.wait is not None and self.wait.kind == "index_queue"
+
+    @property
+    def serves_library(self) -> bool:
+        """Whether it is a helper of multiprocessing's own, such as a fork server: it owes nothing.
+
+        These are the only functions called ``main`` in which a worker waits for work.
+        """
+        return self.wants_work and self.wait is not None and self.wait.name == "main"
+
+
+class RankReading(Struct, frozen=True, kw_only=True, gc=False):
+    """One rank, read.
+
+    Attributes:
+        place: Innermost frame of the user's own code in the thread where its wait ends; where that
+            runs none, in its main thread; where an exception ended it, where that came from.
+        life: Where in its life it is, and what tells so.
+        silence_s: Seconds since its last progress; for an idle rank since it was last active, for
+            one in a livelock since it last did anything new.
+        targets: What the kernel shows an idle rank to wait for, sample after sample: where its main
+            thread waits for other threads or for a child, what these wait for.
+        own_targets: The same of its own process: the child itself.
+        child: The child in which its wait ends, if any.
+        told_by: The rank whose evidence this is, where another stands for it: what is that rank's
+            alone (process ids, figures) is not its own.
+    """
+
+    view: RankView
+    rank_activity: RankActivity
+    place: Frame | None = None
+    life: PhaseOfLife | None = None
+    silence_s: float = 0.0
+    workers: tuple[WorkerReading, ...] = ()
+    targets: tuple[WaitTarget, ...] = ()
+    own_targets: tuple[WaitTarget, ...] = ()
+    child: ProcessLook | None = None
+    told_by: int | None = None
+
+    @property
+    def told_by_rank(self) -> int:
+        """The rank whose evidence this is, itself where no other stands for it."""
+        return self.rank if self.told_by is None else self.told_by
+
+    @property
+    def seen_s(self) -> float:
+        """For how long it was seen as it is, by its samples or by the kernel: how it slept."""
+        slept_s = min(self.view.slept_for_s or 0.0, self.silence_s)
+        return max(self.process_activity.span_s, slept_s)
+
+    @property
+    def waiter(self) -> str:
+        """Which of its threads or children it is that waits for its targets."""
+        if self.child is not None:
+            return f"child pid {self.child.pid}"
+        stuck = self.rank_activity.stuck
+        return "main thread" if stuck is None else f"thread {stuck.label}"
+
+    def keeps_store(self, target: WaitTarget) -> bool:
+        """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
+        port = self.view.store_port
+        socket = target.kind == "socket" and not target.call.startswith("accept")
+        return port is not None and socket and target.name.rpartition(":")[2] == str(port)
+
+    @property
+    def shared_objects(self) -> tuple[WaitTarget, ...]:
+        """The words of shared memory at which it waits; a loader's lead to its workers."""
+        if self.wait_kind == "dataloader":
+            return ()
+        return tuple(one for one in self.own_targets if one.kind == "shared" and one.holders)
+
+    @property
+    def owing_workers(self) -> Sequence[WorkerReading]:
+        """The workers that may owe its batch: those that don't wait for work themselves.
+
+        All of them where each waits for work, because then nothing tells.
+        """
+        return [one for one in self.workers if not one.wants_work] or self.workers
+
+    def worker_node(self, worker: WorkerReading) -> str:
+        """Return the node of a worker of it in the wait-for graph."""
+        return f"worker:{self.rank}/{worker.look.index}"
+
+    @property
+    def at_store(self) -> bool:
+        """Whether it waits for a key of that store, which another rank could bring."""
+        return self.activity == "idle" and any(map(self.keeps_store, self.targets))
+
+    @property
+    def asks_store(self) -> bool:
+        """Whether it asks a store for a key, whosever that is.
+
+        Torch counts threads that do, and it stands in a call of torch's own: the stack ends in the
+        line that made it, and not in a library of connections.
+        """
+        counted = self.view.flight.waits if self.view.flight is not None else {}
+        frames = self.rank_activity.stuck_frames or self.frames
+        if self.child is not None or not frames or not any(one in counted for one in ASKS_STORE):
+            return False
+        owner = owner_of(frames[-1].file)
+        return owner.kind == "user" or owner.package == "torch"
+
+    @property
+    def rank(self) -> int:
+        """Its global rank."""
+        return self.view.rank
+
+    @property
+    def phase(self) -> Phase | None:
+        """Where in its life it is."""
+        return self.life.phase if self.life is not None else None
+
+    def shows(self, phase: Phase) -> bool:
+        """Whether its calls show this phase, or its own sections and hooks say it."""
+        life = self.life
+        return life is not None and life.phase == phase and life.told_by in ("calls", "page")
+
+    @property
+    def seen_by_calls(self) -> bool:
+        """Whether its calls show its phase: they tell more than the name of a section."""
+        return self.life is not None and self.life.told_by == "calls"
+
+    @property
+    def activity(self) -> Activity:
+        """What it does, all its processes considered."""
+        return self.rank_activity.activity
+
+    @property
+    def process_activity(self) -> ProcessActivity:
+        """What its own process does by itself."""
+        return self.rank_activity.process_activity
+
+    @property
+    def works_in_child(self) -> bool:
+        """Whether it is only busy as a process that it started is."""
+        itself = self.process_activity.activity != "idle" or self.rank_activity.for_gpu
+        return self.activity == "busy" and not itself
+
+    @property
+    def livelocked(self) -> bool:
+        """Whether it moves, but only round in a loop."""
+        return self.rank_activity.livelocked
+
+    @property
+    def circling(self) -> bool:
+        """Whether it computes and was seen to go round, and not in one long call."""
+        return self.rank_activity.circling
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Newest frames of its main thread, outermost first."""
+        return self.rank_activity.frames
+
+    @property
+    def wait(self) -> Wait | None:
+        """The known wait in which its main thread stands, if any."""
+        return self.rank_activity.wait
+
+    @property
+    def wait_kind(self) -> WaitKind | None:
+        """Kind of the known wait in which it stands."""
+        return self.wait.kind if self.wait is not None else None
+
+    @property
+    def kept_by_message(self) -> bool:
+        """Whether its device may wait for a message, or work: nobody sees which it does."""
+        return self.wait_kind == "device" and self.wait is not None and self.wait.name in MESSAGES
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is seen to have a process."""
+        return self.activity not in ("gone", "missing", "unheard")
+
+
+def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
+    """Read a rank. One that is idle while a process outside the job works for it, works.
+
+    So does one that advanced after it was sampled: where it stood then, it stands no more.
+    """
+    found, own = read_rank_activity(view), view.own_process
+    targets = steady_targets(own) if own is not None else ()
+    child, at_end = through_children(view, targets)
+    idle = found.activity == "idle"
+    if (idle and works_outside(view, targets, known)) or has_left(view, found, now_ns):
+        found = replace(found, activity="moving")
+    silence_s = view.idle_for_s if found.activity == "idle" else view.silent_for_s
+    silence_s = view.nothing_new_for_s if found.livelocked else silence_s
+    return RankReading(
+        view=view,
+        rank_activity=found,
+        place=raised_at(view)
+        or users_place(found.stuck_frames, program_of(functions_in(found.frames)))
+        or users_place(found.frames),
+        life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
+        silence_s=min(max(0.0, silence_s), LONGEST_SILENCE_S),
+        workers=tuple(
+            worker
+            for look in view.processes
+            if look.role == "worker"
+            and not (worker := _read_worker(look, of_livelocked=found.livelocked)).serves_library
+        ),
+        targets=at_end if found.activity == "idle" else (),
+        own_targets=targets if found.activity == "idle" else (),
+        child=child if found.activity == "idle" else None,
+    )
+
+
+def _read_worker(look: ProcessLook, *, of_livelocked: bool) -> WorkerReading:
+    """Read a worker; one that moves is busy, no more, where its rank is in a livelock by it."""
+    frames = of_own_process(latest_frames(look))
+    activity = read_process_activity(look)
+    if of_livelocked and activity.activity == "moving":
+        activity = replace(activity, activity="busy")
+    return WorkerReading(
+        look=look,
+        process_activity=activity,
+        place=users_place(frames, program_of(functions_in(latest_frames(look)))),
+        wait=find_wait(frames),
+        targets=steady_targets(look) if activity.activity == "idle" else (),
+    )
+
+
+class JobReading(Struct, frozen=True, kw_only=True):
+    """All ranks, read.
+
+    Attributes:
+        ranks: By global rank, ascending; ranks without a process included.
+        elsewhere: Ranks of the job of which nothing is known, or nothing by now: they may run on
+            other nodes.
+        processes: Who is who among their processes.
+    """
+
+    case: Case
+    ranks: dict[int, RankReading]
+    elsewhere: tuple[int, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    processes: JobProcesses
+
+    @property
+    def alive(self) -> tuple[RankReading, ...]:
+        """Ranks that have a process."""
+        return tuple(reading for reading in self.ranks.values() if reading.alive)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job, as far as known."""
+        return max(self.case.run.world_size, len(self.ranks))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the launcher said that every rank runs on this node."""
+        local = self.case.run.local_world_size
+        return local is not None and local >= self.case.run.world_size
+
+    def rank_of(self, waiter: RankReading, holder: Holder) -> RankReading | None:
+        """Return the rank whose process could end a rank's wait; None where that is no rank's."""
+        rank = self.processes.rank_of(waiter.view.host, holder)
+        return self.ranks.get(rank) if rank is not None else None
+
+    def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
+        """Return the ranks that stand in a wait of these kinds."""
+        return tuple(
+            reading
+            for reading in self.ranks.values()
+            if (wait := reading.rank_activity.wait) is not None
+            and wait.kind in kinds
+            and reading.rank_activity.activity == "waiting"
+        )
+
+
+def read_job(case: Case) -> JobReading:
+    """Read a case."""
+    told, gaps = views_of_ranks(case.ranks)
+    views, others = with_groups(told, case.alike) if case.alike else (told, {})
+    processes = job_processes(views.values())
+    known = processes.looks.keys()
+    every = {**{rank: view for rank, (_, view) in others.items()}, **views}
+    alone = {rank: read_rank(views[rank], known, case.taken_ns) for rank in sorted(views)}
+    read = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
+    if 0 in read:
+        read[0] = _as_store_keeper(read[0], read)
+    read = {rank: _beside(_circling_with(one, read), case) for rank, one in read.items()}
+    ranks = _with_others(read, alone, others, case, every) if others else read
+    seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
+    absent = (rank for rank in range(case.run.world_size) if rank not in seen)
+    return JobReading(
+        case=case,
+        ranks=ranks,
+        elsewhere=tuple(islice(absent, MOST_LISTED)),
+        gaps=gaps,
+        processes=processes,
+    )
+
+
+def _with_others(
+    read: Mapping[int, RankReading],
+    alone: Mapping[int, RankReading],
+    others: Mapping[int, tuple[int, RankView]],
+    case: Case,
+    every: Mapping[int, RankView],
+) -> dict[int, RankReading]:
+    """Read the ranks that are told by one of them as that one, each with its own view.
+
+    Where it takes the counts of a rank's peers to say for what it waits, each is asked by itself.
+
+    Args:
+        read: The ranks that have a view.
+        alone: The same before others were considered.
+        others: As `with_groups` returns them.
+        case: Of the job.
+        every: The views of all.
+    """
+    by_peers = {
+        rank
+        for rank, one in alone.items()
+        if one.activity in ("idle", "busy") and one.wait is None
+        if asks_peers(case.code, one.view, one.frames)
+    }
+    ways: dict[tuple[int, Wait | None], RankReading] = {}
+    found = dict(read)
+    for rank, (told_by, view) in others.items():
+        reading = read[told_by]
+        if told_by in by_peers:
+            own = _in_operation(replace(alone[told_by], view=view), case, every)
+            way = told_by, own.wait
+            if way not in ways:
+                ways[way] = _beside(_circling_with(own, read), case)
+            reading = ways[way]
+        found[rank] = replace(reading, view=view, told_by=told_by)
+    return {rank: found[rank] for rank in sorted(found)}
+
+
+def _beside(reading: RankReading, case: Case) -> RankReading:
+    """Read where in its life a rank is by the others' records, or by the code in which it stands.
+
+    That is for one whose own record is not to be had, as of a job that was started without us.
+    """
+    view, life = reading.view, reading.life
+    told = life_beside(view, life, case.ranks)
+    if not told and not stepped_by_code(view, life, case.code, reading.frames):
+        return reading
+    return replace(reading, life=PhaseOfLife("training_step", "life"))
+
+
+def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
+    """Read rank 0 that counts in the store it keeps who has come: it does so in the same call.
+
+    Torch's own counter tells; without counters, a rank that has found the store.
+    """
+    wait = reading.wait
+    if wait is None or wait.kind != "rendezvous_connect":
+        return reading
+    counted = reading.view.flight.waits if reading.view.flight is not None else {}
+    found = any(one.wait_kind == "rendezvous_peers" for one in ranks.values())
+    if COUNTS_ARRIVALS not in counted if counted else not found:
+        return reading
+    peers = replace(reading.rank_activity, wait=Wait("rendezvous_peers", wait.name, wait.frame))
+    return replace(reading, rank_activity=peers)
+
+
+def _circling_with(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
+    """Read a rank that is busy in the same functions as one that goes round: so does it."""
+    if reading.activity != "busy" or reading.circling or not reading.frames:
+        return reading
+    own = functions_in(reading.frames)
+    if not any(one.circling and functions_in(one.frames) == own for one in ranks.values()):
+        return reading
+    return replace(reading, rank_activity=replace(reading.rank_activity, circling=True))
+
+
+def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
+    """Read a rank that waits, without a frame of torch, for an operation that it started before."""
+    if reading.wait_kind == "device":
+        wait = device_message(every, reading.view)
+    elif reading.activity not in ("idle", "busy") or reading.wait is not None:
+        return reading
+    else:
+        wait = asked_end(case.code, every, reading.view, reading.frames)
+        if wait is None and reading.activity == "busy":
+            wait = device_message(every, reading.view)
+    if wait is None:
+        return reading
+    activity = replace(reading.rank_activity, activity="waiting", wait=wait)
+    return replace(reading, rank_activity=activity, targets=())
+
+
+def views_of_ranks(views: Iterable[RankView]) -> tuple[dict[int, RankView], tuple[Gap, ...]]:
+    """Return each rank's own view, and a gap for each that cannot be one's."""
+    found: dict[int, RankView] = {}
+    gaps: list[Gap] = []
+    for view in views:
+        if view.rank in found or view.rank < 0:
+            why = f"it says that it is rank {view.rank}, which another process is, or which "
+            why += "cannot be; its evidence was left out"
+            rank = view.rank if view.rank >= 0 else None
+            gaps.append(Gap(f"process {view.pid}", rank, why, "rank"))
+        else:
+            found[view.rank] = view
+    return found, tuple(gaps)
+
+
+def with_groups(views: Mapping[int, RankView], alike: Iterable[Alike]) -> ViewsOfAll:
+    """Return the view of each rank, and of each that another one tells for, with its own groups."""
+    own, known = dict(views), Members()
+    others: dict[int, tuple[int, RankView]] = {}
+    for one in alike:
+        told = views.get(one.rank)
+        if told is None:
+            continue
+        own[one.rank] = with_members(told, one.groups, known)
+        ranks = [rank for rank in parse_ranks(one.ranks) if rank not in views]
+        names = {name.rank: name for name in one.names}
+        flight = told.flight
+        records = AlikeRecords(flight, told.rank, one.groups, ranks, known) if flight else None
+        for rank in ranks:
+            name = names.get(rank) or RankName(rank)
+            others[rank] = one.rank, _as_rank(told, name, records.of(rank) if records else None)
+    return own, others
+
+
+def _as_rank(view: RankView, name: RankName, flight: FlightRecord | None) -> RankView:
+    return replace(
+        view,
+        rank=name.rank,
+        local_rank=name.local_rank,
+        host=name.host,
+        pid=name.pid,
+        flight=flight,
+    )

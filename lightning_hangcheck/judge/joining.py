@@ -1,0 +1,420 @@
+"""Node evidence to one `Case`: ranks that were seen, ranks that should be there, and gaps. Pure.
+
+What a node's wall clock says decides nothing by itself: it may be hours off. Moments of two nodes
+compare where the nodes have estimated how far their clocks are apart while they met, or where both
+are on one machine, whose monotonic clock counts for both. Else each node's case is taken as it was
+when it was looked at last, and which of two moments came first is open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Connection, Gap, Holder
+from lightning_hangcheck.text.moments import EPOCH, NANOSECONDS, read_utc
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lightning_hangcheck.model.case import SilentNode
+    from lightning_hangcheck.model.evidence import Sample, WaitTarget
+
+    Ends = Mapping[Connection, Sequence[tuple[str, int]]]
+    """Host and process at one end of each connection."""
+
+Held = TypeVar("Held", bound=Struct)
+ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
+LAST_WORD_NS = 5 * NANOSECONDS
+"""What a lost host saved about when it was heard last is from before it was lost."""
+
+
+def complete_case(case: Case) -> Case:
+    """Add to what was seen of one or several nodes the ranks that should be there.
+
+    A rank that the launcher promised for this node and that has no process joins as a `RankView`
+    without a pid. Ranks of other nodes don't join at all: nothing is known of them, and one gap
+    says so.
+
+    Args:
+        case: Its ranks are each there once, in any order; a world size of 0 is replaced by how
+            many they are.
+    """
+    known = {view.rank for view in case.ranks}
+    known.update(rank for one in case.alike for rank in parse_ranks(one.ranks))
+    run = replace(case.run, world_size=max(case.run.world_size, len(known)))
+    unseen = set(range(run.world_size)) - known
+    joined, gaps = list(case.ranks), list(case.gaps)
+    if unseen and run.local_world_size is not None and run.local_world_size >= run.world_size:
+        silence = max((view.silent_for_s for view in joined), default=0.0)
+        joined += [RankView(rank=rank, silent_for_s=silence, idle_for_s=silence) for rank in unseen]
+    elif unseen:
+        gaps.append(Gap(f"ranks {format_ranks(unseen)}", None, ELSEWHERE, "other_nodes"))
+    joined.sort(key=lambda view: view.rank)
+    return replace(case, run=run, ranks=tuple(joined), gaps=tuple(gaps))
+
+
+class NodeCase(Struct, frozen=True):
+    """The case of one node.
+
+    Attributes:
+        source: What to call it in sentences.
+        ahead_s: How far its wall clock is ahead of that of the others; None where that is not
+            known, as of nodes that never met.
+    """
+
+    source: str
+    case: Case
+    ahead_s: float | None = None
+
+
+def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
+    """Join the cases of several nodes into one.
+
+    Each node's monotonic times are moved to one clock. How long a rank was silent stays as it was
+    seen on its node. Where two nodes contradict each other, a gap says so and the newer one counts,
+    as far as that is known. Which of two ends came first is open where clocks are not known against
+    each other: it blames nobody then. Hosts of one name get one of their own each,
+    ``localhost(node-1)``: process 17 of one is not that of the other.
+    """
+    ordered = _on_one_clock(_with_own_names(nodes))
+    newest = ordered[0].case
+    views, gaps = _join_ranks(ordered)
+    cases = [node.case for node in ordered]
+    told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
+    limits = {
+        name: max(getattr(case.limits, name) for case in cases) for name in Limits.__struct_fields__
+    }
+    merged = Case(
+        run=replace(_run_facts(cases, run_id), silent_nodes=_silent_nodes(cases, views)),
+        ranks=tuple(_with_remote_ends(views)),
+        gaps=(*dict.fromkeys(told), *gaps, *_differences(ordered)),
+        code=tuple(dict.fromkeys(note for case in cases for note in case.code)),
+        limits=Limits(**limits),
+        taken_at=newest.taken_at,
+        taken_ns=newest.taken_ns,
+        ended=all(case.ended for case in cases),
+        exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
+        alike=tuple(one for case in cases for one in case.alike),
+    )
+    return complete_case(merged)
+
+
+def _with_own_names(nodes: Sequence[NodeCase]) -> list[NodeCase]:
+    """Give each of several machines that have one host name a name of its own."""
+    called: dict[tuple[str, str], str] = {}
+    for node in nodes:
+        for host in {view.host for view in node.case.ranks if view.host and node.case.run.machine}:
+            called.setdefault((host, node.case.run.machine), node.source)
+    shared = {host for host, count in Counter(host for host, _ in called).items() if count > 1}
+
+    def renamed(node: NodeCase) -> NodeCase:
+        names = {
+            host: f"{host}({source.replace(' ', '-')})"
+            for (host, machine), source in called.items()
+            if host in shared and machine == node.case.run.machine
+        }
+        views = node.case.ranks
+        ranks = tuple(replace(one, host=names.get(one.host, one.host)) for one in views)
+        return replace(node, case=replace(node.case, ranks=ranks))
+
+    return [renamed(node) for node in nodes] if shared else list(nodes)
+
+
+def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
+    """Facts of the whole run; how many ranks run on these nodes is known if each node says so.
+
+    Ranks that several nodes tell of, as those of one that none of them hears, count once.
+    """
+    local = {
+        frozenset(view.host for view in case.ranks if view.host): case for case in reversed(cases)
+    }
+    known = [case.run.local_world_size for case in local.values()]
+    sizes = [size for size in known if size is not None]
+    told = [view.rank for case in local.values() for view in case.ranks]
+    again = len(told) - len(set(told))
+    return RunFacts(
+        run_id=run_id,
+        command=cases[0].run.command,
+        started_at=min(case.run.started_at for case in cases),
+        world_size=max(case.run.world_size for case in cases),
+        nnodes=max([len(local), *(case.run.nnodes for case in cases)]),
+        local_world_size=sum(sizes) - again if len(sizes) == len(local) else None,
+        one_by_one=any(case.run.one_by_one for case in cases),
+    )
+
+
+def _differences(nodes: Sequence[_TimedCase]) -> Iterable[Gap]:
+    """What does not look like one job."""
+    first = nodes[0]
+    for node in nodes[1:]:
+        for what in ("command", "world_size"):
+            here, there = getattr(first.case.run, what), getattr(node.case.run, what)
+            if here != there:
+                yield Gap(
+                    kind="job_facts",
+                    what=f"{what.replace('_', ' ')} of {node.source}",
+                    rank=None,
+                    why=f"it is {there!r}, in {first.source} {here!r}; are these nodes of one job?",
+                )
+
+
+# Clocks
+
+
+class _TimedCase(NamedTuple):
+    """The case of one node with its times on the clock that all share.
+
+    Attributes:
+        clock: Cases of one number have clocks that are known against each other.
+    """
+
+    source: str
+    case: Case
+    clock: int
+
+
+def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
+    """Move all monotonic times to one clock, and order the cases: whose word counts comes first.
+
+    That is the newest where clocks are known, else one of a later round, then as they are given.
+    """
+    # containers of one machine, named by the start of its kernel, have one monotonic clock
+    machines = [node.case.run.machine.partition("-")[0] for node in nodes]
+    wall = [_wall_ns(node) for node in nodes]
+    starts = {
+        machine: at - node.case.taken_ns
+        for machine, at, node in zip(machines, wall, nodes, strict=True)
+        if machine and at is not None
+    }
+    moments: list[int] = []
+    clocks: dict[str, list[int]] = {}
+    for index, (machine, at, node) in enumerate(zip(machines, wall, nodes, strict=True)):
+        known = at is not None or machine in starts
+        own = f"machine {machine}" if machine else f"node {index}"
+        clocks.setdefault("known" if known else own, []).append(index)
+        moments.append(node.case.taken_ns + starts.get(machine, 0) if at is None else at)
+    for group in clocks.values():
+        group.sort(key=lambda index: -moments[index])
+    rounds = [node.case.run.round for node in nodes]
+    ordered = sorted(clocks.values(), key=lambda group: -max(rounds[index] for index in group))
+    base_ns, found = nodes[ordered[0][0]].case.taken_ns, []
+    for clock, group in enumerate(ordered):
+        for index in group:
+            case, ago_ns = nodes[index].case, moments[group[0]] - moments[index]
+            moved = rebased(case, base_ns - ago_ns - case.taken_ns)
+            found.append(_TimedCase(nodes[index].source, moved, clock))
+    return found
+
+
+def _wall_ns(node: NodeCase) -> int | None:
+    """Return when a case was taken, by the clock that the others are known against."""
+    if node.ahead_s is None:
+        return None
+    try:
+        since = read_utc(node.case.taken_at) - EPOCH
+    except ValueError:
+        return None
+    return int((since.total_seconds() - node.ahead_s) * NANOSECONDS)
+
+
+def rebased(fact: Held, shift_ns: int) -> Held:
+    """Shift every monotonic time in a fact, and in the facts inside it.
+
+    By the convention of `model`, those are the fields whose names end in ``_ns``; 0 means that
+    there is no such time, and stays 0.
+    """
+
+    def shifted(name: str, value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
+        if isinstance(value, Struct):
+            return rebased(value, shift_ns)
+        if isinstance(value, tuple):
+            return tuple(shifted("", item) for item in value)
+        return value + shift_ns if name.endswith("_ns") and value else value
+
+    names = _timed(type(fact))
+    if not names:
+        return fact
+    return replace(fact, **{name: shifted(name, getattr(fact, name)) for name in names})
+
+
+@cache
+def _timed(kind: type[Struct]) -> tuple[str, ...]:
+    """Return the fields that are times, or in whose facts one may be; most facts are frames."""
+    hints = get_type_hints(kind)
+    return tuple(
+        name
+        for name in kind.__struct_fields__
+        if name.endswith("_ns") or any(map(_timed, _structs_in(hints[name])))
+    )
+
+
+def _structs_in(hint: Any) -> Iterator[type[Struct]]:  # noqa: ANN401 - whatever a type is
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        yield hint
+    for inner in get_args(hint):
+        yield from _structs_in(inner)
+
+
+# Ranks that several nodes tell of
+
+
+class _Told(NamedTuple):
+    """What one node's case says of a rank.
+
+    Attributes:
+        lost_ns: Moment from which on nothing was acknowledged there; 0 where nobody says so.
+        taken_ns: When it was said.
+        clock: Moments by another one do not compare.
+    """
+
+    source: str
+    view: RankView
+    lost_ns: int
+    taken_ns: int
+    clock: int
+
+
+def _join_ranks(nodes: Sequence[_TimedCase]) -> tuple[list[RankView], list[Gap]]:
+    """Join ranks, the newest case first.
+
+    A rank that was not there, or that its node's silence hid, gives way to one that was seen; but
+    not to one that was seen before its host was lost, or nobody knows when.
+    """
+    joined: dict[int, _Told] = {}
+    gaps: list[Gap] = []
+    for node in nodes:
+        lost: dict[int, int] = {}
+        for silent in node.case.run.silent_nodes:
+            if silent.reach == "unanswered":
+                since_ns = node.case.taken_ns - int(silent.silent_s * NANOSECONDS)
+                lost.update(dict.fromkeys(parse_ranks(silent.ranks), since_ns))
+        for view in node.case.ranks:
+            since_ns = lost.get(view.rank, 0)
+            told = _Told(node.source, view, since_ns, node.case.taken_ns, node.clock)
+            before = joined.setdefault(view.rank, told)
+            if before is not told and _counts_before(told, before, gaps):
+                joined[view.rank] = told
+    return _ended_in_order(list(joined.values()), gaps), list(dict.fromkeys(gaps))
+
+
+def _counts_before(told: _Told, before: _Told, gaps: list[Gap]) -> bool:
+    """Whether what a node says of a rank counts more than what was said; what is open is a gap."""
+    view, known = told.view, before.view
+    if bool(view.unheard_for_s) is bool(known.unheard_for_s):
+        here, there = (known.host, known.pid), (view.host, view.pid)
+        if None not in (view.pid, known.pid) and not view.unheard_for_s and here != there:
+            gaps.append(
+                Gap(
+                    kind="rank",
+                    what=f"rank {view.rank} in {told.source}",
+                    rank=view.rank,
+                    why=f"pid {view.pid} on {view.host or 'an unnamed host'} says that it is this "
+                    f"rank, and so does pid {known.pid} on {known.host or 'an unnamed host'} in "
+                    f"{before.source}, which counts",
+                )
+            )
+        return known.pid is None and view.pid is not None
+    lost, seen = (told, before) if view.unheard_for_s else (before, told)
+    if lost.lost_ns and seen.clock != lost.clock:
+        gaps.append(_unknown_clocks(told.source, before.source))
+    since = seen.clock == lost.clock and seen.taken_ns > lost.lost_ns + LAST_WORD_NS
+    return (seen if since or not lost.lost_ns else lost) is told
+
+
+def _unknown_clocks(one: str, other: str) -> Gap:
+    return Gap(
+        f"order of what {min(one, other)} and {max(one, other)} saw",
+        None,
+        "their clocks are not known against each other",
+        "time",
+        "start all nodes with hangcheck run and let them meet, which estimates how far they differ",
+    )
+
+
+def _ended_in_order(told: Sequence[_Told], gaps: list[Gap]) -> list[RankView]:
+    """Number the ends of processes through all nodes, by when each node saw them.
+
+    Those by clocks that are not known against each other are told apart.
+    """
+    ended = [(one.view.process_exit, one) for one in told]
+    ends = sorted((seen.seen_ns, seen.order, one.view.rank) for seen, one in ended if seen)
+    order = {rank: number for number, (_, _, rank) in enumerate(ends)}
+    failed = {one.clock: one.source for seen, one in ended if seen and seen.exit_code != 0}
+    if len(failed) > 1:
+        gaps.append(_unknown_clocks(*islice(failed.values(), 2)))
+    return [
+        replace(
+            one.view,
+            process_exit=replace(seen, order=order[one.view.rank], clock=one.clock),
+        )
+        if seen
+        else one.view
+        for seen, one in ended
+    ]
+
+
+def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[SilentNode, ...]:
+    """Nodes that those of the others did not hear, and of which nothing else is known either.
+
+    Of one that several name: as the one says it that knows most of why, then the newest.
+    """
+    unheard = {view.rank for view in views if view.unheard_for_s}
+    known: dict[int, SilentNode] = {}
+    for node in (one for case in cases for one in case.run.silent_nodes):
+        before = known.get(node.number)
+        better = before is None or (before.reach == "unknown" and node.reach != "unknown")
+        if better and unheard.intersection(parse_ranks(node.ranks)):
+            known[node.number] = node
+    return tuple(known[number] for number in sorted(known))
+
+
+# Connections that lead from one node to another. Each node tells both ends of its processes'
+# connections; what is the one's own end is the other's remote one, so no address is looked up.
+
+
+def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
+    """Name who could end waits at connections to other nodes."""
+    ends: dict[Connection, list[tuple[str, int]]] = {}
+    for view in views:
+        for look in view.processes:
+            kernels = (sample.kernel for sample in reversed(look.samples))
+            newest = next((kernel for kernel in kernels if kernel is not None), None)
+            for one in newest.connections if newest is not None else ():
+                ends.setdefault(Connection(one.remote, one.own), []).append((view.host, look.pid))
+    if not ends:
+        return list(views)
+    return [
+        replace(
+            view,
+            processes=tuple(
+                replace(look, samples=tuple(_with_ends(s, view.host, ends) for s in look.samples))
+                for look in view.processes
+            ),
+        )
+        for view in views
+    ]
+
+
+def _with_ends(sample: Sample, host: str, ends: Ends) -> Sample:
+    def of_target(target: WaitTarget) -> WaitTarget:
+        there = ends.get(Connection(target.own_end, target.name), ()) if target.own_end else ()
+        if not there or target.holders:
+            return target
+        holders = tuple(Holder(pid=pid, host="" if on == host else on) for on, pid in there)
+        return replace(target, holders=holders)
+
+    kernel = sample.kernel
+    if kernel is None or not any(one.own_end for t in kernel.threads for one in t.waits_for):
+        return sample
+    threads = tuple(
+        replace(one, waits_for=tuple(map(of_target, one.waits_for))) for one in kernel.threads
+    )
+    return replace(sample, kernel=replace(kernel, threads=threads))

@@ -1,0 +1,130 @@
+"""Reads the data files once, and refuses a file that is not of its shape."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Literal, TypeVar
+
+import msgspec
+
+from lightning_hangcheck.model.naming.slugs import Cause, Phase
+
+WaitKind = Literal[
+    "collective",
+    "backward",
+    "device",
+    "rendezvous_connect",
+    "rendezvous_peers",
+    "rendezvous_nodes",
+    "guard",
+    "dataloader",
+    "index_queue",
+    "logger",
+    "work",
+]
+JobKind = Literal["several ranks", "one process"]
+Content = TypeVar("Content", bound=msgspec.Struct)
+
+
+class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[frame]]`` of frames.toml; the fields are explained there."""
+
+    file: str
+    functions: str
+    wait: WaitKind | None = None
+    name: str | None = None
+    phase: Phase | None = None
+    of_file: Phase | None = None
+    leaf: bool = False
+    under: str | None = None
+    wins: bool = False
+    starts_process: bool = False
+    rests: bool = False
+    parked: str | None = None
+    one_rank: bool = False
+    loop: str | None = None
+    handles: str = ""
+
+
+class FramesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """frames.toml."""
+
+    aliases: dict[str, tuple[str, ...]]
+    frame: tuple[FrameRule, ...]
+
+
+class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A remedy.
+
+    Attributes:
+        aspect: It helps only against findings of that aspect of their cause.
+        needs: It helps only jobs of that kind.
+        phase: It helps only where the first culprit is in that phase.
+        raised: It helps only where this exception ended the first culprit.
+        other_than: Aspects of their cause against whose findings it does not help.
+    """
+
+    text: str
+    see: str
+    aspect: str | None = None
+    needs: JobKind | None = None
+    phase: Phase | None = None
+    raised: str = ""
+    other_than: tuple[str, ...] = ()
+
+
+class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a cause means, in one sentence, and what helps, most likely first.
+
+    Attributes:
+        alone: The explanation for a job of one process; empty where the other says nothing of
+            further ranks.
+        together: The explanation where all ranks are stuck in it; empty where the other does not
+            speak of one.
+        recognised: What must be seen before a verdict names it, for the cause's page.
+    """
+
+    title: str
+    explanation: str
+    alone: str = ""
+    together: str = ""
+    recognised: str = ""
+    remedies: tuple[RemedyKnowledge, ...]
+
+
+class CausesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """causes.toml."""
+
+    cause: dict[Cause, CauseKnowledge]
+    signals: dict[str, str]
+
+
+@cache
+def frames_file() -> FramesFile:
+    """Return frames.toml, with every alias spelled out."""
+    raw = _read("frames.toml", FramesFile)
+    spelled = tuple(
+        msgspec.structs.replace(rule, file=file)
+        for rule in raw.frame
+        for file in _spellings(rule.file, raw.aliases)
+    )
+    return msgspec.structs.replace(raw, frame=spelled)
+
+
+@cache
+def causes_file() -> CausesFile:
+    """Return causes.toml."""
+    return _read("causes.toml", CausesFile)
+
+
+def _read(name: str, shape: type[Content]) -> Content:
+    """Read a data file of this package; msgspec uses tomllib, and tomli before Python 3.11."""
+    return msgspec.toml.decode(files(__package__).joinpath(name).read_bytes(), type=shape)
+
+
+def _spellings(file: str, aliases: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if not file.startswith("@"):
+        return (file,)
+    name, _, rest = file[1:].partition("/")
+    return tuple(f"{path}/{rest}" for path in aliases[name])

@@ -1,0 +1,356 @@
+"""What each rank has entered in each process group and not ended, and for whom that makes it wait.
+
+One table: per group and number, the operation of each rank, by torch's flight record; without a
+record, the collective that a rank's frames show. `divergence` asks it where ranks part, and
+`attribution` which of them left.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.alike import root_of
+from lightning_hangcheck.judge.frames import COLLECTIVE, DISTINCT_FRAMES
+from lightning_hangcheck.judge.job import RankReading
+from lightning_hangcheck.judge.records import awaited_peers, open_operation
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES
+from lightning_hangcheck.model.naming.code_owner import is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from lightning_hangcheck.judge.job import JobReading
+    from lightning_hangcheck.model.flight import CallSite, CollectiveEntry, CollectiveRecord
+
+PAIRED = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
+"""Between two ranks; torch's flight record has none of gloo's."""
+MAKING_GROUP = "new_group"
+"""Waits for keys of the store, not for an operation."""
+UNRECORDED = PAIRED | {MAKING_GROUP, "monitored_barrier"}
+"""What torch's flight record never has."""
+FROM_ONE = ("broadcast", "scatter")
+"""Who receives in these waits for the root; for others only where they hand it on."""
+COLLECTIVE_CODE = ("torch/distributed/", "torch/autograd/", "torch/_tensor.py")
+"""Below these a rank is on its way into the operation itself."""
+
+
+class Operation(Struct, frozen=True):
+    """What must be equal where ranks meet: the operation, of some also the input's sizes.
+
+    Attributes:
+        detail: Root and reduction; empty where nobody noted them.
+    """
+
+    name: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    detail: str = ""
+
+    def __str__(self) -> str:
+        sizes = " ".join(str(list(size)) for size in self.sizes)
+        parts = (self.name, sizes, self.dtypes[0] if self.dtypes else "", self.detail)
+        return " ".join(filter(None, parts))
+
+
+class Step(Struct, frozen=True):
+    """An operation of one rank, and the frames from which it was called, as far as noted."""
+
+    operation: Operation
+    called_from: tuple[Frame, ...] = ()
+
+
+class History(Struct, frozen=True, eq=False):
+    """A rank's column of the table for one group.
+
+    Attributes:
+        steps: What it entered, by number; only the newest are kept.
+        open: Numbers of those that have not ended.
+        newest: Number of the last one that it entered.
+    """
+
+    steps: dict[int, Step]
+    open: frozenset[int]
+    newest: int
+
+    def has_ended(self, seq: int) -> bool:
+        """Whether the rank has been through this number."""
+        return seq <= self.newest and seq not in self.open
+
+
+class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
+    """A rank that waits in a collective; equal only to itself.
+
+    Attributes:
+        group: Name of the process group; None where the operation is not recorded.
+        seq: Its number in the group.
+        source: The one rank from which it comes: of a broadcast or scatter whose root was noted.
+        way: Frames that led to the operation by which ranks are compared: those where it stands,
+            unless that operation was an earlier one; none where they are not known.
+    """
+
+    reading: RankReading
+    operation: Operation
+    group: str | None = None
+    seq: int | None = None
+    source: int | None = None
+    way: tuple[Frame, ...] = ()
+
+    @property
+    def numbered(self) -> tuple[str, int] | None:
+        """Group and number; None where the operation is not recorded."""
+        return None if self.group is None or self.seq is None else (self.group, self.seq)
+
+    @property
+    def rank(self) -> int:
+        """Its global rank."""
+        return self.reading.rank
+
+
+def records(reading: RankReading) -> tuple[CollectiveRecord, ...]:
+    """Return a rank's process groups, as far as recorded."""
+    return reading.view.flight.groups if reading.view.flight is not None else ()
+
+
+def record_of(reading: RankReading, group: str) -> CollectiveRecord | None:
+    """Return what a rank knows of a group."""
+    return next((record for record in records(reading) if record.group == group), None)
+
+
+def call_of(reading: RankReading, entry: CollectiveEntry) -> CallSite:
+    """Return from where a rank called an operation; an empty one where nobody noted it."""
+    flight = reading.view.flight
+    return flight.call_of(entry) if flight is not None else NOT_NOTED
+
+
+def operation_of(reading: RankReading, entry: CollectiveEntry) -> Operation:
+    """Return what of an entry must be equal on all ranks."""
+    call = call_of(reading, entry)
+    detail = " ".join(filter(None, (call.root, call.reduction)))
+    if entry.op in SAME_SIZES:
+        return Operation(entry.op, entry.sizes, entry.dtypes, detail)
+    return Operation(entry.op, detail=detail)
+
+
+def entered(reading: RankReading) -> list[tuple[str, CollectiveEntry]]:
+    """Return what a rank entered in all its groups, with their names, oldest first."""
+    every = ((record.group, entry) for record in records(reading) for entry in record.entries)
+    return sorted(every, key=lambda pair: pair[1].created_ns)
+
+
+def histories(
+    waiting: Sequence[PendingCollective],
+) -> dict[str, dict[PendingCollective, History]]:
+    """Return the table for each group in which one waits; equal records share one history."""
+    found: dict[str, dict[PendingCollective, History]] = {
+        one.group: {} for one in waiting if one.group is not None
+    }
+    known: dict[tuple[int, ...], History] = {}
+    for one in waiting:
+        sites = one.reading.view.flight.sites if one.reading.view.flight is not None else None
+        for record in records(one.reading):
+            if record.group in found:
+                counts = record.last_enqueued, record.last_completed
+                key = id(record.entries), id(sites), *counts
+                if key not in known:
+                    known[key] = _history(one.reading, record)
+                found[record.group][one] = known[key]
+    return found
+
+
+def _history(reading: RankReading, record: CollectiveRecord) -> History:
+    steps = {
+        entry.seq: Step(operation_of(reading, entry), way_in(call_of(reading, entry).frames))
+        for entry in record.entries
+    }
+    still = frozenset(entry.seq for entry in record.entries if not record.has_ended(entry))
+    return History(steps, still, _newest(record))
+
+
+def _newest(record: CollectiveRecord) -> int:
+    """Torch counts an operation only after NCCL's call has returned: its entry is there before."""
+    return max(record.last_enqueued, record.entries[-1].seq if record.entries else 0)
+
+
+def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the frames down to where torch's own collective code begins, without this package's.
+
+    What a rank noted of its call has none of these, and is compared with what stacks show.
+    """
+    end = next((at for at, one in enumerate(frames) if is_collective_code(one.file)), len(frames))
+    return tuple(frame for frame in frames[:end] if not is_ours(frame.file))
+
+
+def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
+    """Return the different frames that led ranks to their operations."""
+    return set({id(one.way): one.way for one in waiting}.values())
+
+
+@lru_cache(maxsize=DISTINCT_FRAMES)
+def is_collective_code(file: str) -> bool:
+    """Whether a file is torch's own, on the way into an operation."""
+    return any(f"/{part}" in f"/{file}" for part in COLLECTIVE_CODE)
+
+
+def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
+    """Return where each rank stands that waits in a collective, by rank.
+
+    A rank whose evidence is another one's stands as that one does, in a group of its own.
+    """
+    found: dict[int, PendingCollective] = {}
+    known: dict[tuple[int, int], PendingCollective | None] = {}
+    for reading in job.waiting_in(COLLECTIVE):
+        key = reading.told_by_rank, id(reading.wait)
+        if key not in known:
+            known[key] = pending_collective(reading)
+        pending = known[key]
+        if pending is not None:
+            alike = pending.reading is not reading
+            found[reading.rank] = _of_alike(pending, reading) if alike else pending
+    return found
+
+
+def pending_collective(reading: RankReading) -> PendingCollective | None:
+    """Return where a rank stands; None where it waits in no collective.
+
+    In the oldest open operation that the waiting thread can have entered; a message is none.
+    """
+    wait = reading.wait
+    if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
+        return None
+    here = () if reading.wait_kind == "device" else reading.frames
+    if wait.name == MAKING_GROUP:
+        unused = [record.ranks for record in records(reading) if not record.entries]
+        made = Operation(wait.name, tuple(unused[-1:]))
+        return PendingCollective(reading=reading, operation=made, way=here)
+    of_main = wait.frame in reading.frames
+    found = open_operation(reading.view, of_main=of_main) if wait.name not in PAIRED else None
+    if found is None:
+        return PendingCollective(reading=reading, operation=Operation(wait.name), way=here)
+    record, entry = found
+    call = call_of(reading, entry)
+    return PendingCollective(
+        reading=reading,
+        operation=Operation(entry.op, entry.sizes, entry.dtypes),
+        group=record.group,
+        seq=entry.seq,
+        source=root_of(call) if entry.op in FROM_ONE else None,
+        way=here or call.frames,
+    )
+
+
+def _of_alike(pending: PendingCollective, reading: RankReading) -> PendingCollective:
+    """Return the same of a rank with that one's evidence: in the same place of its record."""
+    theirs, own = records(pending.reading), records(reading)
+    at = next((at for at, one in enumerate(theirs) if one.group == pending.group), None)
+    if at is None or theirs is own or len(theirs) != len(own):
+        return replace(pending, reading=reading)
+    source, members = pending.source, own[at].ranks
+    if source is not None:
+        source = source + members[0] - theirs[at].ranks[0] if members else None
+    return replace(pending, reading=reading, group=own[at].group, source=source)
+
+
+def still_pending(pending: Mapping[int, PendingCollective]) -> tuple[PendingCollective, ...]:
+    """Return those that don't move, of what `pending_collectives` returned."""
+    return tuple(
+        one for one in pending.values() if one.reading.process_activity.activity != "moving"
+    )
+
+
+def awaited_ranks(
+    job: JobReading, pending: Mapping[int, PendingCollective]
+) -> dict[int, tuple[int, ...]]:
+    """Return for each rank that waits in a collective the ranks that it waits for, ascending.
+
+    These are the members of the group that have not entered its operation, by their numbers; for a
+    message its other end, by how many each has posted. Where neither is recorded, all ranks that
+    stand in no collective and that it may meet there. Equal ones are one and the same tuple.
+    """
+    outside = tuple(rank for rank in job.ranks if rank not in pending)
+    away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
+    entering: dict[tuple[str, int], tuple[int, ...]] = {}
+    meeting: dict[tuple[int, ...], tuple[int, ...]] = {(): outside}
+    called: dict[int, tuple[int, ...]] = {}
+    found: dict[int, tuple[int, ...]] = {}
+    for rank, one in pending.items():
+        reading, name = one.reading, one.operation.name
+        if one.numbered is not None:
+            if one.numbered not in entering:
+                entering[one.numbered] = _not_come(job, one, away)
+            found[rank] = entering[one.numbered]
+        elif name in PAIRED:
+            found[rank] = awaited_peers(views, reading.view, name) or outside
+        else:
+            if reading.told_by_rank not in called:
+                called[reading.told_by_rank] = _called_here(reading)
+            every = records(reading)
+            groups = [every[at].ranks for at in called[reading.told_by_rank] if at < len(every)]
+            key = tuple(map(id, groups)) if all(groups) else ()
+            if key not in meeting:
+                may_meet = frozenset().union(*groups)
+                meeting[key] = tuple(rank for rank in outside if rank in may_meet)
+            found[rank] = meeting[key]
+    return found
+
+
+def waiting_together(
+    awaited: Mapping[int, tuple[int, ...]],
+) -> dict[tuple[int, ...], list[int]]:
+    """Group the ranks that wait by whom they wait for.
+
+    A hundred thousand ranks share one and the same tuple: each is read once.
+    """
+    waiters: dict[int, list[int]] = {}
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, others in awaited.items():
+        if others:
+            if id(others) not in waiters:
+                waiters[id(others)] = found.setdefault(others, [])
+            waiters[id(others)].append(rank)
+    return found
+
+
+def _not_come(
+    job: JobReading, pending: PendingCollective, outside: Collection[int]
+) -> tuple[int, ...]:
+    """Return who has not entered an operation; where all have, or it is not known, who is away.
+
+    Of a broadcast its source alone, where that has not: what the others do changes nothing.
+    """
+    group, seq = pending.group or "", pending.seq or 0
+    record = record_of(pending.reading, group)
+    named = set(record.ranks) if record is not None else set()
+    members = (named or set(job.ranks)) & job.ranks.keys()
+
+    def owes(rank: int) -> bool:
+        own = record_of(job.ranks[rank], group)
+        if own is not None:
+            return _newest(own) < seq
+        recorded = job.ranks[rank].view.flight is not None
+        return rank in outside or (recorded and rank in named)
+
+    owing = tuple(rank for rank in sorted(members) if owes(rank))
+    if pending.source in owing:
+        return (pending.source,)
+    return owing or tuple(sorted(members.intersection(outside)))
+
+
+def _called_here(reading: RankReading) -> tuple[int, ...]:
+    """Return in which of its groups a rank may be whose operation is not in its record.
+
+    Those with which it has called a collective from this line; where there is none, all with which
+    it has called any: who belongs to none of these was never waited for.
+    """
+    way = way_in(reading.frames)
+    called = [(at, one) for at, one in enumerate(records(reading)) if one.entries]
+    here = [
+        (at, one)
+        for at, one in called
+        if any(way_in(call_of(reading, entry).frames) == way for entry in one.entries)
+    ]
+    return tuple(at for at, _ in here or called)

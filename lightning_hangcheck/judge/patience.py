@@ -1,0 +1,471 @@
+"""Who could end a wait, and the contract's table of what that is called after so much silence.
+
+Every wait has its enders: of some *any* suffices (a lock, a queue, a pipe, a socket), of others
+*all* are needed (a collective waits for each member that has not come). `Enders` orders what could
+end a wait by its patience, nobody < person < inside < known pace < outside < unknown pace. That of
+a wait is the largest of its enders' where any suffices, the smallest where all are needed: the
+least such solution, so that a closed circle is ended by nobody. Such graphs are known as AND-OR
+wait-for graphs (Knapp 1987; used for MPI by Hilbrich et al. 2009).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
+from lightning_hangcheck.judge.job import process_of
+from lightning_hangcheck.judge.source import calls_collectives
+from lightning_hangcheck.judge.threads import free_threads, late_callers
+from lightning_hangcheck.judge.waits import (
+    endless,
+    in_own_memory,
+    limited,
+    steady_targets,
+    tells_who,
+    waits_in_vain,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from lightning_hangcheck.judge.graph import WaitGraph
+    from lightning_hangcheck.judge.job import JobReading, Process, RankReading
+    from lightning_hangcheck.judge.rule import Finding, Situation
+    from lightning_hangcheck.judge.threads import Thread
+    from lightning_hangcheck.model.case import Limits
+    from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
+
+    Actor: TypeAlias = "int | Process | Helper"
+    """A rank by its number, a process of the job by host and pid, or a free thread of one."""
+
+EndedBy = Literal[
+    "nobody",
+    "person",
+    "inside",
+    "outside",
+    "known_pace",
+    "circles",
+    "unknown_pace",
+    "announced",
+    "last_call",
+    "never_coming",
+    "moving",
+    "pace",
+]
+"""Who could end a wait, a word for each row of the contract's table (`row_of`): ``inside``
+only something inside the job; ``known_pace``, ``circles`` and ``unknown_pace`` a computation, by
+what is known of it; ``announced`` ranks that have not come, ``last_call`` where the job goes on
+without them after a while, ``never_coming`` where they can't; ``moving`` is no wait at all, nor is
+``pace``: steps are made, far below the ranks' own pace."""
+BY_PATIENCE: tuple[EndedBy, ...] = (
+    *("nobody", "person", "inside", "known_pace", "outside", "circles", "unknown_pace"),
+)
+"""Enders, the one with the least patience first; ranks that were announced are no enders."""
+BY_ACTIVITY: dict[str, EndedBy] = {
+    "gone": "nobody",
+    "stopped": "person",
+    "missing": "unknown_pace",
+    "unseen": "unknown_pace",
+    "unheard": "unknown_pace",
+}
+
+
+class Helper(NamedTuple):
+    """A free thread of a process, by its kernel id."""
+
+    process: Process
+    tid: int | None
+
+
+class Enders(NamedTuple):
+    """What could end a wait.
+
+    Attributes:
+        known: Ends of which nothing more is asked.
+        actors: Others, whose own waits tell: ranks, and processes and threads of theirs.
+        needed: Whether ``any`` of all these suffices, or ``all`` are needed.
+    """
+
+    known: tuple[EndedBy, ...] = ()
+    actors: tuple[Actor, ...] = ()
+    needed: Literal["any", "all"] = "any"
+
+    @classmethod
+    def any_of(cls, found: Sequence[Enders]) -> Enders:
+        """Return the enders of a wait that any of several things ends."""
+        return cls(
+            tuple(end for one in found for end in one.known),
+            tuple(actor for one in found for actor in one.actors),
+        )
+
+
+class Patience:
+    """Solves the graph of one job.
+
+    Args:
+        job: All ranks.
+        graph: Their waits for each other, where these are known by now.
+    """
+
+    def __init__(self, job: JobReading, graph: WaitGraph | None = None) -> None:
+        self._job = job
+        self._processes = job.processes
+        self._circles = graph.circles if graph is not None else {}
+
+    def of(self, actor: Actor) -> EndedBy:
+        """Return who could end what an actor waits for."""
+        return self.of_enders(Enders(actors=(actor,)))
+
+    def of_enders(self, enders: Enders) -> EndedBy:
+        """Return who of some enders counts: the least fixed point over all that they lead to."""
+        reached: dict[Actor, Enders] = {}
+        pending = list(enders.actors)
+        for actor in pending:
+            if actor not in reached:
+                reached[actor] = self._enders_of(actor)
+                pending += reached[actor].actors
+        solved: dict[Actor, EndedBy] = dict.fromkeys(reached, "nobody")
+        changed = True
+        while changed:
+            changed = False
+            for actor, found in reached.items():
+                value = _combined(found, solved)
+                if value != solved[actor]:
+                    solved[actor], changed = value, True
+        return _combined(enders, solved)
+
+    def _enders_of(self, actor: Actor) -> Enders:
+        if isinstance(actor, int):
+            return self._of_rank(self._job.ranks[actor])
+        if isinstance(actor, Helper):
+            threads = free_threads(self._processes.looks[actor.process])
+            thread = next(one for one in threads if one.tid == actor.tid)
+            return self._of_thread(actor.process, thread)
+        return self._of_process(actor)
+
+    def _of_rank(self, reading: RankReading) -> Enders:
+        if reading.activity in ("busy", "moving") or reading.kept_by_message:
+            return Enders((computation(reading),))
+        if reading.activity == "waiting":
+            members = self._circles.get(reading.rank, ())
+            closed = members and reading.process_activity.activity != "moving"
+            others = tuple(one for one in members if one != reading.rank)
+            return Enders((), others, "all") if closed else Enders(("inside",))
+        if reading.activity != "idle":
+            return Enders((BY_ACTIVITY[reading.activity],))
+        if reading.at_store:
+            return Enders(("outside",))
+        reading = self._job.ranks[reading.told_by_rank]  # whose processes these are
+        host, own = reading.view.host, reading.view.own_process
+        if reading.wait_kind == "dataloader":
+            return Enders((), tuple((host, one.look.pid) for one in reading.owing_workers))
+        if own is None:
+            return Enders(("outside",))
+        return self._of_wait((host, own.pid), own, reading.targets)
+
+    def _of_process(self, process: Process) -> Enders:
+        """A rank's own process is that rank; what it does for its children, they wait for."""
+        rank = self._processes.ranks.get(process)
+        if rank is not None:
+            return Enders(actors=(rank,))
+        look = self._processes.looks[process]
+        activity = read_process_activity(look).activity
+        if activity in ("busy", "moving"):
+            return Enders((computation(self._job.ranks[self._processes.owners[process]]),))
+        if activity != "idle":
+            return Enders((BY_ACTIVITY[activity],))
+        return self._of_wait(process, look, steady_targets(look))
+
+    def _of_wait(
+        self, process: Process, look: ProcessLook, targets: Sequence[WaitTarget]
+    ) -> Enders:
+        """Where nothing tells what a process waits for, anything may end it.
+
+        Args:
+            process: The waiting one.
+            look: At it.
+            targets: What it waits for, none for a word of its own memory.
+        """
+        if waits_in_vain(look):
+            return Enders()
+        unnamed = all(one.kind == "other" for one in targets)
+        helpers = tuple(
+            Helper(process, one.tid)
+            for one in (free_threads(look) if unnamed else ())
+            if targets or one.timer
+        )
+        if not targets:
+            alone = in_own_memory(look) and not limited(look)
+            return Enders(("inside" if alone else "outside",), helpers)
+        # one call that waits for several things may have had another that nobody saw
+        unseen = Enders(() if endless(tuple(targets)) else ("inside",), helpers)
+        return Enders.any_of([*(self._of_target(process, one) for one in targets), unseen])
+
+    def _of_target(self, waiter: Process, target: WaitTarget) -> Enders:
+        host = waiter[0]
+        if target.kind == "terminal":
+            return Enders(("person",))
+        if target.kind == "other":  # a signal, a change of files, a call that we do not know
+            return Enders(("outside",))
+        could = {process_of(host, one) for one in target.holders}
+        if target.kind == "process":
+            could.add((host, int(target.name)))
+        if not could:
+            alone = target.kind == "shared" and bool(target.name)
+            if target.abandoned:
+                return Enders()
+            return Enders(("inside" if alone else "outside",))
+        looks = self._processes.looks
+        known = [one for one in sorted(could) if one in looks and one != waiter]
+        if target.kind == "process" and not known:
+            return Enders(("outside",))  # nobody has looked at it, as at one just started
+        if target.kind == "lock":  # whoever started it: one that sleeps with a lock is idle
+            known = [one for one in known if looks[one].role != "child"]
+        helpers = tuple(
+            Helper(process_of(host, one), thread.tid)
+            for one in target.holders
+            if process_of(host, one) in looks
+            for thread in free_threads(looks[process_of(host, one)])
+        )
+        # one that holds it alone has only its own threads left, and the free ones are asked
+        complete = len(known) == len(could - {waiter}) and target.kind != "shared"
+        actors: tuple[Actor, ...] = (*known, *helpers)
+        return Enders(() if complete else ("inside",), actors)
+
+    def _of_thread(self, process: Process, thread: Thread) -> Enders:
+        """A free thread of a process that others wait for."""
+        if thread.runs:
+            return Enders(("unknown_pace",))
+        if thread.ticks or thread.for_ranks:
+            return Enders(("inside",))
+        named = [one for one in thread.targets if one.kind not in ("time", "futex")]
+        if not named or len(named) < len(thread.targets):
+            return Enders(("outside",))
+        return Enders.any_of([self._of_target(process, one) for one in named])
+
+    def of_late_caller(
+        self,
+        host: str,
+        ends: Iterable[Thread],
+        among: frozenset[tuple[str, int | None]],
+        *,
+        certain: bool,
+        nothing_new: bool,
+    ) -> Iterator[EndedBy]:
+        """Say who could end what a thread waits for that may call a collective then.
+
+        Args:
+            host: Of the process.
+            ends: Threads in which its wait ends.
+            among: Processes of all ranks that wait: what only these would bring never comes.
+            certain: Whether it is known to call one. Where it is not, it is no such thread if it
+                only ticks, or waits for an outsider's word, as a server does all its life.
+            nothing_new: Its process did nothing for long that it had not done before: a thread
+                that went round meanwhile, and made no call, makes none.
+        """
+        for end in ends:
+            if end.runs and not (nothing_new and end.came_round):
+                yield "unknown_pace"
+            elif end.runs:
+                if certain:
+                    yield "circles"
+            elif end.for_ranks:
+                if certain:
+                    yield "inside"
+            elif not end.named and (certain or (end.limited and not end.ticks)):
+                yield "outside"
+            for target in end.named:
+                could = {process_of(host, one) for one in target.holders}
+                if not among.issuperset(could) or (certain and not could):
+                    found = self._of_target((host, 0), target)
+                    yield self.of_enders(found)
+
+
+def _combined(enders: Enders, solved: Mapping[Actor, EndedBy]) -> EndedBy:
+    ends = [*enders.known, *(solved[one] for one in enders.actors)]
+    decide = max if enders.needed == "any" else min
+    return decide(ends, key=BY_PATIENCE.index, default="nobody")
+
+
+def who_ends(situation: Situation, culprits: Sequence[RankReading]) -> EndedBy:
+    """Say who could end what holds ranks up; of several answers the most patient one.
+
+    But where nobody could end what one of them waits for, all that need it wait in vain.
+    """
+    job, circles = situation.job, situation.graph.circles
+    # those that are told as another one is, in the same circle, are asked once
+    different = {(one.told_by_rank, id(circles.get(one.rank))): one for one in reversed(culprits)}
+    solver = Patience(job, situation.graph)
+    ends = [(one.activity, solver.of(one.rank)) for one in different.values()]
+    if ("idle", "nobody") in ends:
+        return "nobody"
+    return max((end for _, end in ends), key=BY_PATIENCE.index)
+
+
+def helpers_end(job: JobReading, waiting: Sequence[RankReading]) -> EndedBy | None:
+    """Say who could end a wait in collectives that helper threads of the ranks may make.
+
+    An asynchronous save meets in a group of its own while the main threads go on; a helper may wait
+    for a child first, or sleep. One whose code calls no collective from there on is none of them.
+    Where the code does not tell, one that was seen to wake and went back to sleep is none either.
+
+    Returns:
+        None where no helper thread may come to it.
+    """
+    of_helpers = any(one.rank_activity.stuck is not None for one in waiting)
+    tellers = {one.told_by_rank: job.ranks[one.told_by_rank] for one in waiting}.values()
+    among = frozenset((one.view.host, one.view.pid) for one in tellers)
+    solver = Patience(job)
+    ends = [
+        end
+        for one in tellers
+        if one.view.own_process is not None
+        for caller, at in late_callers(one.view.own_process)
+        if (calls := calls_collectives(job.case.code, caller.frames)) is not False
+        for end in solver.of_late_caller(
+            one.view.host,
+            at,
+            among,
+            certain=bool(calls) or of_helpers,
+            nothing_new=one.view.nothing_new_for_s >= LIVELOCK_AFTER_S,
+        )
+    ]
+    return max(ends, key=BY_PATIENCE.index) if ends else None
+
+
+def computation(reading: RankReading) -> EndedBy:
+    """Say with which patience a rank's computation is met: by whether it goes round, and its pace.
+
+    One long call, or ever new code, may be what comes once in many steps: no pace tells of that.
+    What its GPU does, nobody sees: that counts as going round, as long as it works.
+    """
+    pace, own = reading.view.pace, reading.view.own_process
+    for_gpu = own is not None and gpu_works(own)
+    if not reading.circling and not for_gpu:
+        return "unknown_pace"
+    paced = pace is not None and pace.known and not reading.livelocked
+    return "known_pace" if paced else "circles"
+
+
+def asks_again(reading: RankReading) -> bool:
+    """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
+    own = reading.view.own_process
+    idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
+    of_nobody_known = all(one.kind == "lock" and not tells_who(one) for one in reading.targets)
+    return idle and of_nobody_known and own is not None and limited(own)
+
+
+def waits_its_turn(job: JobReading, reading: RankReading, advancing: Collection[int]) -> bool:
+    """Whether an idle rank may wait for what ranks that advance will bring, and for nobody else.
+
+    A message, a key of the store, a file that it asks for again and again, word by a queue: not
+    what a remote end, a person or a process outside the job owes.
+    """
+    own = reading.view.own_process
+    if reading.activity != "idle" or own is None or waits_in_vain(own):
+        return False
+    return reading.at_store or all(
+        _may_bring(job, reading.view.host, target, advancing) for target in reading.targets
+    )
+
+
+def _may_bring(job: JobReading, host: str, target: WaitTarget, ranks: Collection[int]) -> bool:
+    if target.kind == "socket" and not target.holders:
+        return target.call.startswith("accept") or not target.name
+    if target.kind in ("socket", "pipe", "fifo", "shared", "lock"):
+        return any(job.processes.rank_of(host, one) in ranks for one in target.holders)
+    return False
+
+
+# The contract's table.
+
+GUARD_MARGIN_S = 5.0
+"""What a guard may be late by: it ends a service process, and makes another logger instead."""
+
+
+class Least(Struct, frozen=True):
+    """Least evidence for a suspicion.
+
+    Attributes:
+        samples: Of each culprit.
+        span_s: From the first of them to the last, seconds.
+        surprise: Multiple of the culprits' longest pause, where it is known.
+    """
+
+    samples: int = 0
+    span_s: float = 0.0
+    surprise: float = 0.0
+
+
+IDLE, BUSY = Least(2, 0.8, 2.0), Least(3, 2.0, 5.0)
+"""Two samples a second apart tell a loop from a wait; three in two seconds tell a loop from a
+computation that happened to be caught twice in one function. What goes in circles was seen by all
+looks since it began, however few of their samples are kept."""
+
+
+class Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        suspect_s: Silence from which it is suspected, seconds.
+        hang_s: Silence from which it is called, seconds.
+        least: Without it nothing is suspected; None where it is, whoever waits.
+    """
+
+    suspect_s: float
+    hang_s: float
+    least: Least | None = None
+
+
+def decide(finding: Finding, limits: Limits) -> VerdictKind:
+    """Say what a finding is called: ``healthy`` where the silence is too short for anything."""
+    if finding.ended_by == "pace":
+        return "slow"
+    row = row_of(finding, limits)
+    if finding.ended_by == "moving":
+        return "slow" if finding.waited_for and finding.silence_s >= row.hang_s else "healthy"
+    if finding.silence_s >= row.hang_s:
+        return "dead" if finding.gone and finding.cause == "process_dead" else "hang"
+    return "suspect" if _suspicious(finding, row) else "healthy"
+
+
+def row_of(finding: Finding, limits: Limits) -> Row:
+    """Return the row of the table that a finding is in."""
+    goes_on_s = finding.goes_on_after_s
+    guarded_s = goes_on_s + GUARD_MARGIN_S if goes_on_s else 0.0
+    stall_s = limits.stall_timeout
+    paced_s = stall_s
+    if finding.pace is not None and finding.pace.known:
+        paced_s = max(limits.busy_floor, limits.busy_factor * finding.pace.longest_pause_s)
+    rows: dict[EndedBy, Row] = {
+        "nobody": Row(limits.suspect_proven_after, limits.proven_after),
+        "person": Row(limits.suspect_person_after, limits.person_after),
+        "inside": Row(limits.suspect_idle_after, max(limits.idle_after, guarded_s), IDLE),
+        "outside": Row(limits.suspect_outside_after, max(stall_s, guarded_s), IDLE),
+        "known_pace": Row(limits.suspect_busy_after, paced_s, BUSY),
+        "circles": Row(limits.suspect_busy_after, stall_s, BUSY),
+        "unknown_pace": Row(math.inf, stall_s),
+        "moving": Row(math.inf, paced_s),
+        "announced": Row(limits.suspect_absent_after, stall_s),
+        "last_call": Row(max(limits.suspect_absent_after, guarded_s), max(stall_s, guarded_s)),
+        "never_coming": Row(limits.suspect_absent_after, limits.absent_after),
+    }
+    return rows[finding.ended_by]
+
+
+def _suspicious(finding: Finding, row: Row) -> bool:
+    """Whether it is worth a line: silent for longer than usual, seen often enough, and awaited."""
+    if finding.silence_s < row.suspect_s or finding.silence_s < finding.span_s:
+        return False
+    if row.least is None:
+        return True
+    enough = finding.samples >= row.least.samples and finding.span_s >= row.least.span_s
+    known = finding.pace is not None and finding.pace.known
+    pause_s = finding.pace.longest_pause_s if finding.pace is not None and known else 0.0
+    unusual = finding.silence_s >= row.least.surprise * pause_s
+    matters = finding.waited_for or finding.standstill
+    return matters and unusual and (enough or finding.gone)

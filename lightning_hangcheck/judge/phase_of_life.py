@@ -1,0 +1,329 @@
+"""Where in its life a rank is, what tells so, and whose pace holds there: the surest word first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from lightning_hangcheck.judge.alike import latest_frames
+from lightning_hangcheck.judge.exits import raised_at
+from lightning_hangcheck.judge.frames import (
+    bare_name,
+    is_exiting,
+    meanings,
+    outlived_stack_s,
+    users_frames,
+    users_place,
+)
+from lightning_hangcheck.model.naming.phase_words import (
+    UNKNOWN_PLACE,
+    creates_logger,
+    phase_of_name,
+)
+from lightning_hangcheck.model.naming.slugs import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from lightning_hangcheck.judge.knowledge import FrameRule
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import CodeNote, RankView
+    from lightning_hangcheck.model.evidence import Frame, Sample
+    from lightning_hangcheck.model.flight import FlightRecord
+
+Basis = Literal["calls", "page", "names", "life"]
+LEAST_REDUCTIONS = 2
+"""Of one shape, before they are taken for those of steps: a start has each at most once."""
+LEAST_REPEATED = 10
+"""The same of gathers, other operations without a root, and messages between two ranks: a start may
+exchange in a small loop what its ranks must agree on. With a root it hands out each parameter."""
+SAID_UNTIL_THE_NEXT = ("dataloading", "training_step", "trainer_init")
+"""Phases that hooks say and never take back."""
+AROUND_LOADING = ("trainer_init",)
+"""Calls around so much that a file read within them tells more."""
+PASSES: dict[str, Phase] = {
+    "training_step": "training_step",
+    "validation_step": "validation",
+    "test_step": "validation",
+    "predict_step": "validation",
+    "prediction_step": "validation",
+}
+"""What Lightning and transformers call once for each batch, around the user's own code."""
+ONCE_A_STEP: tuple[Phase, ...] = ("backward", "optimizer_step")
+STEP: tuple[Phase, ...] = ("training_step", *ONCE_A_STEP)
+LOOPS: dict[Phase, tuple[Phase, ...]] = {
+    **dict.fromkeys(STEP, STEP),
+    "validation": ("validation",),
+    "sanity_check": ("validation",),
+    "dataloading": (),
+}
+"""By what the page says, what the calls must show. ``dataloading`` callbacks also say at the end of
+an epoch; a loader is at work in evaluations too, and slow with its first batch."""
+
+
+class PhaseOfLife(Struct, frozen=True):
+    """A phase, and what told it.
+
+    Attributes:
+        told_by: ``calls`` frames of known code; ``page`` the rank's own sections and hooks;
+            ``names`` of the user's functions; ``life`` what it has done so far.
+    """
+
+    phase: Phase
+    told_by: Basis
+
+
+def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
+    """Tell where in its life a rank is.
+
+    An open section or hook of the rank counts, then its calls, then whole words in the names of the
+    user's functions, the innermost first, then what it has done so far. Four of the rank's words
+    are no open hook: ``training_step``, which callbacks say once a step and never take back,
+    ``startup``, with which every page begins, and ``dataloading`` and ``trainer_init``, which the
+    callbacks say whatever else is done until the next batch. They give way to calls and names: a
+    loader is made while the trainer starts, and what is logged between two steps is no loading.
+    Creating the logger overrides all: it is the more specific, and often runs inside a phase of the
+    training loop. Of a rank that went on after its
+    newest stack was taken, and ended, calls and names count only where all else is silent. Where an
+    exception ended it, the frame that this came from stands for all calls.
+
+    Args:
+        view: The rank.
+        frames: Of its main thread, outermost first.
+
+    Returns:
+        None where neither is known of a rank that has no process.
+    """
+    at = raised_at(view)
+    if at is not None:
+        return _phase_at(view, (at,))
+    if _left_early(view):
+        return PhaseOfLife("startup", "life")
+    newest = _phase_at(view, ()) if outlived_stack_s(view) else None
+    return newest or _phase_at(view, frames)
+
+
+def _left_early(view: RankView) -> bool:
+    """Whether a rank is gone that never joined the others: it left before there was an end."""
+    beat = view.beat
+    if beat is None or view.process_exit is None or beat.ending != "finished":
+        return False
+    alone = beat.membership != "none" or (beat.world_size or 1) == 1
+    return not alone and _by_work(view) == "startup"
+
+
+def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
+    own = view.own_process
+    if own is not None and is_exiting(latest_frames(own)):
+        return PhaseOfLife("teardown", "calls")
+    overriding, called = _phases_of_calls(frames)
+    if overriding == "logger_init":
+        return PhaseOfLife("logger_init", "calls")
+    said = _said(view.beat)
+    if said not in (None, "startup", *SAID_UNTIL_THE_NEXT):
+        return PhaseOfLife(said, "page")
+    told = overriding or called
+    of_file = _of_a_file(view, frames, told)
+    if of_file is not None:
+        return of_file
+    if told is not None:
+        return PhaseOfLife(told, "calls")
+    return _by_names_or_life(view, frames, said)
+
+
+def life_beside(view: RankView, life: PhaseOfLife | None, others: Iterable[RankView]) -> bool:
+    """Whether a rank that could not be asked in time took part in steps, by the others' records.
+
+    Args:
+        view: The rank.
+        life: Where in its life it seems to be.
+        others: Ranks of the job.
+    """
+    unknown = life is None or (life.phase, life.told_by) == ("startup", "life")
+    if view.pid is None or not unknown:
+        return False
+    return any(_stepped_with(view, one.flight) for one in others if one.flight is not None)
+
+
+def stepped_by_code(
+    view: RankView, life: PhaseOfLife | None, code: Iterable[CodeNote], frames: Sequence[Frame]
+) -> bool:
+    """Whether a rank of which nothing else is known stands where a step has been made before.
+
+    Args:
+        view: The rank.
+        life: Where in its life it seems to be.
+        code: Notes on lines of source.
+        frames: Of its main thread, outermost first.
+    """
+    if view.pid is None or life is None or (life.phase, life.told_by) != ("startup", "life"):
+        return False
+    lines = {(frame.file, frame.line) for frame in frames}
+    return any(note.after_backward for note in code if (note.file, note.line) in lines)
+
+
+def _stepped_with(view: RankView, flight: FlightRecord) -> bool:
+    """Whether steps came to their end that this rank belongs to; a rank may be ahead of its GPU.
+
+    Of a group that its own record has, that tells; one of before it joined tells nothing.
+    """
+    own = {one.group for one in view.flight.groups} if view.flight is not None else set()
+    ended = (
+        one.last_completed
+        for one in flight.groups
+        if view.rank in one.ranks and one.group not in own
+    )
+    return _reduced(flight) and max(ended, default=0) >= LEAST_REDUCTIONS
+
+
+def _by_names_or_life(
+    view: RankView, frames: Sequence[Frame], said: Phase | None
+) -> PhaseOfLife | None:
+    named = _phase_of_names(frames)
+    if named is not None:
+        return PhaseOfLife(named, "names")
+    deeds = _by_deeds(view)
+    loads = said != "dataloading" or deeds != "training_step" or not frames
+    if said in SAID_UNTIL_THE_NEXT and loads:
+        return PhaseOfLife(said, "page")
+    alive = view.pid is not None and view.process_exit is None
+    known = alive or said or deeds == "training_step"
+    return PhaseOfLife(deeds, "life") if known else None
+
+
+def _of_a_file(view: RankView, frames: Sequence[Frame], called: Phase | None) -> PhaseOfLife | None:
+    """What a file is read or written for, by a call that serves data as well as weights.
+
+    The names around it tell: where they agree, the call is as sure as any other. Without a name,
+    a file read before the first step is taken for the model's, and one written after it for a
+    checkpoint; what is read within the loop, and written before it, is data as likely.
+
+    Args:
+        view: The rank.
+        frames: Of its main thread, outermost first.
+        called: The phase that the other calls tell.
+    """
+    kinds = [rule.of_file for frame in frames for rule in _meanings(frame) if rule.of_file]
+    if not kinds:
+        return None
+    named = _phase_of_names(frames)
+    if named == kinds[-1]:
+        return PhaseOfLife(named, "calls")
+    if called not in (None, *AROUND_LOADING):
+        return None
+    if named is not None:
+        return PhaseOfLife(named, "names")
+    stepped = _by_deeds(view) != "startup"
+    return PhaseOfLife(kinds[-1], "calls") if stepped == (kinds[-1] == "checkpoint_save") else None
+
+
+def _said(beat: Beat | None) -> Phase | None:
+    """What the rank says; that it creates its logger, from within any other section."""
+    if beat is None:
+        return None
+    creates = any(creates_logger(section.name) for section in beat.main_sections)
+    return "logger_init" if creates else beat.phase
+
+
+def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:
+    """Return the innermost phase among those that win wherever they stand, and among all."""
+    innermost: Phase | None = None
+    for frame in reversed(frames):
+        for rule in _meanings(frame):
+            if rule.phase is not None and rule.wins:
+                return rule.phase, innermost or rule.phase
+            innermost = innermost or rule.phase
+    return None, innermost
+
+
+def _meanings(frame: Frame) -> tuple[FrameRule, ...]:
+    return meanings(frame.function, frame.file)
+
+
+def _phase_of_names(frames: Sequence[Frame]) -> Phase | None:
+    users = (bare_name(frame.function) for frame in reversed(users_frames(frames)))
+    return next((phase for name in users if (phase := phase_of_name(name)) is not None), None)
+
+
+def _by_deeds(view: RankView) -> Phase:
+    beat = view.beat
+    way_out = ("finished", "raised") if view.process_exit is None else ("finished",)
+    if beat is not None and beat.ending in way_out:
+        return "teardown"
+    return _by_work(view)
+
+
+def _by_work(view: RankView) -> Phase:
+    beat = view.beat
+    # a page begins with ``startup`` and shows none once a loop of the program's own began
+    looped = beat is not None and beat.phase is None and beat.beats > 0
+    stepped = beat is not None and bool(beat.step)
+    return "training_step" if looped or stepped or _reduced(view.flight) else "startup"
+
+
+def _reduced(flight: FlightRecord | None) -> bool:
+    """Whether torch recorded collectives of steps, or the rank noted them: such as come again.
+
+    On GPUs torch's record drops what has ended; the rank's own notes keep it.
+    """
+    if flight is None:
+        return False
+    counts = flight.messages
+    posted = (*counts.sent.values(), *counts.received.values()) if counts is not None else ()
+    repeated = max((flight.repeated, *posted))
+    if flight.reduced >= LEAST_REDUCTIONS or repeated >= LEAST_REPEATED:
+        return True
+    seen = Counter(
+        (group.group, entry.op, entry.sizes) for group in flight.groups for entry in group.entries
+    )
+    return any(
+        count >= (LEAST_REDUCTIONS if "reduce" in op else LEAST_REPEATED)
+        for (_, op, _), count in seen.items()
+        if "reduce" in op or "gather" in op or "all_to_all" in op
+    )
+
+
+def rare_place(beat: Beat | None, sample: Sample) -> str:
+    """Name the place of a rank that is in none that every pass of its loop comes through.
+
+    A page tells the last thing that happened: after a step that is ``training_step`` until the next
+    one, whether the rank computes, loads, evaluates or saves meanwhile. Pauses between two steps
+    teach nothing of an evaluation that comes once an epoch, nor of an optimizer that inverts
+    matrices once in fifty steps. So where a page tells of a training loop, calls must show that the
+    rank is in what takes its time in every pass of that loop.
+
+    Args:
+        beat: Its page. Own beats, named steps and sections say where it is by themselves.
+        sample: Of the rank.
+
+    Returns:
+        By its calls the phase, else the user's function, else `UNKNOWN_PLACE`; empty where the
+        pace of what the page says is that of the place.
+    """
+    if beat is None or beat.phase not in LOOPS:
+        return ""
+    threads = sample.stack.threads if sample.stack is not None else ()
+    frames = threads[0].frames if threads else ()
+    parts = [part for frame in reversed(frames) if (part := _passed(frame)) is not None]
+    in_pass = set(parts) & set(LOOPS[beat.phase]) or _loads_for_step(beat, parts)
+    if in_pass and parts[0] != "optimizer_step":
+        return ""
+    overriding, called = _phases_of_calls(frames)
+    place = users_place(frames)
+    return overriding or called or (place.function if place is not None else UNKNOWN_PLACE)
+
+
+def _passed(frame: Frame) -> Phase | None:
+    """The part of a pass that this call is, None where it is none that every pass has."""
+    told = {rule.phase for rule in meanings(frame.function, frame.file)}
+    part = PASSES.get(bare_name(frame.function))
+    if part in told:
+        return part
+    return next((phase for phase in (*ONCE_A_STEP, "dataloading") if phase in told), None)
+
+
+def _loads_for_step(beat: Beat, parts: Collection[Phase]) -> bool:
+    """Whether it gets the batch of a step: a callback told which, and nothing since."""
+    return beat.phase == "training_step" and beat.batch is not None and "dataloading" in parts

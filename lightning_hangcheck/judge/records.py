@@ -1,0 +1,282 @@
+"""What a rank's records tell: operations it entered that have not ended, messages, its device.
+
+Torch's flight record lists the operations, and the rank's own counts the messages between two
+ranks. An operation that was started with ``async_op=True`` leaves no frame of torch behind: a rank
+waits for it only where it stands at a line that asks for its end, or in torch's own code.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.judge.frames import FOR_RANKS, Wait, find_wait
+from lightning_hangcheck.judge.waits import NEWEST, in_one_call
+from lightning_hangcheck.model.flight import MessageCounts
+from lightning_hangcheck.model.naming.code_owner import owner_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lightning_hangcheck.model.case import CodeNote, RankView
+    from lightning_hangcheck.model.evidence import Frame, Sample
+    from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, Message
+
+    OpenOperation = tuple[CollectiveRecord, CollectiveEntry]
+
+MESSAGES = ("isend", "irecv")
+
+
+def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
+    """Return a rank's oldest operation that has not ended, with its group; None where all have.
+
+    Args:
+        view: The rank.
+        of_main: Only what the main thread entered, or a thread that runs no Python (autograd's):
+            the main thread does not wait for what another Python thread entered, such as a
+            checkpoint's barrier. Else only what those other threads entered, as far as known.
+    """
+    helpers = threads_beside(view)
+    found = [
+        (record, entry)
+        for record in (view.flight.groups if view.flight is not None else ())
+        for entry in record.entries
+        if not entry.retired and (entry.thread == 0 or (entry.thread in helpers) is not of_main)
+    ]
+    return min(found, key=lambda pair: pair[1].created_ns, default=None)
+
+
+def threads_beside(view: RankView) -> frozenset[int]:
+    """Return Python's identifiers of a rank's threads but the main one, as far as known."""
+    own = view.own_process
+    stacks = [one.stack for one in own.samples if one.stack is not None] if own is not None else []
+    return frozenset(
+        thread.ident for stack in stacks for thread in stack.threads[1:] if thread.ident
+    )
+
+
+def asks_for_end(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool:
+    """Whether a rank stands where it waits for something that it started before.
+
+    Args:
+        code: Notes on its lines.
+        frames: Of its main thread, outermost first; no known wait is among them, here as below.
+    """
+    if not frames:
+        return False
+    if owner_of(frames[-1].file).package == "torch":
+        return True
+    here = (frames[-1].file, frames[-1].line)
+    return any(note.awaits for note in code if (note.file, note.line) == here)
+
+
+def asked_end(
+    code: Sequence[CodeNote], ranks: Mapping[int, RankView], view: RankView, frames: Sequence[Frame]
+) -> Wait | None:
+    """Return the operation, started before, whose end a still rank asks for; None for none."""
+    if not asks_for_end(code, frames):
+        return None
+    found = open_operation(view)
+    name = found[1].op if found is not None else _open_message(ranks, view)
+    return Wait("collective", name, frames[-1]) if name else None
+
+
+def asks_peers(code: Sequence[CodeNote], view: RankView, frames: Sequence[Frame]) -> bool:
+    """Whether only the counts of a rank's peers can tell what it waits for."""
+    if view.flight is None or view.flight.messages is None:
+        return False
+    asks = asks_for_end(code, frames) and open_operation(view) is None
+    return asks or at_device(view) is not None
+
+
+# A rank that burns a core for its device. By default CUDA waits by spinning
+# (cudaDeviceScheduleSpin where cores are free), so a rank that asks its GPU for a number takes all
+# of a core at one line: ``.item()``, ``.cpu()``, ``torch.cuda.synchronize()``, or any launch once
+# the queue of launches is full. That line comes long after the collective that does not end: it
+# tells where the rank stands, not where the ranks parted.
+
+
+def at_device(view: RankView) -> Frame | None:
+    """Return the line at which a rank that is busy may wait for its device.
+
+    It is at that line in all samples, in a C call that gave up the interpreter lock, and has a
+    group whose operations run on its device. No other thread of it waits for other ranks: else
+    what is open may be that thread's.
+    """
+    groups, own = view.flight.groups if view.flight is not None else (), view.own_process
+    if own is None or not any(group.on_device for group in groups):
+        return None
+    main = in_one_call(own)
+    if main is None or not main.frames or any(map(_helper_waits, own.samples[-NEWEST:])):
+        return None
+    return main.frames[-1]
+
+
+def _helper_waits(sample: Sample) -> bool:
+    helpers = sample.stack.threads[1:] if sample.stack is not None else ()
+    waits = (find_wait(thread.frames) for thread in helpers)
+    return any(wait is not None and wait.kind in FOR_RANKS for wait in waits)
+
+
+def device_wait(view: RankView) -> Wait | None:
+    """Return the operation for which a busy rank's device keeps it; None where that is not seen."""
+    found, line = open_operation(view), at_device(view)
+    if found is None or not found[0].on_device or line is None:
+        return None
+    return Wait("device", found[1].op, line)
+
+
+def device_message(ranks: Mapping[int, RankView], view: RankView) -> Wait | None:
+    """Return the message for which a busy rank's device keeps it; None where it waits for none.
+
+    The ranks' own counts tell, where there are any: NCCL's record never ends the messages of a
+    batch. Where an operation is open, too, only an older message counts, by the record.
+    """
+    line = at_device(view)
+    name = _open_message(ranks, view) if line is not None else ""
+    if line is None or not name:
+        return None
+    found = open_operation(view)
+    if found is not None:
+        began = min((one.created_ns for one in unmatched_messages(ranks, view)), default=None)
+        if began is None or began >= found[1].created_ns:
+            return None
+    return Wait("device", name, line)
+
+
+def _open_message(ranks: Mapping[int, RankView], view: RankView) -> str:
+    """Name a send or receive that waits for its other end; empty where none does."""
+    return next((kind for kind in MESSAGES if awaited_peers(ranks, view, kind)), "")
+
+
+def awaited_peers(ranks: Mapping[int, RankView], waiter: RankView, name: str) -> tuple[int, ...]:
+    """Return the other ends of messages that a rank has posted, and that have posted fewer.
+
+    A rank's own counts tell. Where nobody counted, what torch's record of NCCL has open does.
+
+    Args:
+        ranks: Of the job, by their number.
+        waiter: Whose messages.
+        name: Of the operation in which it stands: of a send only what it sent counts, of a receive
+            what it asked for, of any other both.
+    """
+    own = _counts(waiter)
+    if own is None:
+        still = unmatched_messages(ranks, waiter)
+        kinds = (one for one in still if ("recv" if one.sends else "send") not in name)
+        return tuple(sorted({waiter.rank + one.away for one in kinds}))
+    posted = [(peer, often, MessageCounts.sent_to) for peer, often in own.asked()]
+    if "send" in name:
+        posted = []
+    if "recv" not in name:
+        posted += [(peer, often, MessageCounts.asked_of) for peer, often in own.sends()]
+    late = {
+        peer
+        for peer, often, of_theirs in posted
+        if (theirs := _counts(ranks.get(peer))) is not None
+        and of_theirs(theirs, waiter.rank) < often
+    }
+    return tuple(sorted(late))
+
+
+def unmatched_messages(ranks: Mapping[int, RankView], waiter: RankView) -> Iterator[Message]:
+    """Yield what a rank's record has open with a peer that has come to none of their messages.
+
+    Both ends of a message end at about one time, so a peer with none open has not come. One that
+    has any open may have ended others before this rank's record was read: nothing is said of it.
+    """
+    for record in waiter.flight.groups if waiter.flight is not None else ():
+        for one in record.messages:
+            peer = ranks.get(waiter.rank + one.away)
+            if not one.retired and peer is not None and peer.flight is not None:
+                theirs = (there for there in peer.flight.groups if there.group == record.group)
+                posted = (message for there in theirs for message in there.messages)
+                if not any(two.away == -one.away and not two.retired for two in posted):
+                    yield one
+
+
+def _counts(view: RankView | None) -> MessageCounts | None:
+    return view.flight.messages if view is not None and view.flight is not None else None
+
+
+# What torch says when a GPU has no room: how much was wanted, free, in use, and kept unused
+# (c10/cuda/CUDACachingAllocator.cpp, of torch 1.8 and of 2.1 to 2.13). Last words may be cut, so
+# each size counts by itself; without any of them the type alone still tells what happened.
+
+OUT_OF_MEMORY = "OutOfMemoryError"
+"""torch.OutOfMemoryError, and torch.cuda.OutOfMemoryError before 2.5; Python's is MemoryError."""
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = rf"(\d+(?:\.\d+)?) ({'|'.join(_UNITS)})"
+_SIZES = {
+    "wanted": (rf"Tried to allocate {_SIZE}",),
+    "total": (rf"total capacity of {_SIZE}", rf"{_SIZE} total capacity"),
+    "free": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
+    "in_use": (rf"{_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated"),
+    "unused": (
+        rf"{_SIZE} is reserved by PyTorch but unallocated",
+        rf"allocated by PyTorch, and {_SIZE} is",  # cut: last words have 300 characters
+    ),
+}
+
+
+class GpuOutOfMemory(Struct, frozen=True, kw_only=True):
+    """Bytes as torch told them; None where its words are cut before them.
+
+    Attributes:
+        wanted: By the allocation that failed.
+        total: Of the GPU.
+        free: On it, for anybody.
+        in_use: By tensors of this process.
+        unused: Kept by its allocator, in pieces of which none was large enough.
+    """
+
+    wanted: int | None = None
+    total: int | None = None
+    free: int | None = None
+    in_use: int | None = None
+    unused: int | None = None
+
+    @property
+    def missing(self) -> int | None:
+        """What would have to be freed for that allocation."""
+        if self.wanted is None or self.free is None:
+            return None
+        return max(0, self.wanted - self.free)
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether what the allocator keeps unused would have been enough in one piece."""
+        missing = self.missing
+        return missing is not None and self.unused is not None and self.unused >= missing > 0
+
+    @property
+    def words(self) -> str:
+        """For example ``2.00 GiB more were wanted, 1.12 GiB of 23.65 GiB were free``."""
+        of_total = f" of {in_binary(self.total)}" if self.total is not None else ""
+        parts = [
+            f"{in_binary(self.wanted)} more were wanted" if self.wanted is not None else "",
+            f"{in_binary(self.free)}{of_total} were free" if self.free is not None else "",
+            f"{in_binary(self.missing)} were missing" if self.missing else "",
+            f"{in_binary(self.in_use)} were in tensors" if self.in_use is not None else "",
+            f"{in_binary(self.unused)} were kept unused" if self.unused is not None else "",
+        ]
+        return ", ".join(filter(None, parts))
+
+
+def gpu_out_of_memory(last_words: str) -> GpuOutOfMemory | None:
+    """Read a rank's last words (type, message, place); None where they tell of something else."""
+    if not last_words.startswith(OUT_OF_MEMORY):
+        return None
+    sizes: dict[str, int] = {}
+    for name, patterns in _SIZES.items():
+        found = next((match for one in patterns if (match := re.search(one, last_words))), None)
+        if found is not None:
+            sizes[name] = int(float(found[1]) * _UNITS[found[2]])
+    return GpuOutOfMemory(**sizes)
+
+
+def in_binary(size: int) -> str:
+    """Write a number of bytes as torch does, for whoever compares it with torch's own words."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"

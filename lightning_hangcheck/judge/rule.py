@@ -1,0 +1,338 @@
+"""How a cause is written down: what a rule looks at, what it finds, and how it says so.
+
+A decorator registers rules, and does nothing else: a rule's arguments are the evidence that it
+needs, looked up by their names in `engine.EVIDENCE`. One that is asked of each suspect is a row: it
+says what is `seen` of it; the rest is data: how sure that is, and who could end the wait.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.activity import Activity
+from lightning_hangcheck.judge.divergence import Divergence
+from lightning_hangcheck.judge.graph import WaitGraph
+from lightning_hangcheck.judge.job import JobReading, RankReading
+from lightning_hangcheck.judge.patience import EndedBy, who_ends
+from lightning_hangcheck.judge.source import left_out
+from lightning_hangcheck.judge.wording import duration, name_ranks, within
+from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
+from lightning_hangcheck.model.naming.slugs import Cause, Phase
+from lightning_hangcheck.model.verdict import EvidenceItem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from lightning_hangcheck.model.case import CodeNote
+
+Need = Literal["stacks", "kernel"]
+"""Evidence without which a rule is not asked, and a gap says so: Python stacks of any rank, or the
+kernel's view of any."""
+NO_RECORD = Gap(
+    kind="flight_record",
+    what=FLIGHT_RECORD,
+    rank=None,
+    why="none was taken of all ranks: which collective each is in is told from stacks alone",
+)
+MOST_SHOWN = 4
+"""Ranks, threads or ways of which a sentence tells; the verdict's tables have them all."""
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    """What every rule sees.
+
+    Attributes:
+        suspects: Ranks where the wait-for graph ends. Where nobody is seen to wait, ranks that have
+            been silent for the whole stall timeout; in a standstill those that hold it up.
+        waited_for: Whether other ranks wait for the suspects.
+        standstill: No rank waits for another, and none does anything.
+        divergence: Where the ranks' ways part, if they do.
+    """
+
+    job: JobReading
+    graph: WaitGraph
+    suspects: tuple[RankReading, ...] = ()
+    waited_for: bool = False
+    standstill: bool = False
+    divergence: Divergence | None = None
+
+    def suspects_that_are(self, *activities: Activity) -> tuple[RankReading, ...]:
+        """Return the suspects with one of these activities."""
+        return tuple(one for one in self.suspects if one.activity in activities)
+
+    def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
+        """Return the ranks of the cycle that a suspect is in, if nobody could end its wait.
+
+        Returns:
+            None where there is no such cycle.
+        """
+        proven = self.waited_for and who_ends(self, [reading]) == "nobody"
+        return self.cycle(reading) if proven else ()
+
+    def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
+        """Return the ranks of the circle in which this one waits; none where it leads out."""
+        return tuple(self.job.ranks[rank] for rank in self.graph.circles.get(reading.rank, ()))
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """What a rule found.
+
+    Attributes:
+        culprits: May be empty where nothing tells.
+        ended_by: Who could end it: decides, with the silence, what the finding is called; see
+            `patience`.
+        confidence: From 0, a guess, to 1, proven.
+        silence_s: The silence that counts.
+        sentence: Who, where, why and for how long; who waits is added to it.
+        waited_for: Whether others wait for the culprits.
+        standstill: As in `Situation`.
+        gone: A culprit has no process any more.
+        left_standing: Ranks that stand still because the culprits are gone, or went elsewhere:
+            nothing else is to be explained of them.
+        pace: The slowest of the culprits', if all are known.
+        goes_on_after_s: Seconds after which a guard ends what a culprit waits in, and the program
+            goes on; 0 where nobody does.
+        samples: Fewest usable samples of any culprit.
+        span_s: Shortest time for which a culprit was seen: from its first sample to its last, or
+            for as long as the kernel says that it slept, seconds.
+        aspect: Of the cause, where some remedies help only against one.
+        place: Line of the user's own code that the finding is about.
+        test: Words for the test under which that line stands, where a rank left it out; empty
+            where none is known.
+        phase: Where in its life the first culprit is.
+    """
+
+    cause: Cause
+    culprits: tuple[int, ...]
+    ended_by: EndedBy
+    confidence: float
+    silence_s: float
+    sentence: str
+    waited_for: bool = False
+    standstill: bool = False
+    gone: bool = False
+    left_standing: tuple[int, ...] = ()
+    pace: Pace | None = None
+    goes_on_after_s: float = 0.0
+    samples: int = 0
+    span_s: float = 0.0
+    aspect: str | None = None
+    place: Frame | None = None
+    test: str | None = None
+    phase: Phase | None = None
+    evidence: tuple[EvidenceItem, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+Sure = tuple[float, float] | tuple[float, float, float]
+"""Confidence where others wait for the culprits, and where nobody is seen to; a third one where
+others wait and nobody could end it."""
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """What a row says of one suspect; the first one's sentence is told.
+
+    Attributes:
+        text: The sentence, as `say` writes it.
+        words: Its words.
+        aspect: As in `Finding`.
+        place: As in `Finding`, where it is not the suspect's own.
+        sure: Where it is not the row's own.
+        alike: The sentence speaks of all suspects of which this is equal.
+        evidence: Kinds of facts, and the facts.
+    """
+
+    text: str
+    words: Mapping[str, str]
+    aspect: str | None = None
+    place: Frame | None = None
+    sure: Sure | None = None
+    alike: object = None
+    evidence: tuple[tuple[str, str], ...] = ()
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """A registered rule.
+
+    Attributes:
+        causes: Any of which it may find.
+        order: Of two findings that weigh the same, that of the lower one counts: the more specific.
+        evidence: Names of its arguments, see `engine.EVIDENCE`; of a row all but the suspect.
+        needs: Without this evidence it is not asked: no rule guesses.
+        of: Activities of the suspects of which a row is asked; empty for a rule that is asked once.
+        sure: Of a row.
+        ended_by: Of a row, where it is not what `who_ends` says.
+    """
+
+    causes: tuple[Cause, ...]
+    order: int
+    find: Callable[..., Any]
+    evidence: tuple[str, ...]
+    needs: tuple[Need, ...] = ()
+    of: tuple[Activity, ...] = ()
+    sure: Sure = (0.0, 0.0)
+    ended_by: EndedBy | None = None
+
+
+RULES: list[Rule] = []
+Find = Callable[..., Any]
+
+
+def rule(
+    *causes: Cause,
+    order: int,
+    needs: tuple[Need, ...] = (),
+    of: tuple[Activity, ...] = (),
+    sure: Sure = (0.0, 0.0),
+    ended_by: EndedBy | None = None,
+) -> Callable[[Find], Find]:
+    """Register a rule; the arguments are as in `Rule`.
+
+    It is asked once, and returns a `Finding` or None; or, with `of`, it is a row: asked of each
+    suspect (``one``), it returns what is `seen`, or None.
+    """
+
+    def register(find: Find) -> Find:
+        arguments = find.__code__.co_varnames[: find.__code__.co_argcount]
+        evidence = arguments[1:] if of else arguments
+        RULES.append(
+            Rule(
+                causes=causes,
+                order=order,
+                find=find,
+                evidence=evidence,
+                needs=needs,
+                of=of,
+                sure=sure,
+                ended_by=ended_by,
+            )
+        )
+        return find
+
+    return register
+
+
+def seen(
+    text: str,
+    /,
+    *,
+    aspect: str | None = None,
+    place: Frame | None = None,
+    sure: Sure | None = None,
+    alike: object = None,
+    evidence: Sequence[tuple[str, str]] = (),
+    **words: str,
+) -> Seen:
+    """Say what is seen of a suspect; the arguments as in `Seen`, its words by their names."""
+    return Seen(
+        text=text,
+        words=words,
+        aspect=aspect,
+        place=place,
+        sure=sure,
+        alike=alike,
+        evidence=tuple(evidence),
+    )
+
+
+ONE_OR_MANY = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
+MARKS = frozenset(",;:")
+
+
+def say(who: Sequence[RankReading], text: str, /, **words: str) -> str:
+    """Write a sentence about ranks: ``{who} [waits|wait] {at} for {what}``.
+
+    Of ``[one|many]`` the half is taken that goes with so many ranks. ``{who}`` names them,
+    ``{since}`` is the longest silence of any, ``{at}`` the first one's line, each where no word of
+    that name is given. Words that are empty leave no gap.
+    """
+    alone = len({one.rank for one in who}) == 1
+    known = {"at": within(who[0].place), **words}
+    known.setdefault("who", names(who))
+    known.setdefault("since", since(who))
+    parts: list[str] = []
+    for part in ONE_OR_MANY.sub(lambda found: found[1 if alone else 2], text).split(" "):
+        told = part.format_map(known)
+        if parts and told in MARKS:
+            parts[-1] += told
+        elif told and told not in MARKS:
+            parts.append(told)
+    return " ".join(parts)
+
+
+def names(who: Sequence[RankReading]) -> str:
+    """Name ranks: ``rank 1``, ``ranks 1,3``."""
+    return name_ranks(one.rank for one in who)
+
+
+def since(who: Sequence[RankReading]) -> str:
+    """Write the longest silence of ranks."""
+    return duration(max(one.silence_s for one in who))
+
+
+def blame(
+    situation: Situation,
+    culprits: Sequence[RankReading],
+    cause: Cause,
+    sentence: str,
+    *,
+    sure: Sure | float,
+    ended_by: EndedBy | None = None,
+    waited_for: bool | None = None,
+    aspect: str | None = None,
+    evidence: Sequence[EvidenceItem] = (),
+) -> Finding:
+    """Blame ranks; the first of them gives place and phase.
+
+    All together give the longest silence, the least evidence, and the slowest pace.
+    """
+    paces = [one.view.pace for one in culprits if one.view.pace is not None]
+    known = len(paces) == len(culprits) and all(pace.known for pace in paces)
+    beats = [one.view.beat for one in culprits if one.view.beat is not None]
+    sections = [section for beat in beats for section in beat.sections]
+    by = who_ends(situation, culprits) if ended_by is None else ended_by
+    waited = situation.waited_for if waited_for is None else waited_for
+    if isinstance(sure, tuple):
+        awaited = sure[-1] if by == "nobody" and len(sure) > 2 else sure[0]
+        sure = awaited if waited else sure[1]
+    return Finding(
+        cause=cause,
+        culprits=tuple(one.rank for one in culprits),
+        ended_by=by,
+        confidence=sure,
+        sentence=sentence,
+        waited_for=waited,
+        gone=any(not one.alive for one in culprits),
+        place=culprits[0].place,
+        phase=culprits[0].phase,
+        silence_s=max(one.silence_s for one in culprits),
+        pace=max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
+        goes_on_after_s=max((one.goes_on_after_s or 0.0 for one in sections), default=0.0),
+        samples=min(one.process_activity.samples for one in culprits),
+        span_s=min(one.seen_s for one in culprits),
+        aspect=aspect,
+        evidence=tuple(evidence),
+    )
+
+
+def of_omission(
+    finding: Finding,
+    code: Sequence[CodeNote],
+    ways: Collection[Sequence[Frame]],
+    others: Collection[Sequence[Frame]],
+) -> Finding:
+    """Turn a finding to the line of the call that the culprits left out, if they did."""
+    found = [left_out(code, way, other) for way, other in product(ways, others)]
+    left = found[0] if found else None
+    if left is None or None in found:
+        return replace(finding, aspect="made")
+    test = f", under {left[1] or 'a test'}"
+    return replace(finding, aspect="left_out", place=left[0], test=test)

@@ -1,0 +1,238 @@
+"""In what do ranks have to be equal so that one can be told, and judged, for all of them? Pure.
+
+In what they do, where, for what they wait, where in their life they are, and in every collective.
+Moments, process ids and addresses are each rank's own, and decide nothing. Nor does it in which of
+many groups of one shape a rank is, or to which peer at one distance it sends.
+"""
+
+from __future__ import annotations
+
+import math
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck.judge.activity import has_left, read_process_activity, read_rank_activity
+from lightning_hangcheck.judge.alike import (
+    in_order,
+    latest_frames,
+    offsets_of,
+    root_of,
+    roots_apart,
+)
+from lightning_hangcheck.judge.exits import raised_at
+from lightning_hangcheck.judge.frames import find_wait
+from lightning_hangcheck.judge.phase_of_life import phase_of_life
+from lightning_hangcheck.judge.records import threads_beside
+from lightning_hangcheck.judge.threads import free_threads, late_callers
+from lightning_hangcheck.judge.waits import (
+    asks_anew,
+    called_back,
+    in_own_memory,
+    limited,
+    read_locks,
+    steady_targets,
+    waits_in_vain,
+)
+from lightning_hangcheck.model.codec import encode_packed
+from lightning_hangcheck.model.flight import SAME_SIZES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from lightning_hangcheck.judge.threads import Thread
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import ProcessLook, WaitTarget
+    from lightning_hangcheck.model.flight import CallSite, CollectiveRecord, MessageCounts
+
+UNLIKE = 0
+"""Of a rank that is told by itself: it waits for a process of its node, or one there for it, or
+one place calls from the same root in several of its groups."""
+ADDRESSES = frozenset({"futex", "pipe", "shared"})
+"""Kinds of wait whose names differ from process to process."""
+BYTES = 8
+MOST = (1 << 63) - 1
+
+
+def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
+    """Return numbers that are the same for ranks that stand alike; `UNLIKE` for one that is alone.
+
+    Args:
+        views: The ranks of a node as it sees them.
+        now_ns: When its case was taken, as `Case` has it.
+    """
+    awaited = {
+        holder.pid
+        for view in views
+        for look in view.processes
+        for target in steady_targets(look)
+        for holder in target.holders
+    }
+    return [UNLIKE if _is_alone(view, awaited) else _standing(view, now_ns) for view in views]
+
+
+def _is_alone(view: RankView, awaited: Collection[int]) -> bool:
+    looks = view.processes
+    if view.rivals or (view.flight is not None and roots_apart(view.flight)):
+        return True
+    return any(_names_process(look) or look.pid in awaited for look in looks)
+
+
+def _standing(view: RankView, now_ns: int) -> int:
+    facts = (_of_page(view), _of_end(view), *map(_bracket, _silences(view)))
+    if view.processes:
+        facts = (*facts, *_of_processes(view, now_ns))
+    facts = (*facts, _of_flight(view))
+    told = blake2b(encode_packed(facts), digest_size=BYTES).digest()
+    return max(1, int.from_bytes(told, "big") & MOST)
+
+
+def _names_process(look: ProcessLook) -> bool:
+    return any(one.holders or one.kind == "process" for one in steady_targets(look))
+
+
+def _silences(view: RankView) -> tuple[float, ...]:
+    return view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
+
+
+def _bracket(seconds: float) -> int:
+    """Silences that are within a factor of two of each other, mostly."""
+    return round(math.log2(seconds)) if seconds > 1.0 else 0
+
+
+def _of_page(view: RankView) -> tuple[Any, ...]:
+    beat, pace = view.beat, view.pace
+    known = (view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None)
+    paced = pace is not None and pace.known
+    if beat is None:
+        return (*known, paced)
+    return (*known, paced, *_of_life(beat), *(_of_place(beat) if view.processes else ()))
+
+
+def _of_life(beat: Beat) -> tuple[Any, ...]:
+    """What does not change from step to step: in all else, ranks that get on are never equal."""
+    shown = (beat.beats > 0, beat.pulse_ns > 0, beat.world_size, beat.round, beat.phase)
+    return (*shown, beat.ending, beat.last_words, beat.membership)
+
+
+def _of_place(beat: Beat) -> tuple[Any, ...]:
+    mark, saved = beat.checkpoint, beat.save
+    sections = [
+        (one.name, one.item, one.goes_on_after_s, one.in_main_thread) for one in beat.sections
+    ]
+    passed = (mark.number, mark.name) if mark is not None else None
+    return beat.epoch, beat.step, passed, saved.number if saved is not None else None, sections
+
+
+def _of_end(view: RankView) -> tuple[Any, ...] | None:
+    seen = view.process_exit
+    if seen is None:
+        return None
+    said = (seen.last_words, raised_at(view))
+    return seen.order, seen.exit_code, *said, seen.memory_kills > 0
+
+
+def _of_processes(view: RankView, now_ns: int) -> Iterator[Any]:
+    found = read_rank_activity(view)
+    yield has_left(view, found, now_ns)
+    process, stuck = found.process_activity, found.stuck
+    yield found.activity, found.carried, found.livelocked, found.circling, found.for_gpu
+    yield process.activity, process.samples, process.starved
+    yield found.frames, found.wait, (stuck.name, stuck.frames) if stuck is not None else None
+    yield phase_of_life(view, (*found.frames, *found.stuck_frames))
+    yield [_of_look(look) for look in view.processes]
+
+
+def _of_look(look: ProcessLook) -> tuple[Any, ...]:
+    frames, locks = latest_frames(look), read_locks(look)
+    return (
+        look.role,
+        read_process_activity(look).activity,
+        frames,
+        find_wait(frames),
+        [_of_target(one) for one in steady_targets(look)],
+        (limited(look), asks_anew(look), in_own_memory(look), waits_in_vain(look)),
+        [(one.name, one.frames) for one in locks.threads] if locks is not None else None,
+        (called_back(look), [_of_free(one) for one in free_threads(look)]),
+        [(one.frames, [_of_wait_end(end) for end in ends]) for one, ends in late_callers(look)],
+    )
+
+
+def _of_free(thread: Thread) -> tuple[Any, ...]:
+    stands = (thread.runs, thread.ticks, thread.timer, thread.for_ranks)
+    return stands, [_of_target(one) for one in thread.targets]
+
+
+def _of_wait_end(end: Thread) -> tuple[Any, ...]:
+    stands = (end.runs, end.ticks, end.limited, end.for_ranks)
+    return stands, [_of_target(one) for one in end.named]
+
+
+def _of_target(target: WaitTarget) -> tuple[Any, ...]:
+    name = "" if target.kind in ADDRESSES else target.name
+    return target.call, target.kind, name, target.abandoned
+
+
+def _of_flight(view: RankView) -> tuple[Any, ...] | None:
+    flight = view.flight
+    if flight is None:
+        return None
+    beside, records = threads_beside(view), in_order(flight.groups)
+    entries = sorted(
+        (entry.created_ns, at, entry.seq)
+        for at, record in enumerate(records)
+        for entry in record.entries
+    )
+    in_turn = [(at, seq) for _, at, seq in entries]
+    groups = [
+        (
+            record.description,
+            _group_of(record, records),
+            record.on_device,
+            record.last_enqueued,
+            record.last_completed,
+            [
+                (
+                    entry.seq,
+                    entry.op,
+                    entry.sizes if entry.op in SAME_SIZES else len(entry.sizes),
+                    entry.dtypes,
+                    entry.retired,
+                    (entry.thread == 0, entry.thread in beside),
+                    _of_call(flight.call_of(entry), record),
+                )
+                for entry in record.entries
+            ],
+            [(one.away, one.sends, one.retired) for one in record.messages],
+        )
+        for record in records
+    ]
+    posted = _of_messages(view.rank, flight.messages)
+    return groups, in_turn, flight.waits, posted, flight.reduced, flight.repeated
+
+
+def _group_of(record: CollectiveRecord, records: Sequence[CollectiveRecord]) -> Any:  # noqa: ANN401 - name or shape
+    """Its shape, and which it is of those with the same members; where none are known, its name."""
+    if not record.ranks:
+        return record.group
+    names = [(len(one.group), one.group) for one in records if one.ranks == record.ranks]
+    return offsets_of(record), sorted(names).index((len(record.group), record.group))
+
+
+def _of_call(call: CallSite, record: CollectiveRecord) -> tuple[Any, ...]:
+    root = root_of(call)
+    from_first = root - record.ranks[0] if root is not None and root in record.ranks else call.root
+    return call.frames, from_first, call.reduction
+
+
+def _of_messages(rank: int, counts: MessageCounts | None) -> tuple[Any, ...] | None:
+    """Counts by how far the peer is; what was posted in turn likewise, where it is sent or not."""
+    if counts is None:
+        return None
+    own = rank - counts.moved
+    sent, received = (
+        sorted((peer - own, count) for peer, count in told.items())
+        for told in (counts.sent, counts.received)
+    )
+    newest = [[(one > 0, abs(one) - 1 - own) for one in thread] for thread in counts.newest]
+    return sent, received, newest

@@ -1,0 +1,550 @@
+"""The threads of a process: what each waits for, which of them could end that, where it ends. Pure.
+
+A thread in a lock, an event, a queue, a future, a join or an event loop waits for other threads of
+its own process, whatever the kernel calls it: the memory that it waits on is nobody else's. So the
+wait leads on to the threads that could end it, and from there to their file, socket, child or
+collective. No table of functions says which waits these are: the kernel shows a futex, and the
+innermost frame is the interpreter's own library, or its line takes a lock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import cached_property, wraps
+from itertools import takewhile
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+from lightning_hangcheck.judge.frames import (
+    functions_in,
+    holds,
+    meanings,
+    users_place,
+    waits_for_ranks,
+)
+from lightning_hangcheck.model.naming.code_owner import (
+    TRAINING,
+    is_ours,
+    is_standard,
+    owner_of,
+    program_of,
+)
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from lightning_hangcheck.model.evidence import (
+        Frame,
+        ProcessLook,
+        Sample,
+        TargetKind,
+        ThreadStack,
+        ThreadState,
+        WaitTarget,
+    )
+
+STARTS_NATIVE_LOOP = ("/asyncio/runners.py", "/uvloop/__init__.py")
+"""Where a stack ends while a loop waits that is no Python code (uvloop 0.22): Python's own has
+frames below."""
+FUTEXES = frozenset({202, 98, 449, 455})
+"""futex on x86-64 and arm64, then futex_waitv and futex_wait (arch/*/syscall*.tbl)."""
+IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
+"""What names nobody: a word of the process's own memory, and a time limit."""
+WRITES = frozenset({"write", "writev", "pwrite64", "sendto", "sendmsg"})
+DISTRIBUTED = "/torch/distributed/"
+EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
+"""By which the loop of a library in C++ is woken, as that of an actor of Ray is by its calls."""
+JOINS = ("join", "_shutdown")
+TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
+"""Functions of the interpreter's library in which a thread waits for a lock. All others that take
+one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
+FAMILIES = (
+    (("/concurrent/futures/",), ("/concurrent/futures/", "/asyncio/")),
+    (("/asyncio/",), ("/concurrent/futures/", "/asyncio/")),
+    (("/multiprocessing/",), ("/multiprocessing/",)),
+)
+"""Parts of the interpreter's library in which a thread waits for work that it gave away, and those
+in which threads do such work: pools, executors and event loops run what others wait for."""
+KEPT = 64
+"""Looks whose answers are kept, the newest: ranks of a few ways to stand come one after another."""
+Answer = TypeVar("Answer")
+
+
+def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], Answer]:
+    """Keep a pure function's answers of the newest looks, told apart by what they are, not equal.
+
+    A look may have hundreds of threads, so comparing it takes as long as asking. Each kept answer
+    holds its look, so that no other one can take its place in memory.
+    """
+    known: OrderedDict[int, tuple[ProcessLook, Answer]] = OrderedDict()
+
+    @wraps(ask)
+    def asked(look: ProcessLook) -> Answer:
+        found = known.get(id(look))
+        if found is not None and found[0] is look:
+            return found[1]
+        answer = ask(look)
+        known[id(look)] = look, answer
+        if len(known) > KEPT:
+            known.popitem(last=False)
+        return answer
+
+    return asked
+
+
+@remembered
+def moments(look: ProcessLook) -> tuple[Moment, ...]:
+    """Return what each sample of a process shows of its threads, the oldest first."""
+    found: list[Moment] = []
+    before: Moment | None = None
+    for sample in look.samples:
+        found.append(Moment(sample, before))
+        before = found[-1] if found[-1].complete else before
+    return tuple(found)
+
+
+def complete(look: ProcessLook) -> list[Moment]:
+    """Return those of its moments that have both stacks and the kernel's view."""
+    return [one for one in moments(look) if one.complete]
+
+
+class Thread:
+    """A thread at one moment: its calls, and the kernel's view of it where that is known.
+
+    Args:
+        stack: Its calls.
+        state: The kernel's view.
+        before: The same thread in the complete moment before.
+        program: The installed package that its process was started to run, if any.
+    """
+
+    def __init__(
+        self,
+        stack: ThreadStack,
+        state: ThreadState | None,
+        before: Thread | None,
+        program: str,
+    ) -> None:
+        self.stack = stack
+        self.state = state
+        self.frames = stack.frames
+        self.tid = stack.tid
+        self._before = before
+        self._program = program
+
+    @cached_property
+    def place(self) -> Frame | None:
+        """The innermost line of the user's own code."""
+        return users_place(self.frames, self._program)
+
+    @cached_property
+    def for_ranks(self) -> bool:
+        """Whether it stands in a wait that only other ranks could end."""
+        return waits_for_ranks(self.frames)
+
+    @cached_property
+    def looping(self) -> bool:
+        """Whether it is in an event loop that waits until there is anything to do."""
+        return in_event_loop(self.frames)
+
+    @property
+    def targets(self) -> tuple[WaitTarget, ...]:
+        """All that its call waits for, as far as the kernel shows it."""
+        return self.state.waits_for if self.state is not None else ()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was running, or ready to."""
+        return self.state is not None and self.state.state == "R"
+
+    @property
+    def limited(self) -> bool:
+        """Whether its wait ends by itself at a time."""
+        return any(target.kind == "time" for target in self.targets)
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The words of its process's memory for which it waits without a time limit."""
+        return words_of(self.targets)
+
+    @cached_property
+    def named(self) -> tuple[WaitTarget, ...]:
+        """What it waits for outside of its process's memory.
+
+        Futexes name nobody, and neither does the socket by which an event loop is woken by other
+        threads of its process: it has no name.
+        """
+        return tuple(
+            target
+            for target in self.targets
+            if target.kind not in IN_MEMORY
+            and not (self.looping and target.kind == "socket" and not target.name)
+        )
+
+    @cached_property
+    def for_threads(self) -> bool:
+        """Whether only other threads of its process, as far as is shown, could end its wait."""
+        if self.state is None or not self.frames or self.for_ranks:
+            return False
+        if self.looping:
+            return True
+        in_library = self.stack.takes_lock or is_standard(self.frames[-1].file)
+        return in_library and self.state.state == "S" and self.state.syscall in FUTEXES
+
+    @property
+    def woken_by_own_process(self) -> bool:
+        """Whether it is an event loop that only its own process can wake, and no time limit.
+
+        Its one socket is then that by which its process wakes it. A second one without a name may
+        lead to another process: that of a client of a unix socket has none.
+        """
+        alone = len(self.targets) == 1 and self.targets[0].kind == "socket"
+        return alone and self.looping and not self.named
+
+    @cached_property
+    def ticks(self) -> bool:
+        """Whether it slept twice at one place until different moments: it woke, and went back.
+
+        What it did then ended nobody's wait.
+        """
+        before = self._before
+        if before is None or before.state is None or self.state is None:
+            return False
+        return before.place == self.place and slept_anew(before.state, self.state)
+
+    @property
+    def came_round(self) -> bool:
+        """Whether it was at another line before: it is not in one long call."""
+        before = self._before
+        return before is not None and (before.frames != self.frames or before.came_round)
+
+    @property
+    def may_call(self) -> bool:
+        """Whether it may make a collective call: by the user's code, or by what trains for it."""
+        trains = any(
+            owner.package in TRAINING and (owner.package != "torch" or DISTRIBUTED in frame.file)
+            for frame in self.frames
+            if (owner := owner_of(frame.file)).kind == "framework"
+        )
+        return self.place is not None or trains
+
+    @cached_property
+    def timer(self) -> bool:
+        """Whether it is one of Python's timers, not run out: it will call what it was given."""
+        return self.limited and any(
+            frame.function == "Timer.run" and frame.file.endswith("/threading.py")
+            for frame in self.frames
+        )
+
+    @property
+    def feeds_queue(self) -> bool:
+        """Whether it writes to other processes what this one put into a queue."""
+        return any(
+            frame.function.endswith("_feed") and frame.file.endswith("/multiprocessing/queues.py")
+            for frame in self.frames
+        )
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it waits for nothing but a time, and was not seen to do so again and again.
+
+        What one of Python's timers calls then makes no collectives, as far as anybody has seen.
+        """
+        return {one.kind for one in self.targets} == {"time"} and not self.ticks and not self.timer
+
+    @cached_property
+    def rests(self) -> bool:
+        """Whether it only waits for news. A loop that is nobody's may run anybody's coroutine.
+
+        Who writes to a full pipe does so for somebody, and may hold what others wait for.
+        """
+        if self.state is None:
+            return False
+        if self.looping and all(is_standard(frame.file) for frame in self.frames):
+            return False
+        reads = bool(self.named) and all(
+            (one.kind in ("socket", "pipe") or one.name.startswith(EVENTS))
+            and one.call not in WRITES
+            for one in self.named
+        )
+        return reads or self.for_threads
+
+    @cached_property
+    def owners(self) -> frozenset[object]:
+        """Whose code it runs."""
+        return frozenset(owner_of(frame.file) for frame in self.frames)
+
+    @cached_property
+    def works_in(self) -> frozenset[int]:
+        """In which of `FAMILIES` it does work for others."""
+        return _families({frame.file for frame in self.frames}, part=1)
+
+
+class WaitChain(NamedTuple):
+    """The threads of a process through which a thread's wait leads.
+
+    Attributes:
+        threads: The waiting one first, then all that could end its wait, directly or not.
+        ends: Those of them that wait for no further thread, or else only until a time; none where
+            nobody is left to end it.
+    """
+
+    threads: tuple[Thread, ...]
+    ends: tuple[Thread, ...]
+
+    @property
+    def leads_on(self) -> bool:
+        """Whether the first one waits for other threads of its process."""
+        return self.ends != (self.threads[0],)
+
+
+class Moment:
+    """All threads of a process in one sample.
+
+    Args:
+        sample: Of the process.
+        before: The complete moment before, for what changed since.
+    """
+
+    def __init__(self, sample: Sample, before: Moment | None) -> None:
+        self.sample = sample
+        self.kernel = sample.kernel
+        self.complete = sample.stack is not None and sample.kernel is not None
+        self.states = sample.kernel.threads if sample.kernel is not None else ()
+        self._before = before
+
+    @cached_property
+    def threads(self) -> tuple[Thread, ...]:
+        """Those that run Python, the one that trains first."""
+        stacks = self.sample.stack.threads if self.sample.stack is not None else ()
+        states = {one.tid: one for one in self.states}
+        before = {one.tid: one for one in self._before.threads} if self._before is not None else {}
+        program = program_of(functions_in(stacks[0].frames)) if stacks else ""
+        return tuple(
+            Thread(one, states.get(one.tid or 0), before.get(one.tid) if one.tid else None, program)
+            for one in stacks
+        )
+
+    @cached_property
+    def helpers(self) -> tuple[Thread, ...]:
+        """Those beside the main one that might end anybody's wait."""
+        return tuple(one for one in self.threads[1:] if may_help(one.stack))
+
+    @cached_property
+    def chain(self) -> WaitChain | None:
+        """Where the main thread's wait leads; None where stacks or the kernel's view lack."""
+        return self.follow(self.threads[0]) if self.complete and self.threads else None
+
+    def follow(self, first: Thread) -> WaitChain:
+        """Follow a thread's wait, through those beside the main one, or the one that is known."""
+        followed, ends, met = [first], [], {first}
+        for thread in followed:
+            if not thread.for_threads:
+                ends.append(thread)
+                continue
+            if thread.named or (thread.looping and thread.limited):
+                ends.append(thread)
+            new = [one for one in self._enders(thread) if one not in met]
+            met.update(new)
+            followed += new
+        return WaitChain(tuple(followed), tuple(ends or (one for one in followed if one.limited)))
+
+    def _enders(self, thread: Thread) -> Sequence[Thread]:
+        """Return the threads that could end a thread's wait.
+
+        The one that it joins or that has its lock, if that is known. Else those of the pool or loop
+        that it gave work to: a helper that is busy with something else ends nobody's wait. Else
+        those that run code of the same owner, and all that do anything. A library's own thread that
+        rests only waits for news, and is left out unless some thread is joined that can be no
+        other. A timer may call whatever it was given, so it may end any wait for news, and be the
+        one that is joined; locks are given back by whoever took them. Nobody else ends the wait of
+        a thread for a lock that it holds itself, and a bystander that of none but who joins it.
+        """
+        stack, by_their_end = thread.stack, joins(thread.stack)
+        known = stack.joined if by_their_end else stack.held_by
+        the_one = [one for one in self.threads if known is not None and one.tid == known]
+        if the_one or stack.holds_lock:
+            return the_one
+        gave_to = _families({one.file for one in _innermost_standard(thread.frames)}, part=0)
+        workers = [
+            one
+            for one in self.helpers
+            if one is not thread and not gave_to.isdisjoint(one.works_in)
+        ]
+        if workers:
+            return workers
+        calling = next((one for one in reversed(thread.frames) if not is_standard(one.file)), None)
+        owner = owner_of(calling.file) if calling is not None else None
+        if by_their_end and not any(owner in one.owners for one in self.helpers):
+            return self.helpers
+        news = not in_lock(stack)
+        return [
+            one
+            for one in self.helpers
+            if (owner in one.owners or not one.rests or (news and one.timer))
+            and (by_their_end or not one.stack.bystander)
+        ]
+
+    @cached_property
+    def ends(self) -> tuple[ThreadState, ...]:
+        """The kernel's view of the threads in which the main thread's wait ends."""
+        tids = {end.tid for end in self.chain.ends} if self.chain is not None else set()
+        return tuple(one for one in self.states if one.tid in tids) if tids else self.states[:1]
+
+    @property
+    def awake(self) -> bool:
+        """Whether a thread in which the main thread's wait ends was ready to run just then."""
+        ready = any(one.state == "R" for one in self.states)  # mostly none: following waits costs
+        return ready and any(one.state == "R" for one in self.ends)
+
+    @cached_property
+    def targets(self) -> tuple[tuple[int, WaitTarget], ...]:
+        """What the threads wait for on which the main thread's wait rests, each with its thread.
+
+        Futexes are left out: they are words of the process's own memory, and name nobody.
+        """
+        if self.chain is None:
+            return tuple(
+                (state.tid, one)
+                for state in self.states[:1]
+                for one in state.waits_for
+                if one.kind not in IN_MEMORY
+            )
+        return tuple(
+            (end.state.tid, target)
+            for end in self.chain.ends
+            if end.state is not None
+            for target in end.named
+        )
+
+    def shares_since(self, before: Moment) -> dict[int, float]:
+        """Return the cores that each thread used since an earlier moment, by its kernel id."""
+        seconds = self.seconds_since(before)
+        if seconds <= 0:
+            return {}
+        old = {one.tid: one.cpu_s for one in before.states}
+        return {
+            one.tid: max(0.0, one.cpu_s - old[one.tid]) / seconds
+            for one in self.states
+            if one.tid in old
+        }
+
+    def seconds_since(self, before: Moment) -> float:
+        """Return the time since an earlier moment, seconds."""
+        return (self.sample.taken_ns - before.sample.taken_ns) / NANOSECONDS
+
+
+def joins(thread: ThreadStack) -> bool:
+    """Whether it waits for the end of threads: of one, or of all at the interpreter's exit."""
+    return any(
+        frame.file.endswith("/threading.py") and frame.function.rpartition(".")[2] in JOINS
+        for frame in thread.frames[-2:]
+    )
+
+
+def in_lock(thread: ThreadStack) -> bool:
+    """Whether it waits for a lock, and not for news behind one."""
+    if not thread.frames:
+        return False
+    inner = thread.frames[-1]
+    name = inner.function.rpartition(".")[2]
+    known = thread.holds_lock or thread.held_by is not None
+    return known or (name in TAKE_LOCKS if is_standard(inner.file) else thread.takes_lock)
+
+
+def awaits_executor(thread: ThreadStack) -> bool:
+    """Whether it waits for what threads of an executor should do."""
+    return any("/concurrent/futures/" in one.file for one in _innermost_standard(thread.frames))
+
+
+def in_event_loop(frames: Sequence[Frame]) -> bool:
+    """Whether a thread is in an event loop that waits until there is anything to do.
+
+    That of uvloop is native: its stack ends in what started it.
+    """
+    files = [frame.file for frame in frames[-2:]]
+    if files and files[-1].endswith(STARTS_NATIVE_LOOP):
+        return True
+    waits = len(files) > 1 and files[1].endswith("/selectors.py")
+    return waits and files[0].endswith("/asyncio/base_events.py")
+
+
+def is_our_thread(thread: ThreadStack) -> bool:
+    """Whether a thread runs this package's code alone: what we wrap has the wrapped within."""
+    files = [frame.file for frame in thread.frames if not is_standard(frame.file)]
+    return bool(files) and all(map(is_ours, files))
+
+
+def may_help(thread: ThreadStack) -> bool:
+    """Whether a thread might end anybody's wait: it is none of ours, and not without work."""
+    parked = any(
+        rule.rests and holds(rule, thread.frames, position)
+        for position, frame in enumerate(thread.frames)
+        for rule in meanings(frame.function, frame.file)
+    )
+    return not parked and not is_our_thread(thread)
+
+
+def words_of(targets: Iterable[WaitTarget]) -> tuple[str, ...]:
+    """Return the words of memory among what a thread waits for."""
+    return tuple(target.name for target in targets if target.kind == "futex")
+
+
+def slept_anew(before: ThreadState, now: ThreadState) -> bool:
+    """Whether a thread sleeps until another moment than before: it woke, and went back to sleep."""
+    return None not in (before.wakes_ns, now.wakes_ns) and before.wakes_ns != now.wakes_ns
+
+
+def _families(files: Collection[str], *, part: Literal[0, 1]) -> frozenset[int]:
+    """Return the `FAMILIES` in whose waiting (0) or working (1) parts any of these files is."""
+    return frozenset(
+        number
+        for number, family in enumerate(FAMILIES)
+        if any(one in file for file in files for one in family[part])
+    )
+
+
+def _innermost_standard(frames: Sequence[Frame]) -> Iterator[Frame]:
+    return takewhile(lambda frame: is_standard(frame.file), reversed(frames))
+
+
+def free_threads(look: ProcessLook) -> tuple[Thread, ...]:
+    """Return the threads that may act whatever the main thread waits for, by the newest sample.
+
+    Whoever waits at a process's socket or pipe, or for a lock that it holds, can be helped by any
+    of them: one that sleeps may answer once it wakes. So no circle through such a process is closed
+    while one of them is free.
+
+    A library's own threads are left out: such a one does its library's work, and nearly every
+    process has some. Not so the one that feeds a queue of multiprocessing, which writes what the
+    user gave it. Left out, too, are those that wait without a time limit for news of their own
+    process, which another of its threads would have to bring.
+    """
+    newest = next(iter(complete(look)[-1:]), None)
+    if newest is None:
+        return ()
+    along = {one.tid for one in newest.chain.threads} if newest.chain is not None else set()
+    return tuple(
+        one
+        for one in newest.helpers
+        if one.state is not None
+        and one.tid not in along
+        and (one.place is not None or one.timer or one.feeds_queue)
+        and {target.kind for target in one.targets} != {"futex"}
+    )
+
+
+def late_callers(look: ProcessLook) -> Iterable[tuple[Thread, list[Thread]]]:
+    """Yield the threads beside a rank's main one that may still call what others wait for.
+
+    An asynchronous save, a helper that first waits for a child, a queue or a sleep: each may make
+    the very collective that a rank seems to leave out.
+
+    Yields:
+        A thread that may call one and is in none, and those in which its wait ends: none
+        where nobody is left to end it, so that it calls nothing any more.
+    """
+    for newest in complete(look)[-1:]:
+        for thread in newest.helpers:
+            if thread.may_call and not thread.for_ranks:
+                yield thread, [one for one in newest.follow(thread).ends if one.state is not None]

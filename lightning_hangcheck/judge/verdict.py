@@ -1,0 +1,449 @@
+"""Case in, verdict out: the whole judgement as one pure function, and what a verdict holds.
+
+Whoever opens a verdict wants the culprits, examples of all others, and what was left out. So it
+stays small at any world size: each list has a most, and gaps count the rest.
+
+And of a job that is over: did it end well, and what became of a hang that had been proven?
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import words
+from lightning_hangcheck.judge.alike import group_stacks
+from lightning_hangcheck.judge.engine import conclude
+from lightning_hangcheck.judge.exits import aftermath_sentence, asked_end, failed, left_well
+from lightning_hangcheck.judge.frames import users_place
+from lightning_hangcheck.judge.operations import record_of, records, still_pending
+from lightning_hangcheck.judge.threads import in_event_loop
+from lightning_hangcheck.judge.wording import name_ranks
+from lightning_hangcheck.model.codec import encode, encode_pretty
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.verdict import (
+    MOST_LISTED,
+    CollectiveState,
+    EvidenceItem,
+    LastCheckpoint,
+    RankState,
+    Verdict,
+)
+from lightning_hangcheck.model.verdict import Gap as ToldGap
+from lightning_hangcheck.text.moments import EPOCH, read_utc, utc
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from lightning_hangcheck.judge.activity import Activity
+    from lightning_hangcheck.judge.engine import Conclusion
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.operations import PendingCollective
+    from lightning_hangcheck.model.case import Aftermath, Case
+    from lightning_hangcheck.model.verdict import Edge, StackGroup, State
+
+SUSPICION = 0.75
+"""Share of its confidence that a finding keeps while it is only a suspicion."""
+MOST_UNSEEN = 8
+COSTS_THE_JOB = ("hang", "dead", "crashed")
+OVER = ("crashed", "finished")
+STATES: dict[Activity, State] = {
+    "moving": "running",
+    "busy": "running",
+    "idle": "running",
+    "waiting": "waiting",
+    "stopped": "stopped",
+    "gone": "gone",
+    "missing": "missing",
+    "unseen": "unseen",
+    "unheard": "unseen",
+}
+MOST_BYTES = 250_000
+"""Of its file: indented, but that of up to `MOST_LISTED` ranks, which may need a single line."""
+MOST_GROUPS = 64
+MOST = {
+    "culprits": MOST_LISTED,
+    "victims": MOST_LISTED,
+    "evidence": 128,
+    "gaps": 128,
+    "wait_for": MOST_LISTED,
+    "ranks": MOST_LISTED,
+    "stack_groups": MOST_GROUPS,
+    "collectives": MOST_GROUPS,
+}
+OF_MANY = {**MOST, "wait_for": 512, "ranks": 256}
+"""Above `MOST_LISTED` ranks, of which not every one has a row."""
+MOST_RANGES = 256
+"""Ranges of ranks in one text: about 2 kB."""
+TOLD = {"wait_for": "edges", "ranks": "rows of ranks", "stack_groups": "groups of equal stacks"}
+SMALL = "left out: this file stays small at any world size"
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Have no collection of garbage begin in the process meanwhile; also decorates a function.
+
+    Reading a hundred thousand ranks makes some million objects that are all still in use, and each
+    collection would go through them again: a third of the time. Who switched collections off
+    switches them on again, so calls may be nested, and one in another thread may end first: then
+    the longer one goes on with them.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@without_collections()
+def verdict_of(case: Case) -> Verdict:
+    """Explain a case, as `lightning_hangcheck.judge.judge` says."""
+    conclusion = conclude(case)
+    job, kind, finding = conclusion.job, conclusion.kind, conclusion.finding
+    groups, group_of = group_stacks(case)
+    verdict = Verdict(
+        verdict=kind,
+        run_id=case.run.run_id,
+        command=case.run.command,
+        started_at=_timestamp(case.run.started_at),
+        detected_at=_timestamp(case.taken_at),
+        world_size=max(0, job.world_size),
+        nnodes=case.run.nnodes,
+        summary=words.summarise(conclusion),
+        evidence=_evidence(conclusion),
+        gaps=_gaps(conclusion),
+        stack_groups=groups,
+    )
+    if finding is None:
+        return _bounded(replace(verdict, ranks=_rank_table(conclusion, (), group_of)))
+    victims, silence_s = _victims(conclusion), round(finding.silence_s, 3)
+    if kind != "crashed" and finding.ended_by != "pace":
+        later_s = case.aftermath.after_s if case.aftermath is not None else 0.0
+        verdict = replace(
+            verdict,
+            stalled_since=_timestamp(case.taken_at, before_s=silence_s),
+            stalled_for_s=round(silence_s + later_s, 3),
+        )
+    explained = replace(
+        verdict,
+        culprits=finding.culprits,
+        victims=victims,
+        cause=finding.cause,
+        phase=finding.phase,
+        confidence=round(finding.confidence * (SUSPICION if kind == "suspect" else 1.0), 2),
+        remedies=words.remedies_for(finding, job),
+        wait_for=conclusion.graph.edges,
+        ranks=_rank_table(conclusion, victims, group_of),
+        collectives=_collectives(conclusion),
+    )
+    return _bounded(explained)
+
+
+def ended_well(case: Case) -> bool:
+    """Whether a job is seen to have ended without a fault, be it that somebody asked it to."""
+    if conclude(case).kind != "finished":
+        return False
+    return case.exit_code == 0 or all(map(left_well, case.ranks))
+
+
+def aftermath_of(case: Case) -> str:
+    """Say how a job ended in which a hang stood, as in `Aftermath`."""
+    conclusion = conclude(case)
+    asked = asked_end(conclusion.job)
+    if conclusion.finding is not None:
+        return f"the job ended: {conclusion.finding.sentence}"
+    if asked is not None:
+        return f"the job was ended by {asked.by}"
+    return "the job ended, and nobody saw how"
+
+
+def with_aftermath(hang: Verdict, aftermath: Aftermath) -> Verdict:
+    """Return a hang that another node has judged, and what became of the job then."""
+    sentence = aftermath_sentence(aftermath)
+    return replace(
+        hang,
+        summary=f"{hang.summary}; {sentence}",
+        stalled_for_s=round(hang.stalled_for_s + aftermath.after_s, 3),
+        evidence=(EvidenceItem("ending", None, sentence), *hang.evidence),
+    )
+
+
+def _victims(conclusion: Conclusion) -> tuple[int, ...]:
+    """Ranks that only wait for culprits; after a crash, all others that ended badly."""
+    finding = conclusion.finding
+    if finding is None:
+        return ()
+    blamed = set(finding.culprits)
+    if conclusion.kind == "crashed":
+        ranks = conclusion.job.ranks.items()
+        return tuple(rank for rank, one in ranks if rank not in blamed and failed(one.view))
+    return tuple(sorted({*conclusion.graph.waiters, *finding.left_standing} - blamed))
+
+
+def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
+    """Collect the facts: what became of it, what was found, what it costs, and how to save."""
+    job, finding, case = conclusion.job, conclusion.finding, conclusion.job.case
+    items: list[EvidenceItem] = []
+    if finding is not None:
+        if case.aftermath is not None:
+            items.append(EvidenceItem("ending", None, aftermath_sentence(case.aftermath)))
+        blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
+        if not blamed:  # none of them was ever seen: those that wait for it show what is known
+            blamed = [job.ranks[rank] for rank in finding.left_standing]
+        items += finding.evidence
+        items += words.facts_about(blamed)
+        items += words.waits(job, conclusion.graph)
+        lost = words.lost_progress(case) if conclusion.kind in COSTS_THE_JOB else ""
+        items += [EvidenceItem("lost", None, lost)] if lost else []
+    advice = words.save_advice(case) if conclusion.kind in OVER else ""
+    saves = [EvidenceItem("saves", None, advice)] if advice else []
+    before = [*words.earlier_rounds(case.run)]
+    return (*items, *saves, *before) if finding is not None else (*before, *saves)
+
+
+def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
+    job, finding = conclusion.job, conclusion.finding
+    gaps = [*job.case.gaps, *job.gaps]
+    if job.world_size <= 1:
+        gaps = [gap for gap in gaps if gap.kind != "flight_record"]
+    if finding is not None:
+        gaps += finding.gaps
+        gaps += () if finding.ended_by == "pace" else (*conclusion.gaps, *_unseen(job))
+        gaps += _suspended(job, finding.culprits)
+    if _moment(job.case.taken_at) is None:
+        why = f"the case's time {job.case.taken_at!r} cannot be read"
+        gaps.append(Gap("time", None, why, "time"))
+    return tuple(map(ToldGap.of, gaps))
+
+
+def _unseen(job: JobReading) -> list[Gap]:
+    """Ranks that were sampled too little to tell what they do; the first few, the rest counted."""
+    unseen = [reading for reading in job.alive if reading.activity == "unseen"]
+    gaps = [
+        Gap(
+            f"activity of rank {reading.rank}",
+            reading.rank,
+            f"{reading.process_activity.samples} usable samples of its stack and kernel state; "
+            "two are needed",
+            "activity",
+        )
+        for reading in unseen[:MOST_UNSEEN]
+    ]
+    if len(unseen) > MOST_UNSEEN:
+        more = len(unseen) - MOST_UNSEEN
+        gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
+    return gaps
+
+
+def _suspended(job: JobReading, culprits: Sequence[int]) -> list[Gap]:
+    """Culprits whose own code runs an event loop: nobody sees what their coroutines await."""
+    blamed = [job.ranks[rank] for rank in culprits if rank in job.ranks]
+    ends = [(one.rank, one.rank_activity.stuck_frames or one.frames) for one in blamed]
+    return [
+        Gap(
+            f"coroutines of rank {rank}",
+            rank,
+            "while they are suspended they are on no stack: the line is the one that runs their "
+            "event loop",
+            "stack",
+            "hc.section(...) around what they await names it, asyncio.timeout(60) ends it",
+        )
+        for rank, frames in ends[:MOST_UNSEEN]
+        if in_event_loop(frames) and users_place(frames) is not None
+    ]
+
+
+def _timestamp(text: str, before_s: float = 0.0) -> str:
+    """Write a moment, or one so many seconds before it; the epoch if it cannot be read."""
+    moment = _moment(text) or EPOCH
+    try:
+        return utc(moment - timedelta(seconds=before_s))
+    except OverflowError:
+        return utc(EPOCH)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return read_utc(text)
+    except ValueError:
+        return None
+
+
+# The tables.
+
+
+def _rank_table(
+    conclusion: Conclusion, victims: Collection[int], groups: Mapping[int, int]
+) -> tuple[RankState, ...]:
+    """Return every rank; above 1,024 only culprits and one rank of each stack group."""
+    job, finding = conclusion.job, conclusion.finding
+    blamed, led = set(finding.culprits if finding is not None else ()), set(victims)
+    paced = finding is not None and finding.ended_by == "pace"
+    late = set(conclusion.graph.waiters)
+    shown: Iterable[RankReading] = job.ranks.values()
+    if len(job.ranks) > MOST_LISTED:
+        examples = {group: rank for rank, group in sorted(groups.items(), reverse=True)}
+        kept = blamed | set(examples.values())
+        shown = [reading for reading in shown if reading.rank in kept]
+    rows = []
+    for one in shown:
+        state = STATES[one.activity]
+        if one.rank in blamed and one.activity in ("idle", "busy", "waiting"):
+            state = "stalled"
+        elif one.rank in led and one.activity == "idle":
+            state = "waiting"
+        if paced and state == "unseen":  # its page shows that it makes steps
+            state = "waiting" if one.rank in late else "running"
+        rows.append(_row(one, state, groups.get(one.rank)))
+    return tuple(rows)
+
+
+def _row(reading: RankReading, state: State, group: int | None) -> RankState:
+    view, beat = reading.view, reading.view.beat
+    mark = beat.checkpoint if beat is not None else None
+    # oldest first, those of the main thread last: that is where the rank is
+    sections = sorted(beat.sections, key=lambda one: one.in_main_thread) if beat is not None else []
+    return RankState(
+        rank=reading.rank,
+        local_rank=view.local_rank,
+        host=view.host,
+        pid=view.pid,
+        state=state,
+        phase=reading.phase,
+        last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
+        open_sections=tuple(map(str, sections)),
+        step=beat.step if beat is not None else None,
+        stack_group=group,
+    )
+
+
+def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
+    """Return the group in which the ranks' ways part, then each in which a rank waits."""
+    job, divergence = conclusion.job, conclusion.divergence
+    rows: dict[tuple[str, int], CollectiveState] = {}
+    if divergence is not None and divergence.group is not None:
+        seq = (divergence.last_agreed or 0) + 1
+        told = {rank: str(one) for rank, one in divergence.operations.items()}
+        rows[divergence.group, seq] = _collective_row(job, divergence.group, seq, told)
+    waiting: dict[tuple[str, int], list[PendingCollective]] = {}
+    for one in still_pending(conclusion.pending):
+        if one.numbered is not None:
+            waiting.setdefault(one.numbered, []).append(one)
+    for key, together in islice(waiting.items(), MOST_GROUPS):
+        if key not in rows:
+            told = {one.rank: str(one.operation) for one in together}
+            rows[key] = _collective_row(job, *key, told)
+    return tuple(rows.values())[:MOST_GROUPS]
+
+
+def _collective_row(job: JobReading, group: str, seq: int, did: dict[int, str]) -> CollectiveState:
+    ops: dict[str, list[int]] = {}
+    for rank, operation in did.items():
+        ops.setdefault(operation, []).append(rank)
+    known: set[int] = set()
+    told: set[int] = set()
+    for rank in _who_may_know(job, group, did):
+        for record in records(job.ranks[rank]):
+            if record.group == group and not record.ranks:
+                known.add(rank)
+            elif record.group == group and id(record.ranks) not in told:
+                told.add(id(record.ranks))
+                known.update(record.ranks)
+    return CollectiveState(
+        group=group,
+        ranks=format_ranks(known),
+        seq=seq,
+        ops={operation: format_ranks(ranks) for operation, ranks in ops.items()},
+    )
+
+
+def _who_may_know(job: JobReading, group: str, did: Iterable[int]) -> Iterable[int]:
+    """Return whose records may tell of a group: all ranks, where no member says who they are."""
+    for rank in did:
+        record = record_of(job.ranks[rank], group)
+        if record is not None and record.ranks:
+            return job.ranks.keys() & set(record.ranks)
+    return job.ranks
+
+
+# Small at any world size.
+
+
+def _bounded(verdict: Verdict) -> Verdict:
+    """Return a verdict of at most `MOST_BYTES`; a gap tells of each list what was left out.
+
+    Where it is still too large, the largest list is halved until it is not.
+    """
+    many = verdict.world_size > MOST_LISTED
+    most, written = dict(OF_MANY if many else MOST), encode_pretty if many else encode
+    while True:
+        found = _cut(verdict, most)
+        size = len(written(found))
+        if size <= MOST_BYTES or max(most.values()) == 1:
+            return found
+        sizes = {name: len(encode(getattr(found, name))) for name in most}
+        largest = max((name for name in most if most[name] > 1), key=sizes.__getitem__)
+        most[largest] = max(1, min(most[largest], len(getattr(found, largest))) // 2)
+
+
+def _cut(verdict: Verdict, most: dict[str, int]) -> Verdict:
+    kept: dict[str, Any] = {}
+    gaps: list[ToldGap] = []
+    for name, limit in most.items():
+        every: Sequence[Any] = getattr(verdict, name)
+        if len(every) > limit:
+            chosen: Callable[..., Sequence[Any]] = CHOSEN.get(name, _first)
+            kept[name] = tuple(chosen(verdict, every, limit))
+            what = f"{len(every) - limit:,} of {len(every):,} {TOLD.get(name, name)}"
+            who = f"; all of them: {name_ranks(every)}" if name in ("culprits", "victims") else ""
+            gaps.append(ToldGap(what, None, f"{SMALL}{who}"))
+    groups: Sequence[StackGroup] = kept.get("stack_groups", verdict.stack_groups)
+    states: Sequence[CollectiveState] = kept.get("collectives", verdict.collectives)
+    kept["stack_groups"] = tuple(replace(one, ranks=_short(one.ranks)) for one in groups)
+    kept["collectives"] = tuple(
+        replace(
+            one,
+            ranks=_short(one.ranks),
+            ops={operation: _short(ranks) for operation, ranks in one.ops.items()},
+        )
+        for one in states
+    )
+    if any(group.ranks.count(",") >= MOST_RANGES for group in groups):
+        why = f"after {MOST_RANGES} ranges {SMALL}"
+        gaps.append(ToldGap("ranks of groups of equal stacks", None, why))
+    return replace(verdict, **kept, gaps=(*gaps, *kept.get("gaps", verdict.gaps)))
+
+
+def _first(_: Verdict, every: Sequence[Any], limit: int) -> Sequence[Any]:
+    return every[:limit]
+
+
+def _edges(_: Verdict, every: Sequence[Edge], limit: int) -> Sequence[Edge]:
+    """For whom others wait is told before who waits: one edge to each, then the first of all."""
+    to_each = {edge.target: edge for edge in reversed(every)}
+    first = list(dict.fromkeys([*reversed(to_each.values()), *every[:limit]]))
+    return first[:limit]
+
+
+def _rows(verdict: Verdict, every: Sequence[Any], limit: int) -> Sequence[Any]:
+    """One of each group of equal stacks and the culprits before all others."""
+    examples = {row.stack_group: row.rank for row in reversed(every)}.values()
+    wanted = {*verdict.culprits[: limit // 2], *examples}
+    kept = {row.rank for row in [*(one for one in every if one.rank in wanted), *every][:limit]}
+    return [row for row in every if row.rank in kept]
+
+
+CHOSEN: dict[str, Callable[..., Sequence[Any]]] = {"wait_for": _edges, "ranks": _rows}
+
+
+def _short(ranks: str) -> str:
+    return ",".join(ranks.split(",")[:MOST_RANGES])

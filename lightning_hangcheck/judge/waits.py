@@ -1,0 +1,511 @@
+"""What a process that stands still waits for: the same in its newest samples. Pure.
+
+A thread of its own, a word of its memory, or what the kernel names: a file or the lock on one, a
+child, the other end of a pipe or connection, a terminal, a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.judge.frames import users_place
+from lightning_hangcheck.judge.threads import (
+    awaits_executor,
+    complete,
+    in_lock,
+    joins,
+    moments,
+    remembered,
+    slept_anew,
+    words_of,
+)
+from lightning_hangcheck.judge.wording import process_name
+from lightning_hangcheck.model.evidence import ThreadStack
+from lightning_hangcheck.model.naming.code_owner import is_standard, is_users
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from lightning_hangcheck.judge.threads import Moment, Thread
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import (
+        Frame,
+        Holder,
+        ProcessLook,
+        TargetKind,
+        WaitTarget,
+    )
+
+    Standing = tuple[int | None, tuple[Frame, ...], tuple[str, ...]]
+
+BUSY_SHARE = 0.20
+IDLE_SHARE = 0.02
+"""Shares of one core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread
+and a look with py-spy stay below 0.01 together."""
+NEWEST = 3
+"""Samples that tell what a process does now."""
+STARVED_SHARE = 0.5
+"""Of its time, which a thread that computes on a crowded machine spends in the queue for a
+processor; one that storage wakes is in it for moments."""
+STALE_S = 2.0
+"""The pulse thread runs every 0.5 s; four times that shows that it cannot."""
+TRICKLE = 1024
+"""Bytes a second that such a process must read or write to count as working."""
+OUTSIDE: frozenset[TargetKind] = frozenset(
+    {"lock", "file", "fifo", "terminal", "socket", "process"}
+)
+"""What no other thread of the process ends: a pipe may have both its ends in one process."""
+SLEEP = "nanosleep"
+"""In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
+READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
+POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
+"""Calls that may have a time limit, and wait for any of several things."""
+
+
+@remembered
+def steady_targets(look: ProcessLook) -> tuple[WaitTarget, ...]:
+    """Return what the main thread waits for now and waited for a sample ago.
+
+    Where it waits for other threads of its process, that is what these wait for. Time limits are
+    left out; see `limited`.
+    """
+    newest = _telling(look)[-2:]
+    if len(newest) < 2:
+        return ()
+    before = {(tid, target.kind, target.name) for tid, target in newest[0].targets}
+    steady = {
+        (target.call, target.kind, target.name): target
+        for tid, target in newest[1].targets
+        if (tid, target.kind, target.name) in before
+    }
+    return tuple(steady.values())
+
+
+@remembered
+def limited(look: ProcessLook) -> bool:
+    """Whether the call in which its wait ends does so by itself at a time: a sleep, a retry."""
+    return any(
+        target.kind == "time"
+        for newest in _telling(look)[-1:]
+        for state in newest.ends
+        for target in state.waits_for
+    )
+
+
+def asks_anew(look: ProcessLook) -> bool:
+    """Whether it slept between the newest samples until other moments: it asks again and again."""
+    states = [one.states[0] for one in _telling(look)[-2:] if one.states]
+    return len(states) == 2 and slept_anew(*states)
+
+
+def sleeps_on(look: ProcessLook) -> bool:
+    """Whether its wait ends in one sleep: until the same moment at the newest two samples."""
+    until = [
+        {state.tid: state.wakes_ns for state in one.ends if state.wakes_ns is not None}
+        for one in _telling(look)[-2:]
+    ]
+    return len(until) == 2 and not until[0].items().isdisjoint(until[1].items())
+
+
+@remembered
+def in_own_memory(look: ProcessLook) -> bool:
+    """Whether its wait ends, without a time limit, at what only the process itself can change.
+
+    That is a word of its memory, or an event loop that waits for nothing but to be woken by its
+    own process. What runs no Python yet may do either, see `called_back`.
+    """
+    if called_back(look):
+        return False
+    for newest in _telling(look)[-1:]:
+        threads = {one.tid: one for one in newest.threads}
+        for state in newest.ends:
+            thread = threads.get(state.tid)
+            if any(target.kind == "futex" for target in state.waits_for):
+                return True
+            if thread is not None and thread.woken_by_own_process:
+                return True
+    return False
+
+
+def called_back(look: ProcessLook) -> bool:
+    """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
+
+    A timer's signal, if it is caught: its handler runs in the main thread. Or a thread of a native
+    library that sleeps for a time or reads a connection, and may call the user back after it. Waits
+    of native threads for a word of memory with a time limit are left out, and those for any of
+    several connections: torch's own threads stand in such, and look only after their library.
+    """
+    newest = next((one for one in reversed(moments(look)) if one.kernel is not None), None)
+    if newest is None or newest.kernel is None:
+        return False
+    of_python = {one.tid for one in newest.threads}
+    native = [one for one in newest.states if newest.complete and one.tid not in of_python]
+    calls = [target for state in native for target in state.waits_for]
+    return (
+        newest.kernel.catches_timers
+        or any(
+            SLEEP in name for name in (*(one.wchan for one in native), *(one.call for one in calls))
+        )
+        or any(one.kind == "socket" and one.call in READS for one in calls)
+    )
+
+
+def _telling(look: ProcessLook) -> list[Moment]:
+    """Moments that tell what it waits for: of a Python process those with its stacks, if any.
+
+    Without them the main thread's own call is all there is, which may be a wait for other threads.
+    Found awake, as whoever asks again and again is now and then, it tells nothing either.
+    """
+    seen = complete(look) or [one for one in moments(look) if one.kernel is not None]
+    return [one for one in seen if not one.awake] or seen
+
+
+def works(look: ProcessLook, holder: Holder) -> bool:
+    """Whether a process that holds something up worked between the newest samples."""
+    seen = [one for one in moments(look) if one.kernel is not None][-2:]
+    if len(seen) < 2:
+        return False
+    seconds = seen[1].seconds_since(seen[0])
+    return any(
+        holder.cpu_s - one.cpu_s > IDLE_SHARE * seconds
+        or holder.moved_bytes - one.moved_bytes > TRICKLE * seconds
+        for _, target in seen[0].targets
+        for one in target.holders
+        if one.pid == holder.pid
+    )
+
+
+def in_words(target: WaitTarget) -> str:
+    """Say what a system call waits for: ``in flock for /data/a.lock, held by pid 7 (python)``."""
+    holders = ", ".join(map(process_name, target.holders))
+    what = target.name or f"a {target.kind}"
+    if target.kind == "process":
+        return f"in {target.call} for {holders or f'pid {what}'}"
+    if target.kind == "lock":
+        return f"in {target.call} for {what}" + (f", held by {holders}" if holders else "")
+    if target.kind == "shared":
+        return f"in {target.call} at {what}" + (f", shared with {holders}" if holders else "")
+    return f"in {target.call} of {what}" + (f", at its other end {holders}" if holders else "")
+
+
+def awaited_threads(moment: Moment) -> frozenset[int] | None:
+    """Return the threads whose work can end the main thread's wait, itself among them.
+
+    Returns:
+        None where any thread of the process could: nothing tells what the main thread waits for.
+    """
+    chain = moment.chain
+    if chain is None or chain.threads[0].tid is None:
+        return None
+    if chain.leads_on:
+        tids = [one.tid for one in chain.threads]
+        return None if None in tids else frozenset(tid for tid in tids if tid is not None)
+    named = tuple(target for _, target in moment.targets)
+    from_outside = endless(named) and all(one.kind in OUTSIDE and tells_who(one) for one in named)
+    return frozenset({chain.threads[0].tid}) if from_outside else None
+
+
+def awaited_processes(view: RankView) -> frozenset[int] | None:
+    """Return the processes that could end what a rank's own process waits for.
+
+    Those that hold it, and all that these started. Holding is not using: a child has a copy of
+    every pipe that its parent had. Where some are seen to use it, the others work for themselves.
+
+    Returns:
+        None where any of its children could: nothing tells what it waits for, or it has both ends
+        of a pipe itself.
+    """
+    own = view.own_process
+    targets = steady_targets(own) if own is not None else ()
+    looks = {look.pid: look for look in view.processes}
+    holders = {pid for target in targets for pid in _using(target, looks)}
+    known = bool(targets) and all(one.kind != "other" and tells_who(one) for one in targets)
+    if not known or view.pid in holders:
+        return None
+    parents = {
+        look.pid: kernel.parent_pid
+        for look in view.processes
+        if look.samples and (kernel := look.samples[-1].kernel) is not None
+    }
+    return frozenset(pid for pid in parents if holders.intersection(_line(pid, parents))) | holders
+
+
+def _using(target: WaitTarget, looks: Mapping[int, ProcessLook]) -> list[int]:
+    """Return those of the holders that are seen to use what they hold, all where none is.
+
+    One of their threads stands at the very pipe, or feeds the queues to which it ever gave
+    anything.
+    """
+    holders = pids_here(target)
+    newest = {pid: complete(looks[pid])[-1:] for pid in holders if pid in looks}
+    using = [
+        pid
+        for pid, seen in newest.items()
+        for moment in seen
+        if target.kind == "pipe"
+        and any(
+            thread.feeds_queue or any(one.name == target.name for one in thread.targets)
+            for thread in moment.threads
+        )
+    ]
+    return using or holders
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """A process, its parent, and so on."""
+    met: set[int] = set()
+    while pid not in met:
+        yield pid
+        met.add(pid)
+        pid = parents.get(pid, pid)
+
+
+def pids_here(target: WaitTarget) -> list[int]:
+    """Return the processes of the waiter's own host that could end its wait."""
+    return [holder.pid for holder in target.holders if not holder.host]
+
+
+def tells_who(target: WaitTarget) -> bool:
+    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own."""
+    known = target.kind != "lock" or bool(target.holders) or target.abandoned
+    return known and bool(target.name)
+
+
+def endless(targets: tuple[WaitTarget, ...]) -> bool:
+    """Whether a process waits for one thing, without a time limit of the kernel's."""
+    return bool(targets) and not any(target.call in POLLS for target in targets)
+
+
+def through_children(
+    view: RankView, targets: tuple[WaitTarget, ...]
+) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
+    """Follow a rank's wait into the child that it waits for, and what that waits for in turn.
+
+    Args:
+        view: The rank.
+        targets: What its own process waits for.
+
+    Returns:
+        The child in which the wait ends, and what that waits for. None and the rank's own where it
+        ends in no child, leads back, or to one that serves anybody.
+    """
+    children = {look.pid: look for look in view.processes if look.role != "rank"}
+    pending = [pid for target in targets for pid in pids_here(target)]
+    for pid in pending:
+        inner = steady_targets(children[pid]) if pid in children else ()
+        holders = [one for target in inner for one in pids_here(target)]
+        serves = any(one.call.startswith("accept") or not one.name for one in inner)
+        if inner and not serves and view.pid not in holders:
+            pending += [one for one in holders if one in children and one not in pending]
+            if not any(one in children for one in holders):
+                return children[pid], inner
+    return None, targets
+
+
+def stuck_thread(look: ProcessLook) -> ThreadStack | None:
+    """Return the thread in which the main thread's wait ends.
+
+    Of several, one that waits for something that has a name, then one that waits for other ranks,
+    one that computes, and one that stands still elsewhere. One that sleeps a moment at a time ticks
+    for itself: it is none, nor is an event loop without anything to do. Where none is left to end
+    the wait, the one that is joined, or that the work was given to.
+
+    Returns:
+        None where that is the main thread itself, or nothing tells.
+    """
+    seen = complete(look)[-2:]
+    chain = seen[-1].chain if len(seen) == 2 else None
+    if chain is None or not chain.leads_on:
+        return None
+    earlier, newest = seen
+    main = chain.threads[0]
+    if not chain.ends and (joins(main.stack) or awaits_executor(main.stack)):
+        given = (one for one in chain.threads[1:] if not one.looping and one.place is not None)
+        return next((one.stack for one in given), None)
+    named = {(tid, one.kind, one.name) for tid, one in earlier.targets if one.name}
+    named &= {(tid, one.kind, one.name) for tid, one in newest.targets}
+    shares = newest.shares_since(earlier)
+    before = {one.tid: one for one in earlier.threads}
+
+    def stands_still(end: Thread) -> bool:
+        old = before.get(end.tid)
+        same = old is not None and old.frames == end.frames
+        return same and not end.looping and _wakes(earlier, end) == _wakes(newest, end)
+
+    signs: tuple[Callable[[Thread], bool], ...] = (
+        lambda end: any(tid == end.tid for tid, _, _ in named),
+        lambda end: end.for_ranks,
+        lambda end: shares.get(end.tid or 0, 0.0) >= BUSY_SHARE,
+        stands_still,
+    )
+    others = [end for end in chain.ends if end is not main and end.tid is not None]
+    return next((end.stack for sign in signs for end in others if sign(end)), None)
+
+
+def _wakes(moment: Moment, thread: Thread) -> int | None:
+    return next((one.wakes_ns for one in moment.states if one.tid == thread.tid), None)
+
+
+def lock_keeper(look: ProcessLook, beat: Beat | None) -> ThreadStack | None:
+    """Return the thread that keeps the interpreter lock, the main one included.
+
+    A thread in Python code gives it up when another asks; one in a C call may not, and then the
+    page's pulse stands still. Without a page, a thread that has it twice while it sleeps keeps it.
+    One that only gets no processor would go on, and whether it gave the lock up then nobody knows.
+    """
+    seen = complete(look)[-2:]
+    if len(seen) < 2:
+        return None
+    earlier, newest = seen
+    before, keeper = (
+        next((one.stack for one in moment.threads if one.stack.owns_gil), None) for moment in seen
+    )
+    if keeper is None or is_starved(earlier, newest):
+        return None
+    if beat is not None and beat.pulse_ns > 0:
+        stale = newest.sample.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
+        return keeper if stale else None
+    same = before is not None and (before.tid, before.frames) == (keeper.tid, keeper.frames)
+    computes = newest.shares_since(earlier).get(keeper.tid or 0, 0.0) >= BUSY_SHARE
+    return keeper if same and not computes else None
+
+
+def in_one_call(look: ProcessLook, tid: int | None = None) -> ThreadStack | None:
+    """Return a thread if it stands in one C call without the interpreter lock, look after look.
+
+    That may be one long computation: it does not go round, as far as anybody can see.
+
+    Args:
+        look: At its process.
+        tid: Of the thread, the main one where there is none.
+    """
+    seen = [
+        found.stack
+        for one in moments(look)
+        if (found := next((it for it in one.threads if tid is None or it.tid == tid), None))
+    ][-NEWEST:]
+    if len(seen) < 2:
+        return None
+    same = all(one.frames == seen[-1].frames for one in seen)
+    return seen[-1] if same and not any(one.owns_gil for one in seen) else None
+
+
+def is_starved(before: Moment, now: Moment) -> bool:
+    """Whether the main thread had work to do, but others had the processor."""
+    first, second = before.states[:1], now.states[:1]
+    if not first or not second or first[0].queued_s is None or second[0].queued_s is None:
+        return False
+    queued_s = second[0].queued_s - first[0].queued_s
+    return queued_s > STARVED_SHARE * now.seconds_since(before)
+
+
+class LockedThreads(Struct, frozen=True):
+    """Threads that wait for a lock, the main thread first."""
+
+    threads: tuple[ThreadStack, ...]
+
+    @property
+    def places(self) -> tuple[Frame, ...]:
+        """Lines of the user's code at which they stand, each once."""
+        found = (users_place(thread.frames) for thread in self.threads)
+        return tuple(dict.fromkeys(place for place in found if place is not None))
+
+
+@remembered
+def read_locks(look: ProcessLook) -> LockedThreads | None:
+    """Tell which threads of a process stand in locks, by its two newest samples.
+
+    Returns:
+        None where the main thread is in no lock and waits for no thread that is, where one thread
+        waits and another may release its lock, or where the samples don't show it twice.
+    """
+    seen = complete(look)[-2:]
+    found = [locked for one in seen if (locked := _locked(one))]
+    if len(found) < 2 or {one.tid for one in found[0]} != {one.tid for one in found[1]}:
+        return None
+    main = seen[1].threads[0]
+    gave_work = main is not found[1][0] and not joins(main.stack)
+    sure = len(found[1]) > 1 and not gave_work
+    if not sure and not waits_in_vain(look):
+        return None
+    return LockedThreads(tuple(one.stack for one in found[1]))
+
+
+def _locked(moment: Moment) -> tuple[Thread, ...]:
+    """Threads in locks; none where the main thread is in none, and waits for no thread.
+
+    Nor where it is known who has the lock, and that this thread does something else. Where nobody
+    is left to end the main one's wait, only those through which it leads.
+    """
+    locked = tuple(one for one in moment.threads if one.words and in_lock(one.stack))
+    if not locked or not (locked[0] is moment.threads[0] or _given_away(moment.threads[0])):
+        return ()
+    if moment.chain is not None and not moment.chain.ends:
+        return tuple(one for one in locked if one in moment.chain.threads)
+    by_tid = {one.tid: one for one in moment.threads}
+    holders = [locked[0]]  # who has its lock, who has the lock that this one takes, and so on
+    while (holder := by_tid.get(holders[-1].stack.held_by or 0)) and holder not in holders:
+        holders.append(holder)
+    return locked if holders[-1] in locked else ()
+
+
+@remembered
+def waits_in_vain(look: ProcessLook) -> bool:
+    """Whether nobody is left to end a process's wait, and its two newest samples show the same.
+
+    That is proven where its only thread waits for a word of memory that no other process can
+    change: a fork leaves all other threads of the parent behind, also one that held a lock. Else
+    the main thread must wait for a lock, for the end of threads or for an executor, and so, without
+    a time limit, must every thread that could end this. One of these may also wait for news, such
+    as a queue's or an event's, where the user's own code does so and every thread waits likewise:
+    to what a library waits for, a thread may see that runs no Python, and one that reads from a
+    connection may call the user back. See `called_back` for what runs no Python before it does: it
+    gives back no lock whose holder is known.
+    """
+    seen = [one for one in moments(look) if one.kernel is not None][-2:]
+    if called_back(look) and not all(map(_holders_known, seen)):
+        return False
+    circles = [_circle(one) for one in seen]
+    return len(circles) == 2 and circles[0] is not None and circles[0] == circles[1]
+
+
+def _circle(moment: Moment) -> set[Standing] | None:
+    """Return where the threads stand of which none is left to end the main one's wait."""
+    left_out = moment.kernel.threads_left_out if moment.kernel is not None else 0
+    if len(moment.states) == 1 and not left_out:
+        alone = moment.states[0]
+        words = words_of(alone.waits_for)
+        return {(alone.tid, (), words)} if words else None
+    chain = moment.chain
+    if chain is None or chain.ends or not all(one.words for one in chain.threads):
+        return None
+    main, *others = chain.threads
+    if not (in_lock(main.stack) or (others and _given_away(main))):
+        return None
+    for_news = [one for one in others if not (in_lock(one.stack) or _given_away(one))]
+    beside = (one for one in moment.helpers if not one.stack.bystander)
+    all_wait = all(one.words for one in (main, *beside))
+    if for_news and not (all_wait and all(map(_users_wait, for_news))):
+        return None
+    return {(one.tid, one.frames, one.words) for one in chain.threads if one.tid is not None}
+
+
+def _holders_known(moment: Moment) -> bool:
+    """Whether the source tells who has each lock through which the main thread's wait leads."""
+    return moment.chain is not None and all(
+        one.stack.holds_lock or one.stack.held_by is not None for one in moment.chain.threads
+    )
+
+
+def _given_away(thread: Thread) -> bool:
+    return joins(thread.stack) or awaits_executor(thread.stack)
+
+
+def _users_wait(thread: Thread) -> bool:
+    """Whether the user's own code called what the interpreter's library waits in."""
+    calling = next((one for one in reversed(thread.frames) if not is_standard(one.file)), None)
+    return calling is not None and is_users(calling.file)

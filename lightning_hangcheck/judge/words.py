@@ -1,0 +1,517 @@
+"""What a verdict says: its summary, the facts that it rests on, what to do, and what is lost.
+
+Sentences of a cause stand beside its rule (`causes`); here is what all verdicts have in common.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from string import Formatter
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.judge.activity import describe_gpus, read_process_activity
+from lightning_hangcheck.judge.alike import latest_frames, shown_frames
+from lightning_hangcheck.judge.engine import conclude
+from lightning_hangcheck.judge.exits import (
+    aftermath_sentence,
+    asked_end,
+    how_it_ended,
+    killed_for_memory,
+    last_words,
+)
+from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
+from lightning_hangcheck.judge.knowledge import causes_file
+from lightning_hangcheck.judge.records import gpu_out_of_memory, in_binary
+from lightning_hangcheck.judge.wording import (
+    duration,
+    function_name,
+    hours_of_ranks,
+    join,
+    name_ranks,
+    short_place,
+    verb,
+)
+from lightning_hangcheck.ledger.spending import rank_hours
+from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
+from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lightning_hangcheck.judge.engine import Conclusion
+    from lightning_hangcheck.judge.frames import Wait
+    from lightning_hangcheck.judge.graph import WaitGraph
+    from lightning_hangcheck.judge.job import JobReading, RankReading
+    from lightning_hangcheck.judge.knowledge import JobKind
+    from lightning_hangcheck.judge.rule import Finding
+    from lightning_hangcheck.model.case import Case, RankView, RunFacts, Spent
+    from lightning_hangcheck.model.evidence import Frame, ProcessLook
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.run import RoundStart
+
+ENDED = ("crashed", "finished")
+NOTABLE_SILENCE_S = 2.0
+FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
+"""Calls of CUDA's runtime and driver that return when the GPU has done its work."""
+MOST_FRAMES = 6
+MOST_CULPRITS = 4
+MOST_WAITS = 4
+"""Culprits and kinds of waiting that are described; the rank table has them all."""
+PLACEHOLDERS = ("rank", "pid", "place", "function", "test", "unused")
+"""What a remedy of causes.toml may have filled in."""
+MOST_WAYS = 2
+"""Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_ROUNDS`."""
+MOST_ROUNDS = 4
+LAUNCHERS = {"torchrun": "torchrun", "slurm": "SLURM"}
+SAVES_FROM_S = 600.0
+LONG_FROM_S = 1800.0
+EPOCHS = (10, 20)
+EPOCHS_OF_LONG = (5, 10)
+"""The rule of thumb of those for whom this was made: a run of up to 10 minutes may be repeated, a
+longer one saves every 10 to 20 epochs, one of over 30 minutes every 5 to 10."""
+SHORTEST_PAUSE_S = 60.0
+"""The rule is one for epochs of a minute or so. Where it would mean a save more often than this, or
+less often than every 30 minutes, its 10 to 30 minutes count instead."""
+
+
+# The summary.
+
+
+def summarise(conclusion: Conclusion) -> str:
+    """Write the summary of a verdict of any kind: who, where, why, how long, and who waits."""
+    sentence, run = _sentence(conclusion), conclusion.job.case.run
+    if conclusion.kind not in ENDED:
+        return sentence
+    if run.next_start is not None:
+        return end_of_round(sentence, run)
+    return end_of_run(sentence, conclusion.kind, run)
+
+
+def own_end(case: Case) -> str:
+    """Say how the round of a case ended, without what was before and what followed."""
+    return _sentence(conclude(case))
+
+
+def _sentence(conclusion: Conclusion) -> str:
+    job, finding = conclusion.job, conclusion.finding
+    if finding is None:
+        return _ended(job) if conclusion.kind == "finished" else _calm(job)
+    if conclusion.kind == "crashed":
+        return finding.sentence
+    first = job.ranks.get(finding.culprits[0]) if finding.culprits else None
+    in_loop = tracked_place(first.view.beat) if first is not None else ""
+    told = ", ".join(filter(None, (finding.sentence, in_loop)))
+    after = job.case.aftermath
+    later = aftermath_sentence(after) if after is not None else ""
+    return _clauses(told, _who_waits(conclusion, finding), later)
+
+
+def _clauses(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
+    """Say who waits for the culprits, in what and where, by the largest group of them."""
+    blamed = set(finding.culprits)
+    waiters = [rank for rank in conclusion.graph.waiters if rank not in blamed]
+    groups: dict[str, list[int]] = {}
+    for wait, place, ranks in _waits_and_places(conclusion.job, waiters):
+        where = join(
+            f"in {wait.name}" if wait is not None else "",
+            f"({short_place(place)})" if place is not None else "",
+        )
+        groups.setdefault(where, []).extend(ranks)
+    if not groups:
+        return ""
+    where = max(groups, key=lambda key: len(groups[key]))
+    whom = "it" if len(finding.culprits) == 1 else "them"
+    shown = where if len(groups) == 1 else f"{where} and elsewhere"
+    return join(name_ranks(waiters), verb(waiters, "waits", "wait"), f"for {whom}", shown)
+
+
+def _waits_and_places(
+    job: JobReading, ranks: Iterable[int]
+) -> Iterator[tuple[Wait | None, Frame | None, list[int]]]:
+    """Return in what and where ranks wait, each pair with its ranks; those told as one are one."""
+    together: dict[tuple[int, int], tuple[RankReading, list[int]]] = {}
+    for rank in ranks:
+        reading = job.ranks[rank]
+        key = id(reading.rank_activity), id(reading.place)
+        together.setdefault(key, (reading, []))[1].append(rank)
+    for reading, alike in together.values():
+        yield reading.wait, reading.place, alike
+
+
+def _calm(job: JobReading) -> str:
+    count = len(job.ranks)
+    silent = max(job.alive, key=lambda reading: reading.silence_s, default=None)
+    if silent is None or silent.silence_s < NOTABLE_SILENCE_S:
+        return f"{_all(count)} {verb(range(count), 'advances', 'advance')}" if count else ""
+    longest = f"rank {silent.rank} has been silent the longest, for {duration(silent.silence_s)}"
+    return f"no sign of a hang; {longest}"
+
+
+def _ended(job: JobReading) -> str:
+    asked, left = asked_end(job), _left_running(job)
+    if asked is not None:
+        suspected = f"suspected by then: {asked.suspected}" if asked.suspected else ""
+        what = "the job was" if job.case.run.next_start is None else "its ranks were"
+        told = f"{what} ended by {asked.by}; no rank failed by itself"
+        return _clauses(told, lost_progress(job.case), suspected, left)
+    if left:
+        return f"the command ended; {left}"
+    count = len(job.ranks)
+    return f"the job ended well; {_all(count)} exited cleanly" if count else "the job ended"
+
+
+def _left_running(job: JobReading) -> str:
+    """Say what the command left behind, for example a job that it only put into the background."""
+    pids = job.case.left_running
+    if not pids:
+        return ""
+    processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
+    return (
+        f"{processes} that it started still {verb(pids, 'runs', 'run')}, unwatched: "
+        f"hangcheck attach --pid {pids[0]}"
+    )
+
+
+def _all(count: int) -> str:
+    return "the only rank" if count == 1 else f"all {count} ranks"
+
+
+# Rounds of a run that its launcher starts again.
+
+
+def end_of_round(sentence: str, run: RunFacts) -> str:
+    """Tell the end of a round that another has followed."""
+    before = run.earlier[-1] if run.earlier else None
+    alike = f" as round {before.number} did" if before and before.summary == sentence else ""
+    return f"round {run.round} ended{alike}: {sentence}; {_starts_again(run.next_start)}"
+
+
+def end_of_run(sentence: str, kind: VerdictKind, run: RunFacts) -> str:
+    """Tell the end of a job together with the rounds that failed before the last."""
+    ways = _failed_rounds(run)
+    if not ways:
+        return sentence
+    last = f"round {run.round}: {sentence}"
+    if kind == "finished":
+        last = f"{sentence} in round {run.round}"
+    told = [
+        f"{_rounds(rounds)} had ended{' likewise' if summary == sentence else f': {summary}'}"
+        for summary, rounds in ways[:MOST_WAYS]
+    ]
+    untold = sum(len(rounds) for _, rounds in ways[MOST_WAYS:])
+    if untold:
+        told.append(f"{untold} more {'round' if untold == 1 else 'rounds'} had ended otherwise")
+    return "; ".join((last, *told))
+
+
+def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
+    """Describe how earlier rounds failed, one sentence for all that did alike."""
+    for summary, rounds in _failed_rounds(run)[-MOST_ROUNDS:]:
+        yield EvidenceItem("round", None, f"{_rounds(rounds)} ended: {summary}")
+
+
+def _starts_again(start: RoundStart | None) -> str:
+    launcher = LAUNCHERS.get(start.launcher, "") if start is not None else ""
+    if start is None or not launcher:
+        return "its ranks were started again"
+    of = f"of {start.most}" if start.most else ""
+    count = join(str(start.number), of) if start.number else ""
+    return join(f"{launcher} restarts", f"({count})" if count else "")
+
+
+def _failed_rounds(run: RunFacts) -> list[tuple[str, list[int]]]:
+    """Ways in which rounds failed, each with the numbers of the rounds that ended so."""
+    ways: dict[str, list[int]] = {}
+    for one in run.earlier:
+        if one.verdict != "finished":
+            ways.setdefault(one.summary, []).append(one.number)
+    return list(ways.items())
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    return f"{'round' if len(rounds) == 1 else 'rounds'} {format_ranks(rounds)}"
+
+
+# The facts.
+
+
+def facts_about(culprits: Sequence[RankReading]) -> Iterator[EvidenceItem]:
+    """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
+    seen = [reading for reading in culprits if reading.told_by is None]
+    for reading in seen[:MOST_CULPRITS]:
+        for kind, text in _facts_of(reading):
+            yield EvidenceItem(kind, reading.rank, text)
+
+
+def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
+    """Describe who waits, one sentence for all ranks at the same line."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for wait, line, ranks in _waits_and_places(job, graph.waiters):
+        if wait is not None:
+            place = f", called in {line}" if line is not None else ""
+            together.setdefault((wait.name, place), []).extend(ranks)
+    ordered = sorted(together.items(), key=lambda item: -len(item[1]))
+    for (name, place), ranks in ordered[:MOST_WAITS]:
+        text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {name}{place}"
+        yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
+
+
+def _variables(look: ProcessLook) -> Iterator[str]:
+    """Write the newest variables that were read, if anybody asked for them, of the user's place."""
+    samples = reversed(look.samples)
+    values = next((one.local_values for one in samples if one.local_values), ())
+    place = users_place([one.frame for one in values])
+    for one in values:
+        if place is not None and (one.frame.file, one.frame.line) == (place.file, place.line):
+            shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
+            yield f"variables in {one.frame.function} ({short_place(one.frame)}): {shown}"
+
+
+def _native_calls(look: ProcessLook) -> Iterator[str]:
+    """Write the newest native calls that a closer look saw: one sentence, or none."""
+    samples = reversed(look.samples)
+    calls = next((one.native_calls for one in samples if one.native_calls), ())
+    if not calls:
+        return
+    for_gpu = next((call for call in calls if FOR_GPU.match(call)), None)
+    what = f"waits for its GPU in {for_gpu}, " if for_gpu is not None else ""
+    yield f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
+
+
+def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
+    """Return the kind of each fact, and the fact."""
+    view, own, observed = reading.view, reading.view.own_process, reading.process_activity
+    if view.process_exit is not None:
+        ended, killed = how_it_ended(view), killed_for_memory(view)
+        yield "departure", f"rank {reading.rank} {ended}"
+        if killed not in ended:
+            yield "memory", killed
+        full = gpu_out_of_memory(last_words(view))
+        if full is not None and full.words:
+            yield "memory", f"its GPU was full: {full.words}"
+    if reading.frames:
+        where, went_on_s = _where(reading.frames), outlived_stack_s(view)
+        was = f"was in {where}, {duration(went_on_s)} before its last progress"
+        yield "stack", was if went_on_s else f"is in {where}"
+    stuck, child = reading.rank_activity.stuck, reading.child
+    if stuck is not None and stuck.frames:
+        where = _where(stuck.frames)
+        yield "stack", f"waits there for thread {stuck.label}, which is in {where}"
+    if child is not None:
+        frames = latest_frames(child)
+        stands = f", which is in {_where(frames)}" if frames else ""
+        yield "stack", f"waits for its child pid {child.pid}{stands}"
+    if own is not None:
+        yield from (("variables", text) for text in _variables(own))
+    if observed.span_s > 0:
+        does = "idle itself" if reading.works_in_child else reading.activity
+        yield (
+            "activity",
+            f"{observed.samples} samples over {observed.span_s:.1f} s: {does}, "
+            f"{observed.cpu_share:.2f} of a core, {observed.bytes} bytes read and written",
+        )
+    if reading.livelocked:
+        since = duration(view.nothing_new_for_s)
+        yield "activity", f"it ran for {since}, but only through functions seen before"
+    if view.slept_for_s is not None:
+        slept = duration(view.slept_for_s)
+        yield "sleep", f"its main thread had not run for {slept} when hangcheck attached"
+    if own is not None:
+        yield from (("native", text) for text in _native_calls(own))
+    # torch's counters show a wait in C++ code; they name no key and no thread, so draw no edge
+    counted = view.flight.waits if view.flight is not None else {}
+    if counted:
+        told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
+        yield "torch", f"torch counts threads that wait: {told}"
+    if own is not None:
+        yield from (("gpu", text) for text in describe_gpus(own))
+        states = (one.kernel for one in reversed(own.samples) if one.kernel)
+        if (state := next(states, None)) is not None:
+            channel = state.threads[0].wchan if state.threads else ""
+            waits_in = f", main thread waits in {channel}" if channel else ""
+            yield "kernel", f"pid {state.pid} in state {state.state}{waits_in}"
+    if page := ", ".join(_of_page(view)):
+        yield "page", f"silent for {duration(max(0.0, view.silent_for_s))}: {page}"
+
+
+def _where(frames: Sequence[Frame]) -> str:
+    """Say where a thread stands: the user's line, and what is called from there."""
+    place, innermost = users_place(frames), (shown_frames(frames) or frames)[-1]
+    if place is None or place == innermost:
+        return str(innermost)
+    return f"{place}, inside it {innermost.function} ({short_place(innermost)})"
+
+
+def _of_page(view: RankView) -> Iterator[str]:
+    beat = view.beat
+    if beat is None:
+        return
+    if beat.checkpoint is not None:
+        yield f"last checkpoint {beat.checkpoint.number} {beat.checkpoint.name}"
+    if beat.step is not None:
+        yield f"step {beat.step}"
+    if tracked := tracked_place(beat):
+        yield tracked
+    elif beat.main_sections:
+        yield f"inside section {beat.main_sections[-1].name!r}"
+    if beat.phase is not None:
+        yield f"phase {beat.phase}"
+
+
+# What to do.
+
+
+def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
+    """Return the cause's remedies, most likely first: those that fit and can be filled in."""
+    known = _known(finding, job)
+    kind: JobKind = "several ranks" if job.world_size > 1 else "one process"
+    first = job.ranks.get(finding.culprits[0]) if finding.culprits else None
+    raised = last_words(first.view) if first is not None else ""
+    fitting = (
+        Remedy(remedy.text.format_map(known), remedy.see)
+        for remedy in causes_file().cause[finding.cause].remedies
+        if remedy.aspect in (None, finding.aspect)
+        and finding.aspect not in remedy.other_than
+        and remedy.needs in (None, kind)
+        and remedy.phase in (None, finding.phase)
+        and raised.startswith(remedy.raised)
+        and placeholders(remedy.text) <= known.keys()
+    )
+    return (*_go_on(finding, job), *fitting)
+
+
+def placeholders(text: str) -> set[str]:
+    """Return the names in braces of a remedy's text."""
+    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+
+
+def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
+    """Let the first stopped process go on for which culprits wait, whatever the cause is called."""
+    if finding.cause == "process_stopped":
+        return
+    blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
+    for look in chain.from_iterable(_awaited_processes(job, one) for one in blamed):
+        if read_process_activity(look).activity == "stopped":
+            first = causes_file().cause["process_stopped"].remedies[0]
+            yield Remedy(first.text.format(pid=look.pid), first.see)
+            return
+
+
+def _awaited_processes(job: JobReading, reading: RankReading) -> Iterator[ProcessLook]:
+    """The processes that a rank waits for: the workers that owe its batch, and whoever else."""
+    if reading.wait_kind == "dataloader":
+        yield from (worker.look for worker in reading.owing_workers)
+    for target in (*reading.own_targets, *reading.targets):
+        pids = {holder.pid for holder in target.holders if not holder.host}
+        pids |= {int(target.name)} if target.kind == "process" else set()
+        known = (job.processes.looks.get((reading.view.host, pid)) for pid in sorted(pids))
+        yield from (look for look in known if look is not None and look.role != "rank")
+
+
+def _known(finding: Finding, job: JobReading) -> dict[str, str]:
+    known: dict[str, str] = {}
+    if finding.culprits:
+        rank = finding.culprits[0]
+        known["rank"] = str(rank)
+        reading = job.ranks.get(rank)
+        if reading is not None and reading.alive and reading.view.pid is not None:
+            known["pid"] = str(reading.view.pid)
+        full = gpu_out_of_memory(last_words(reading.view)) if reading is not None else None
+        if full is not None and full.in_pieces:
+            known["unused"] = in_binary(full.unused or 0)
+    if finding.place is not None:
+        known["place"] = short_place(finding.place)
+        known["function"] = function_name(finding.place)
+    if finding.test is not None:
+        known["test"] = finding.test
+    return known
+
+
+# What a restart throws away, and how often to save.
+
+
+def lost_progress(case: Case) -> str:
+    """Say what ends with the job, in one sentence.
+
+    ``last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost``. The time is that in which
+    ranks advanced, without the silence since. Where only some ranks save, the newest save counts.
+
+    Returns:
+        Empty where no rank shows steps or saves: then nothing is known of them.
+    """
+    seen = [view for view in case.ranks if view.beat is not None and view.spent is not None]
+    saving = [view for view in seen if view.beat is not None and view.beat.save is not None]
+    reached = max(((view.beat.step or 0) for view in seen if view.beat is not None), default=0)
+    if not saving and not reached:
+        return ""
+    kept = max(saving or seen, key=lambda view: _saved_step(view) or 0)
+    saved = _saved_step(kept)
+    if saving and reached and saved is not None and saved >= reached:
+        return f"last checkpoint step {saved}; nothing is lost"
+    lost = [several(reached - saved, "step")] if reached and saved is not None else []
+    if kept.spent is not None and kept.spent.unsaved_s is not None:
+        seconds = max(0.0, kept.spent.unsaved_s - min(view.silent_for_s for view in seen))
+        hours = rank_hours(max(case.run.world_size, len(case.ranks)), seconds)
+        lost += [duration(seconds), f"{hours_of_ranks(hours)} rank hours"]
+    shown = f"last checkpoint step {'unknown' if saved is None else saved}"
+    told = shown if saving else "no save of a checkpoint was seen"
+    return f"{told}; {', '.join(lost)} are lost" if lost else told
+
+
+def _saved_step(view: RankView) -> int | None:
+    """Steps that its last checkpoint holds; None where a rank that shows none has saved."""
+    save = view.beat.save if view.beat is not None else None
+    if save is None:
+        return 0
+    shows_steps = view.beat is not None and view.beat.step is not None
+    return save.step if save.step is not None or not shows_steps else 0
+
+
+def save_advice(case: Case) -> str:
+    """Say how often such a training should save, in epochs and in minutes.
+
+    Returns:
+        Empty where it was short, saved often enough, or showed no steps.
+    """
+    spent = [view.spent for view in case.ranks if view.spent is not None]
+    saver = max(spent, key=lambda one: one.saves, default=None)
+    if saver is None or saver.training_s <= SAVES_FROM_S:
+        return ""
+    longest_s, advice = _in_epochs(saver) or _in_minutes(saver)
+    if saver.saves and saver.training_s / saver.saves <= max(longest_s, SAVES_FROM_S):
+        return ""
+    saves = f"{saver.saves or 'no'} save{'s' if saver.saves > 1 else ''}"
+    return f"{saves} seen in {duration(saver.training_s)} of training; {advice}"
+
+
+def _in_epochs(saver: Spent) -> tuple[float, str] | None:
+    """The longest pause between saves, and the advice; None where epochs do not suit."""
+    is_long = saver.training_s > LONG_FROM_S
+    fewest, most = EPOCHS_OF_LONG if is_long else EPOCHS
+    shortest_s, longest_s = fewest * (saver.epoch_s or 0.0), most * (saver.epoch_s or 0.0)
+    if longest_s < SHORTEST_PAUSE_S or shortest_s > min(saver.training_s, LONG_FROM_S):
+        return None
+    limit = duration(LONG_FROM_S if is_long else SAVES_FROM_S)
+    return longest_s, (
+        f"over {limit} save every {fewest} to {most} epochs, here every {duration(shortest_s)} to "
+        f"{duration(longest_s)}: ModelCheckpoint(every_n_epochs={fewest}), in transformers "
+        f"save_steps={_steps_in(saver, shortest_s)}"
+    )
+
+
+def _in_minutes(saver: Spent) -> tuple[float, str]:
+    steps = _steps_in(saver, SAVES_FROM_S)
+    return LONG_FROM_S, (
+        f"save every {duration(SAVES_FROM_S)} to {duration(LONG_FROM_S)}: "
+        f"ModelCheckpoint(every_n_train_steps={steps}), in transformers save_steps={steps}"
+    )
+
+
+def _steps_in(saver: Spent, seconds: float) -> int:
+    return max(1, round(saver.steps * seconds / saver.training_s))

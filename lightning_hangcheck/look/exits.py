@@ -1,0 +1,184 @@
+"""How processes of others end: noticed at once, with the exit code where the kernel tells it.
+
+It tells the parent; what it tells others is read here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from lightning_hangcheck.look.proc import has_ended, io_bytes, read_stat, vitals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# include/uapi/linux/pidfd.h: ioctl PIDFD_GET_INFO (0xFF, 11) of struct pidfd_info, first 64 bytes;
+# the mask asks for PIDFD_INFO_EXIT, which Linux 6.15 and later answer once the process is reaped.
+PIDFD_GET_INFO = 0xC040FF0B
+PIDFD_INFO_EXIT = 1 << 3
+INFO_BYTES = 64
+EXIT_CODE_AT = 60
+POLL_S = 0.05
+
+
+def code_of_zombie(pid: int, started_ticks: int, *, shown: bool) -> int | None:
+    """Read the exit code of a process that its parent has not reaped yet.
+
+    Args:
+        pid: The process.
+        started_ticks: When it started: another process may have its pid by now.
+        shown: The kernel shows us protected fields of this process; otherwise a code of 0 says
+            nothing, as the kernel writes 0 for what it hides.
+
+    Returns:
+        As subprocess gives it; None where it cannot be known.
+    """
+    try:
+        line = read_stat(pid)
+    except OSError:
+        return None
+    if line.state not in "ZX" or line.started_ticks != started_ticks:
+        return None
+    return os.waitstatus_to_exitcode(line.exit_status) if line.exit_status or shown else None
+
+
+def code_of_reaped(pidfd: int) -> int | None:
+    """Read the exit code of a process that its parent has reaped; None on older kernels."""
+    info = bytearray(INFO_BYTES)
+    struct.pack_into("=Q", info, 0, PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
+    except OSError:
+        return None
+    (mask,) = struct.unpack_from("=Q", info, 0)
+    (status,) = struct.unpack_from("=i", info, EXIT_CODE_AT)
+    return os.waitstatus_to_exitcode(status) if mask & PIDFD_INFO_EXIT else None
+
+
+class Exited(Struct, frozen=True, kw_only=True):
+    """A watched process has ended.
+
+    Attributes:
+        exit_code: As Python's subprocess gives it (negative: killed by that signal); None where
+            its parent reaped it before we could read it, or the kernel does not show it to us.
+        seen_ns: Monotonic time at which it was noticed.
+    """
+
+    pid: int
+    exit_code: int | None
+    seen_ns: int
+
+
+class _Watched(Struct, frozen=True):
+    """A process that has not ended.
+
+    Attributes:
+        descriptor: A pidfd, None where the kernel gives none and the process is polled.
+        code_shown: The kernel shows us what it hides from strangers, an exit code among it.
+    """
+
+    started_ticks: int
+    descriptor: int | None
+    code_shown: bool
+
+
+class ExitWatcher:
+    """Watches processes that need not be our children.
+
+    The exit code is read from the zombie before its parent reaps it; on Linux 6.15 and later also
+    afterwards. `fileno` may be given to select: it is readable when a process has ended, unless
+    processes are polled.
+    """
+
+    def __init__(self, *, use_pidfd: bool = True) -> None:
+        """Open the watcher.
+
+        Args:
+            use_pidfd: False polls twenty times a second, as on kernels without pidfd_open.
+        """
+        self._use_pidfd = use_pidfd and hasattr(os, "pidfd_open")
+        self._epoll = select.epoll()
+        self._watched: dict[int, _Watched] = {}
+        self._missed: list[Exited] = []
+
+    def fileno(self) -> int:
+        """Return the descriptor to select on."""
+        return self._epoll.fileno()
+
+    def watch(self, pid: int) -> None:
+        """Watch a process; one that is gone already is reported by the next `wait`."""
+        if pid in self._watched:
+            return
+        seen = vitals(pid)
+        if seen is None:
+            self._missed.append(Exited(pid=pid, exit_code=None, seen_ns=time.monotonic_ns()))
+            return
+        descriptor = None
+        if self._use_pidfd:
+            # an old kernel has none (ENOSYS), an old container filter forbids it
+            with suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+        if descriptor is not None:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        self._watched[pid] = _Watched(seen.started_ticks, descriptor, io_bytes(pid) is not None)
+
+    def wait(self, timeout: float) -> list[Exited]:
+        """Wait until a watched process has ended, and forget those that have.
+
+        Args:
+            timeout: Seconds; 0 only looks.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            remaining = max(0.0, deadline - time.monotonic())
+            polled = any(one.descriptor is None for one in self._watched.values())
+            patience = 0 if self._missed else min(remaining, POLL_S) if polled else remaining
+            ready = {descriptor for descriptor, _ in self._epoll.poll(patience)}
+            ended = [pid for pid, one in self._watched.items() if _has_ended(pid, one, ready)]
+            exited = self._missed + [self._forget(pid) for pid in ended]
+            self._missed = []
+            if exited or remaining <= 0:
+                return exited
+
+    def close(self) -> None:
+        """Forget all processes."""
+        for watched in self._watched.values():
+            if watched.descriptor is not None:
+                os.close(watched.descriptor)
+        self._watched.clear()
+        self._epoll.close()
+
+    def _forget(self, pid: int) -> Exited:
+        watched = self._watched.pop(pid)
+        seen_ns = time.monotonic_ns()
+        code = code_of_zombie(pid, watched.started_ticks, shown=watched.code_shown)
+        if watched.descriptor is not None:
+            code = code_of_reaped(watched.descriptor) if code is None else code
+            self._epoll.unregister(watched.descriptor)
+            os.close(watched.descriptor)
+        return Exited(pid=pid, exit_code=code, seen_ns=seen_ns)
+
+
+def _has_ended(pid: int, watched: _Watched, ready: set[int]) -> bool:
+    if watched.descriptor is not None:
+        return watched.descriptor in ready
+    seen = vitals(pid)
+    return seen is None or seen.state in "ZX" or not seen.is_still(watched.started_ticks)
+
+
+def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:
+    """Return which of these processes still run after so many seconds, or as soon as none does."""
+    deadline = time.monotonic() + time_limit_s
+    while left := tuple(pid for pid in pids if not has_ended(pid)):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_S)
+    return left

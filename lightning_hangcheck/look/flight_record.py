@@ -1,0 +1,471 @@
+"""torch's flight record of a rank: read from a dump, or asked of the rank's worker server.
+
+Our hooks start that server. It answers from C++ threads, also while another thread keeps the
+interpreter lock. Only the JSON form is asked for: the other one, with call sites, needs that lock
+and took 3.4 s for 700 operations (torch 2.13). What torch pickles into a file is of the same form.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from lightning_hangcheck.look.proc import read_proc, thread_ids
+from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.flight import (
+    FLIGHT_RECORD,
+    CollectiveEntry,
+    CollectiveRecord,
+    FlightRecord,
+    Message,
+)
+from lightning_hangcheck.session.collectives.call_sites import noted_calls, noted_sites
+from lightning_hangcheck.session.collectives.collective_notes import noted_groups, noted_messages
+from lightning_hangcheck.session.stack_offers import why_withheld
+from lightning_hangcheck.time_limit import Looked, guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from lightning_hangcheck.model.flight import CallSite
+    from lightning_hangcheck.session.collectives.call_sites import NotedCall
+
+ENTRIES_KEPT = 2_000
+"""Of all groups together, the newest: as many as torch itself keeps (TORCH_FR_BUFFER_SIZE)."""
+LARGEST_ANSWER = 16 * 1024 * 1024
+"""2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
+HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
+"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group. Both
+write this form without call sites, for which they would need the interpreter lock."""
+NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
+"""From torch 2.15 on NCCL's groups are of a backend of that name; without it gloo's recorder
+answers, which holds nothing of them."""
+NCCL2_THREADS = b"pt_nccl2"
+ON_CPU = ("gloo:", "mpi:")
+COUNTER_PREFIX = "pytorch.wait_counter."
+MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
+"""How NCCL's record names a message: ``nccl:send 0->3``, by ranks of the group."""
+
+
+class _Operation(msgspec.Struct):
+    """An entry as torch writes it (version 2.10 of its format)."""
+
+    process_group: tuple[str, str]
+    collective_seq_id: int
+    profiling_name: str
+    is_p2p: bool
+    retired: bool
+    time_created_ns: int
+    record_id: int = 0
+    pg_id: int = -1
+    p2p_seq_id: int = 0
+    thread_id: str = ""
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+
+
+class _Group(msgspec.Struct):
+    desc: str = ""
+    ranks: str = ""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Read ``"[0, 1]"``; NCCL names a group's members, gloo none."""
+        return json_decoder(tuple[int, ...]).decode(self.ranks) if self.ranks else ()
+
+
+class _Status(msgspec.Struct):
+    """Numbers of a group, which torch writes as text in JSON."""
+
+    last_enqueued_collective: int = -1
+    last_completed_collective: int = -1
+
+
+class _Trace(msgspec.Struct):
+    """What one recorder holds: of gloo's groups, or of NCCL's."""
+
+    entries: tuple[_Operation, ...] = ()
+    pg_config: dict[str, _Group] = {}
+    pg_status: dict[str, _Status] = {}
+
+
+class _Counter(msgspec.Struct):
+    active_count: int
+
+
+class _NoSuchHandler(http.client.HTTPException):
+    """The server knows no handler of that name."""
+
+
+class _BoundedSocket(socket.socket):
+    """A socket whose reads end at a deadline all together: a timeout bounds each of them alone."""
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._deadline = deadline
+        self._bound()
+
+    def recv_into(self, *arguments: Any) -> int:  # as http.client reads  # noqa: ANN401
+        self._bound()
+        return super().recv_into(*arguments)
+
+    def _bound(self) -> None:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("no whole answer in time")
+        self.settimeout(left_s)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, deadline: float) -> None:
+        super().__init__("localhost")
+        self._path = path
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        self.sock = _BoundedSocket(self._deadline)
+        self.sock.connect(str(self._path))
+
+
+def flight_record(
+    path: Path, rank: int | None, time_limit_s: float, *, nccl2: bool = False
+) -> Looked[FlightRecord]:
+    """Ask a rank's worker server for what its flight recorder holds.
+
+    About 10 ms for 700 operations.
+
+    Args:
+        path: The server's unix socket; none there means that this rank has no server.
+        rank: Whose, for gaps.
+        time_limit_s: Seconds for all requests together, however slowly it answers.
+        nccl2: Ask for the record of torch's newer NCCL backend too; see `has_nccl2`.
+    """
+    if not path.exists():
+        why = why_withheld(path) or (
+            "this rank has no worker server: torch is not imported yet or too old (2.5 or later "
+            "has it), or the job was not started by hangcheck run or with the HangCheck callback"
+        )
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
+    deadline = time.monotonic() + time_limit_s
+    return guarded("flight_record", FLIGHT_RECORD, rank, lambda: _ask(path, rank, nccl2, deadline))
+
+
+def has_nccl2(pid: int) -> bool:
+    """Whether threads of a process are named as those of torch's newer NCCL backend.
+
+    About 10 microseconds a thread, and no permission is needed.
+    """
+    with suppress(OSError):
+        for tid in thread_ids(pid):
+            with suppress(OSError):
+                if read_proc(f"/proc/{pid}/task/{tid}/comm").startswith(NCCL2_THREADS):
+                    return True
+    return False
+
+
+def _ask(path: Path, rank: int | None, nccl2: bool, deadline: float) -> Looked[FlightRecord]:
+    taken_ns = time.monotonic_ns()
+    handlers = (*HANDLERS, NCCL2_HANDLER) if nccl2 else HANDLERS
+    try:
+        traces = [_trace(path, handler, deadline) for handler in handlers]
+        counted = ask_server(path, "wait_counter_values", deadline)
+        counters = json_decoder(dict[str, _Counter]).decode(counted)
+    except _NoSuchHandler as error:
+        why = f"this torch is too old: its worker server has no {error}, which torch 2.13 has"
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record", "upgrade torch"),)
+    except (OSError, http.client.HTTPException) as error:
+        why = f"torch's worker server gave no answer ({error!r})"
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
+    except msgspec.MsgspecError as error:
+        why = f"this torch writes its flight record in another form ({error})"
+        return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
+    waits = {
+        name.removeprefix(COUNTER_PREFIX): counter.active_count
+        for name, counter in counters.items()
+        if counter.active_count > 0
+    }
+    noted, messages = noted_groups(path), noted_messages(path)
+    record = FlightRecord(
+        taken_ns=taken_ns, groups=_groups(traces, noted), waits=waits, messages=messages
+    )
+    return with_sites(record, noted_calls(path), noted_sites(path)), ()
+
+
+def _trace(path: Path, handler: str, deadline: float) -> _Trace:
+    """Ask one of torch's recorders; a torch without CUDA has the first alone."""
+    try:
+        return json_decoder(_Trace, strict=False).decode(ask_server(path, handler, deadline))
+    except _NoSuchHandler:
+        if handler == HANDLERS[0]:
+            raise
+        return _Trace()
+
+
+def ask_server(path: Path, handler: str, deadline: float) -> bytes:
+    """Have a rank's worker server run one of its handlers.
+
+    Args:
+        path: The server's unix socket.
+        handler: Name, with its options.
+        deadline: Monotonic seconds by which the whole answer must be there.
+
+    Raises:
+        OSError: There is no server, or no answer in time.
+        HTTPException: Another answer than the handler's.
+    """
+    connection = _UnixConnection(path, deadline)
+    try:
+        # without this the server keeps a thread of the rank waiting for a second request
+        connection.request("POST", f"/handler/{handler}", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        if answer.status == http.client.NOT_FOUND:
+            raise _NoSuchHandler(handler)
+        if answer.status != http.client.OK:
+            raise http.client.HTTPException(f"{handler}: status {answer.status}")
+        return answer.read(LARGEST_ANSWER)
+    finally:
+        connection.close()
+
+
+COUNTS_ONLY = "includecollectives=false&includestacktraces=false"
+"""NCCL's recorder obeys it; gloo's of torch 2.13 gives its whole record all the same."""
+Numbers = dict[str, tuple[int, int]]
+"""By group, the numbers of the operation that the rank entered last and of the one that ended
+last; under ``messages`` how many it has posted to send and to receive, which gloo's record leaves
+out where they block."""
+
+
+class _Counts(msgspec.Struct):
+    pg_status: dict[str, _Status] = {}
+
+
+def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
+    """Ask a rank's worker server how far its collectives have come, and read its own notes.
+
+    Only torch's counts are asked for: they go on where the record itself drops what has ended, as
+    NCCL's does.
+
+    Args:
+        path: The server's unix socket.
+        time_limit_s: Seconds for all requests together.
+
+    Returns:
+        Nothing of a recorder that does not answer, or does not count.
+    """
+    deadline = time.monotonic() + time_limit_s
+    found: Numbers = {}
+    for handler in HANDLERS:
+        try:
+            answer = ask_server(path, f"{handler}?{COUNTS_ONLY}", deadline)
+            counts = json_decoder(_Counts, strict=False).decode(answer)
+        except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+            continue
+        for group, status in counts.pg_status.items():
+            numbers = (status.last_enqueued_collective, status.last_completed_collective)
+            found[f"{handler} {group}"] = numbers
+    posted = noted_messages(path)
+    if posted is not None:
+        found["messages"] = (sum(posted.sent.values()), sum(posted.received.values()))
+    return found
+
+
+# What a record says, wherever it came from. Pure
+
+
+def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
+    """Read what torch wrote into a file, once that is plain data.
+
+    Args:
+        dump: The dictionary that was pickled, or was read from JSON.
+        taken_ns: When it was written.
+
+    Raises:
+        msgspec.ValidationError: It is no flight record.
+    """
+    trace = msgspec.convert(dump, _Trace, strict=False)
+    return FlightRecord(taken_ns=taken_ns, groups=_groups([trace], {}))
+
+
+def _groups(
+    traces: list[_Trace], noted: dict[str, tuple[int, ...]]
+) -> tuple[CollectiveRecord, ...]:
+    """Sort operations by group.
+
+    A group that a rank noted and has not used is one, too, as far as that is known: gloo's record
+    must reach back to its beginning, and NCCL's, which names its groups, drops what has ended.
+    """
+    names = {name: group.members for trace in traces for name, group in trace.pg_config.items()}
+    members = noted | {name: ranks for name, ranks in names.items() if ranks}
+    entries = [one for trace in traces for one in trace.entries]
+    entries.sort(key=lambda operation: operation.time_created_ns)
+    together: dict[tuple[str, str], list[_Operation]] = {}
+    for operation in entries[-ENTRIES_KEPT:]:
+        together.setdefault(operation.process_group, []).append(operation)
+    whole = len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries)
+    busy = {name for name, _ in together}
+    used = names.keys() | busy
+    return (
+        *(
+            _record(name, description, operations, members.get(name, ()))
+            for (name, description), operations in together.items()
+        ),
+        *(one for trace in traces for one in _at_rest(trace) if one.group not in busy),
+        *(
+            CollectiveRecord(group=name, ranks=ranks)
+            for name, ranks in noted.items()
+            if whole and name not in used
+        ),
+    )
+
+
+def _at_rest(trace: _Trace) -> Iterator[CollectiveRecord]:
+    """Read the groups on GPUs, of which the record keeps the numbers where nothing is open."""
+    for name, status in _statuses(trace).items():
+        group = trace.pg_config.get(name)
+        if group is not None and group.members and status.last_enqueued_collective > 0:
+            yield CollectiveRecord(
+                group=name,
+                description=group.desc,
+                ranks=group.members,
+                on_device=True,
+                last_enqueued=status.last_enqueued_collective,
+                last_completed=status.last_completed_collective,
+            )
+
+
+def _statuses(trace: _Trace) -> dict[str, _Status]:
+    """Return the numbers of groups by their names; torch keys them by a number of its own.
+
+    It counts the groups that a process is in, and a name all groups of the job; an entry tells
+    both. Names that are numbers grow as groups are made, as torch's own numbers do: where all used
+    groups have such a name, those of both kinds belong together in their order. (torch 2.13,
+    ``FlightRecorderDetail.hpp``, ``getPgStatus``)
+    """
+    told = {str(one.pg_id): one.process_group[0] for one in trace.entries}
+    numbered = [*trace.pg_config, *trace.pg_status]
+    if len(trace.pg_config) == len(trace.pg_status) and all(map(str.isdecimal, numbered)):
+        pairs = zip(sorted(trace.pg_status, key=int), sorted(trace.pg_config, key=int), strict=True)
+        in_order = dict(pairs)
+        told = in_order if told.items() <= in_order.items() else told
+    return {name: trace.pg_status[key] for key, name in told.items() if key in trace.pg_status}
+
+
+def _record(
+    name: str, description: str, operations: list[_Operation], members: tuple[int, ...]
+) -> CollectiveRecord:
+    """Read one group; a message tells which collective its rank had entered before."""
+    newest = max(one.collective_seq_id for one in operations)
+    collectives = [one for one in operations if not one.is_p2p]
+    collectives.sort(key=lambda operation: operation.collective_seq_id)
+    unended = (one.collective_seq_id for one in collectives if not one.retired)
+    return CollectiveRecord(
+        group=name,
+        description=description,
+        ranks=members,
+        on_device=not operations[-1].profiling_name.startswith(ON_CPU),
+        last_enqueued=newest,
+        last_completed=next(unended, newest + 1) - 1,
+        entries=tuple(
+            CollectiveEntry(
+                seq=one.collective_seq_id,
+                op=one.profiling_name.partition(":")[2] or one.profiling_name,
+                sizes=one.input_sizes,
+                dtypes=one.input_dtypes,
+                retired=one.retired,
+                created_ns=one.time_created_ns,
+                thread=int(one.thread_id) if one.thread_id.isdecimal() else 0,
+            )
+            for one in collectives
+        ),
+        messages=tuple(_messages([one for one in operations if one.is_p2p], members)),
+    )
+
+
+def _messages(posted: Sequence[_Operation], members: Sequence[int]) -> Iterator[Message]:
+    """Read sends and receives whose other end is known.
+
+    Of a batch torch marks the whole as ended, ``coalesced``, and never its messages.
+    """
+    often = Counter(one.p2p_seq_id for one in posted)
+    batches = {one.p2p_seq_id: one for one in posted if MESSAGE.search(one.profiling_name) is None}
+    for one in posted:
+        named = MESSAGE.search(one.profiling_name)
+        if named is None or max(int(named[2]), int(named[3])) >= len(members):
+            continue
+        batch = batches.get(one.p2p_seq_id)
+        ended = batch.retired if batch is not None else one.retired or often[one.p2p_seq_id] > 1
+        yield Message(
+            seq=one.p2p_seq_id,
+            away=members[int(named[3])] - members[int(named[2])],
+            sends=named[1] == "send",
+            retired=ended,
+            created_ns=one.time_created_ns,
+        )
+
+
+def with_sites(
+    flight: FlightRecord, calls: Sequence[NotedCall], sites: Mapping[int, CallSite]
+) -> FlightRecord:
+    """Add to each operation of a rank the place that it was called from.
+
+    Args:
+        flight: As recorded.
+        calls: Noted by the rank, oldest first.
+        sites: Their places, by number.
+    """
+    found = _sites_of(flight.groups, calls)
+    groups = tuple(
+        replace(
+            group,
+            entries=tuple(
+                replace(entry, site=found.get((group.group, entry.seq), 0))
+                for entry in group.entries
+            ),
+        )
+        for group in flight.groups
+    )
+    often = Counter(call.site for call in calls if call.site in sites)
+    used = {site: called for site, called in sites.items() if site in set(found.values())}
+    return replace(
+        flight,
+        groups=groups,
+        sites=used,
+        reduced=max((often[site] for site in often if sites[site].reduction), default=0),
+        repeated=max((often[site] for site in often if not sites[site].root), default=0),
+    )
+
+
+def _sites_of(
+    groups: Sequence[CollectiveRecord], calls: Sequence[NotedCall]
+) -> dict[tuple[str, int], int]:
+    """Find the call of each operation, by its group and number.
+
+    A call is noted just before it enters its operation, in the same thread: the first that follows
+    is it. What C++ enters (DDP's reducer) has no call.
+    """
+    entered = sorted(
+        (entry.created_ns, entry.thread, group.group, entry.seq)
+        for group in groups
+        for entry in group.entries
+    )
+    waiting: dict[int, NotedCall] = {}
+    found: dict[tuple[str, int], int] = {}
+    left = list(reversed(calls))
+    for created_ns, thread, group, seq in entered:
+        while left and left[-1].at_ns <= created_ns:
+            call = left.pop()
+            waiting[call.thread] = call
+        own = thread or max(waiting, key=lambda one: waiting[one].at_ns, default=0)
+        if own in waiting:
+            found[group, seq] = waiting.pop(own).site
+    return found

@@ -1,0 +1,274 @@
+"""The GPUs of this machine and who uses them, as NVIDIA's management library tells.
+
+A driver that is stuck blocks whoever asks it, so this file is also a program of its own, which is
+started, asked for everything at once and killed when it is late. On a machine with 8 GPUs the first
+call may take a second, while the driver wakes them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.isolation.command import environment_of_module, folder_of, own_command
+from lightning_hangcheck.look.programs import ChildLate, answer_of
+from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.evidence import Gap, GpuState
+from lightning_hangcheck.time_limit import Looked, guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+Told = TypeVar("Told")
+WHAT = "GPUs"
+READER = "lightning_hangcheck.look.gpu"
+DRIVER = Path("/proc/driver/nvidia")
+"""Folder of the driver's kernel module; without it there is nothing to see."""
+ABSENT = Gap(
+    WHAT,
+    None,
+    "the library that reads GPUs is not installed",
+    "gpu",
+    "pip install 'lightning-hangcheck[gpu]'",
+)
+HIDDEN = (
+    "GPUs are busy, but the driver names no process that uses them: a container hides process ids "
+    "(docker run --pid=host shows them)"
+)
+LOST = "the driver can no longer reach it: it fell off the bus, or needs a reset"
+SEE_KERNEL_LOG = "dmesg -T | grep -i xid tells why"
+SEE = "ask the driver itself: nvidia-smi"
+TIME_LIMIT_S = 5.0
+"""A driver that lost a GPU can take this long, or for ever."""
+Gpus = dict[int, tuple[GpuState, ...]]
+
+
+class Share(Struct, frozen=True):
+    """What one process has of a GPU."""
+
+    memory_bytes: int | None = None
+    busy_percent: int | None = None
+
+
+class Device(Struct, frozen=True):
+    """A GPU and the processes that compute on it.
+
+    Attributes:
+        processes: By process id, as the driver counts them.
+        lost: The driver can no longer reach it: it fell off the bus (Xid 79), or needs a reset.
+        failure: Why else nothing is known of it.
+    """
+
+    state: GpuState
+    processes: dict[int, Share] = {}
+    lost: bool = False
+    failure: str = ""
+
+    def as_seen_by(self, pid: int) -> GpuState:
+        """Return its state with what one process has of it."""
+        own = self.processes[pid]
+        return replace(
+            self.state, own_memory_bytes=own.memory_bytes, own_busy_percent=own.busy_percent
+        )
+
+
+class Answer(Struct, frozen=True):
+    """What the program prints: the devices, or why there are none."""
+
+    devices: tuple[Device, ...] = ()
+    failure: str = ""
+
+
+def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -> Looked[Gpus]:
+    """Read the GPUs that processes use, in a child process: a stuck driver stops only that.
+
+    About 0.1 s, once a look for all processes of this node.
+
+    Args:
+        pids: Of the ranks.
+        time_limit_s: Seconds until the child is killed.
+        driver: Where there is none, nothing is started and nothing is missed.
+
+    Returns:
+        GPUs by process id, of those that use any.
+    """
+    if not pids:
+        return {}, ()
+    devices, gaps = _devices(time_limit_s, driver)
+    return ({}, gaps) if devices is None else shared_out(devices, pids)
+
+
+def gpus_here(time_limit_s: float, driver: Path = DRIVER) -> Looked[tuple[GpuState, ...]]:
+    """Read all GPUs of this machine, as `gpus_of` does; none where there is no driver."""
+    devices, gaps = _devices(time_limit_s, driver)
+    return tuple(device.state for device in devices or ()), gaps
+
+
+def gpu_names(time_limit_s: float, driver: Path = DRIVER) -> tuple[str, ...]:
+    """Return the models of this machine's GPUs; empty where the driver tells none in time."""
+    states, _ = gpus_here(time_limit_s, driver)
+    return tuple(state.name for state in states or () if state.name)
+
+
+def gpu_memory(time_limit_s: float = TIME_LIMIT_S) -> tuple[int, ...] | Gap:
+    """Return the bytes of each GPU, without starting CUDA on any of them.
+
+    Returns:
+        Empty where the driver knows no GPU; a gap where there is no driver to ask.
+    """
+    if not DRIVER.exists():
+        return Gap("memory of the GPUs", None, "there is no NVIDIA driver here", "gpu")
+    states, gaps = gpus_here(time_limit_s)
+    if gaps:
+        return replace(gaps[0], what="memory of the GPUs")
+    return tuple(state.memory_bytes or 0 for state in states or ())
+
+
+def _devices(time_limit_s: float, driver: Path) -> Looked[tuple[Device, ...]]:
+    """All devices, None where the driver does not tell."""
+    if not driver.exists():
+        return (), ()
+    if folder_of("pynvml") is None:
+        return None, (ABSENT,)
+
+    def look() -> Looked[tuple[Device, ...]]:
+        try:
+            answer = _ask(time_limit_s)
+            why = f"NVML: {answer.failure}"
+        except ChildLate as error:
+            answer, why = Answer(failure="late"), f"the driver gave {error}"
+        except (OSError, msgspec.MsgspecError) as error:
+            answer, why = Answer(failure="none"), f"they cannot be read ({error})"
+        if answer.failure:
+            return None, (Gap(WHAT, None, why, "gpu", SEE),)
+        return answer.devices, ()
+
+    return guarded("gpu", WHAT, None, look)
+
+
+def _ask(time_limit_s: float) -> Answer:
+    ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
+    if ended.returncode != 0:
+        complaint = ended.stderr.decode(errors="replace").rstrip()
+        return Answer(failure=complaint.rpartition("\n")[2] or f"exit code {ended.returncode}")
+    return json_decoder(Answer).decode(ended.stdout)
+
+
+def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]:
+    """Tell whose GPU is whose. Pure.
+
+    The driver names processes by the ids of its own namespace: in a container they may not match.
+    Where it names nobody at all, a machine's only GPU counts as everybody's.
+
+    Args:
+        devices: All of this machine.
+        pids: Of the ranks.
+    """
+    gaps = tuple(
+        Gap(f"GPU {one.state.index}", None, LOST, "gpu", SEE_KERNEL_LOG)
+        if one.lost
+        else Gap(f"GPU {one.state.index}", None, f"NVML: {one.failure}", "gpu", SEE)
+        for one in devices
+        if one.lost or one.failure
+    )
+    found = {
+        pid: tuple(one.as_seen_by(pid) for one in devices if pid in one.processes) for pid in pids
+    }
+    used = {pid: states for pid, states in found.items() if states}
+    if used or any(one.processes for one in devices):
+        return used, gaps
+    seen = [one.state for one in devices if not (one.lost or one.failure)]
+    if len(seen) == 1 == len(devices):
+        return dict.fromkeys(pids, (seen[0],)), gaps
+    busy = any((state.busy_percent or 0) > 0 for state in seen)
+    return {}, (*gaps, Gap("GPU of each rank", None, HIDDEN, "gpu")) if busy else gaps
+
+
+# The program that asks the driver
+
+SLOWDOWNS = {0x4: "power", 0x8: "hardware", 0x20: "thermal", 0x40: "thermal", 0x80: "power"}
+"""nvml.h, nvmlClocksEventReasons: software power cap, hardware slowdown, software thermal, hardware
+thermal, power brake."""
+MILLI = 1000
+LATELY_S = 2.0
+"""Age of what a process used that still counts: the driver keeps some seconds."""
+
+
+def read_all() -> Answer:
+    """Read all GPUs of this machine; what one of them does not tell costs no other's answer."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        indices = range(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError as error:
+        return Answer(failure=str(error))
+    return Answer(devices=tuple(_read(pynvml, index) for index in indices))
+
+
+def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without types
+    lost = (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired)
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        # an old card that tells no utilisation may tell other things
+        with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+            nvml.nvmlDeviceGetUtilizationRates(handle)
+    except lost:
+        return Device(GpuState(index=index), lost=True)
+    except nvml.NVMLError as error:
+        return Device(GpuState(index=index), failure=str(error))
+    return Device(_state(nvml, handle, index), _processes(nvml, handle))
+
+
+def _state(nvml: Any, handle: Any, index: int) -> GpuState:  # noqa: ANN401 - as above
+    def ask(call: Callable[[], Told]) -> Told | None:
+        return _told(nvml, call)
+
+    memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    milliwatts = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    reasons = ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)) or 0
+    return GpuState(
+        index=index,
+        name=ask(lambda: nvml.nvmlDeviceGetName(handle)) or "",
+        busy_percent=rates.gpu if rates is not None else None,
+        memory_used_bytes=memory.used if memory is not None else None,
+        memory_bytes=memory.total if memory is not None else None,
+        power_w=milliwatts / MILLI if milliwatts is not None else None,
+        clock_mhz=ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        full_clock_mhz=ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        slowed_by=tuple(sorted({word for bit, word in SLOWDOWNS.items() if reasons & bit})),
+        uncorrected_errors=ask(
+            lambda: nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            )
+        ),
+    )
+
+
+def _processes(nvml: Any, handle: Any) -> dict[int, Share]:  # noqa: ANN401 - as above
+    running = _told(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    since_us = int((time.time() - LATELY_S) * 1e6)
+    used = _told(nvml, lambda: nvml.nvmlDeviceGetProcessUtilization(handle, since_us)) or []
+    newest = {one.pid: one.smUtil for one in sorted(used, key=lambda one: one.timeStamp)}
+    return {one.pid: Share(one.usedGpuMemory, newest.get(one.pid)) for one in running}
+
+
+def _told(nvml: Any, call: Callable[[], Told]) -> Told | None:  # noqa: ANN401 - as above
+    """Not every card, driver and library tells everything."""
+    try:
+        return call()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+if __name__ == "__main__":
+    os.write(sys.stdout.fileno(), msgspec.json.encode(read_all()))

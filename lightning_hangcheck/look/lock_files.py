@@ -1,0 +1,253 @@
+"""Locks that libraries poll for: the kernel sees only sleep, a variable of the stack names one.
+
+Which loops these are is known of the libraries in `LIBRARIES`. Who made a file whose mere existence
+is the lock, the process id tells that most makers write into it, or the open file of those that
+keep it open. Such a file outlives its maker: killed, it leaves a lock that nobody takes away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightning_hangcheck.look.open_files import open_of
+from lightning_hangcheck.look.proc import (
+    GONE,
+    began_s,
+    has_ended,
+    process_ids,
+    read_link,
+    read_status,
+    read_table,
+    shares_namespace,
+    vitals,
+)
+from lightning_hangcheck.look.py_spy import LONGEST_READ
+from lightning_hangcheck.model.evidence import Holder, WaitTarget
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.look.py_spy import DumpedFrame, Variables
+    from lightning_hangcheck.model.evidence import ProcessStack, ThreadStack
+
+
+class Library(NamedTuple):
+    """One that polls for a lock file.
+
+    Attributes:
+        name: For the target's call.
+        polls: End of the path of the file in which it polls.
+        caller: The same of the one that has the lock's path in a variable.
+        variable: Its name.
+        below: What is appended to it.
+        limit: Variable with a time limit, in the file in which it polls; negative if there is none.
+        marker: Part of the name of the lock's class where its lock is a file's mere existence;
+            empty where it always is.
+    """
+
+    name: str
+    polls: str
+    caller: str
+    variable: str
+    below: str = ""
+    limit: str = ""
+    marker: str = ""
+
+
+FILELOCK = "/filelock/_api.py"
+LIBRARIES = (
+    Library(  # 3.0 to 4.2
+        "filelock", FILELOCK, FILELOCK, "lock_filename", limit="timeout", marker="Soft"
+    ),
+    Library(
+        "baton.wait",  # torch's lock on the build of an extension, of 1.0 to 2.13
+        "/torch/utils/file_baton.py",
+        "/torch/utils/cpp_extension.py",
+        "build_directory",
+        "/lock",
+    ),
+)
+"""Both keep a file whose existence is the lock open for as long as they hold it."""
+GOES_ON = "/huggingface_hub/utils/_fixes.py"
+"""Its ``WeakFileLock`` asks filelock anew after 10 s, for ever unless it has a limit too."""
+
+
+def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTarget]:
+    """Tell which locks the threads of a process poll for.
+
+    Returns:
+        By thread; a target without a name where the path is not to be had. Its holder only where
+        the lock file itself tells one that is alive.
+    """
+    polling = ((one.tid, _library(one)) for one in stack.threads)
+    return {
+        tid: _target(library, variables.of(tid), stack.pid)
+        for tid, library in polling
+        if library is not None and tid is not None
+    }
+
+
+def _library(thread: ThreadStack) -> Library | None:
+    files = [frame.file for frame in thread.frames]
+    found = (one for one in LIBRARIES if any(file.endswith(one.polls) for file in files))
+    return next(found, None)
+
+
+def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTarget:
+    path = _unquoted(_variable(frames, library.caller, library.variable))
+    path = path and path + library.below
+    is_marker = library.marker in _variable(frames, library.polls, "self")
+    maker = maker_of(path, pid) if path and is_marker else UNKNOWN
+    if any(frame.filename.endswith(GOES_ON) for frame in frames):
+        for_ever = _variable(frames, GOES_ON, "timeout") == "None"
+    else:
+        limit = _variable(frames, library.polls, library.limit) if library.limit else "-"
+        for_ever = limit.startswith("-")
+    return WaitTarget(
+        call=library.name,
+        kind="lock",
+        name=path,
+        holders=maker.holders,
+        abandoned=maker.gone and for_ever,
+    )
+
+
+def _variable(frames: Sequence[DumpedFrame], file: str, name: str) -> str:
+    """Return a variable of the innermost call of a file that has it; empty if none has."""
+    shown = (frame.shown(name) for frame in frames if frame.filename.endswith(file))
+    return next(filter(None, shown), "")
+
+
+def _unquoted(text: str) -> str:
+    """Read a text as py-spy shows it: in double quotes; of one that it cut nothing is known."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return ""
+    return value if isinstance(value, str) and len(text) < LONGEST_READ else ""
+
+
+# Who made a file
+
+READ_LIMIT_S = 0.5
+"""Some 50 ms on a machine with 10,000 open files."""
+LONGEST_RECORD = 1024
+WRITTEN_PID = re.compile(r"\A\s*(\d{1,10})\s*(?:\Z|\n)|\bpid\b\W{0,4}(\d{1,10})\b", re.IGNORECASE)
+"""A first line that is a number, or a number behind the word: ``{"pid": 4711}``."""
+WORDS = re.compile(r"[A-Za-z][\w.-]*")
+NAMES = re.compile(r"[\w.-]+")
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
+"""File systems (proc(5), mounts) that one machine has to itself: no process elsewhere made a file
+there. Any other may be shared with hosts whose processes nobody here sees."""
+OWN = frozenset({"tmpfs", "overlay"})
+"""What a container has to itself: other file systems that it sees may be mounted in others, too,
+whose processes it does not see."""
+FIRST_SPACE = f"pid:[{0xEFFFFFFC}]"
+"""The kernel's own pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): whoever is in that
+sees all processes."""
+INIT = 1
+"""Starts all others, and trains nothing itself where it may not be read."""
+LATER_S = 2.0
+"""A process that began so much after a file was written cannot have made it: its number was given
+away again. Clocks of files are coarse, and ticks are hundredths of a second."""
+
+
+class Maker(NamedTuple):
+    """Who made a file.
+
+    Attributes:
+        holders: The process, where it is known and alive.
+        gone: Whether it is known to be gone.
+    """
+
+    holders: tuple[Holder, ...] = ()
+    gone: bool = False
+
+
+UNKNOWN = Maker()
+
+
+def maker_of(path: str, pid: int) -> Maker:
+    """Tell who made a file, for whose end a process waits, by a path as that process knows it."""
+    try:
+        return within(READ_LIMIT_S, lambda: _maker(path, pid))
+    except (NoAnswer, OSError):
+        return UNKNOWN
+
+
+def _maker(path: str, pid: int) -> Maker:
+    seen = Path(f"/proc/{pid}/root{path}")
+    facts = seen.stat()
+    text = ""
+    if seen.is_file():
+        with seen.open("rb") as file:
+            text = file.read(LONGEST_RECORD).decode(errors="replace")
+    local, of_here = _is_local(path), socket.gethostname() in NAMES.findall(text)
+    ours = shares_namespace(pid, "pid") and shares_namespace(pid, "mnt")
+    if not ours or not (local or of_here):
+        return UNKNOWN
+    found = WRITTEN_PID.search(text)
+    if found is None:
+        return _that_has_open(path, facts) if local and not text.strip() else UNKNOWN
+    number = int(found[1] or found[2])
+    nameless = {word.lower() for word in WORDS.findall(text)} <= {"pid"}
+    if not (of_here or nameless) or _numbered_elsewhere(number):
+        return UNKNOWN
+    alive = vitals(number)
+    if alive is not None and not has_ended(number) and began_s(number) <= facts.st_mtime + LATER_S:
+        return Maker(holders=(Holder(pid=number, cpu_s=alive.cpu_s or 0.0),))
+    # a host of this name, or a container that has it, may be another one: nobody is gone there
+    return Maker(gone=True) if local else UNKNOWN
+
+
+def _numbered_elsewhere(number: int) -> bool:
+    """Whether a container that is seen from here gives one of its own processes this number."""
+    for pid in process_ids():
+        with suppress(OSError):
+            inner = read_status(pid).get("NSpid", "").split()[1:]
+            if inner and int(inner[-1]) == number:
+                return True
+    return False
+
+
+def _that_has_open(path: str, facts: os.stat_result) -> Maker:
+    """Look through all processes of the file's owner; one that cannot be read may have it open."""
+    name, holders = os.path.realpath(path), []
+    for pid in process_ids():
+        try:
+            if Path(f"/proc/{pid}").stat().st_uid != facts.st_uid:
+                continue
+            os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names alone are wanted
+        except GONE:
+            continue
+        except OSError:
+            if pid == INIT:
+                continue
+            return UNKNOWN
+        seen = vitals(pid) if any(one == name for one, _ in open_of(pid)) else None
+        if seen is not None:
+            holders.append(Holder(pid=pid, cpu_s=seen.cpu_s or 0.0))
+    return Maker(holders=tuple(holders), gone=not holders)
+
+
+def _is_local(path: str) -> bool:
+    """Whether whoever made a file is among the processes that are seen here.
+
+    So it is where the innermost mount that the file is in is of this machine, or container, alone.
+    """
+    real = os.path.realpath(path)
+    mounts = [words for words in read_table("/proc/self/mounts") if len(words) > 2]
+    above = [
+        (len(folder), kind)
+        for _, folder, kind, *_ in mounts
+        if real == folder or real.startswith(folder.rstrip("/") + "/")
+    ]
+    sees_all = read_link("/proc/self/ns/pid") == FIRST_SPACE
+    return max(above, default=(0, ""))[1] in (LOCAL if sees_all else OWN)

@@ -1,0 +1,507 @@
+"""Files of /proc, each with its one reader: what a process is, does, holds and may be asked.
+
+Nothing here needs another program, and nothing pauses the process. Which files can block (read in
+the sources of Linux 6.x, fs/proc): ``stat``, ``status`` and ``wchan`` take no lock that a stuck
+process can hold; ``syscall`` and ``io`` wait only while the process is inside execve. ``cmdline``,
+``environ``, ``maps`` and ``mem`` take the process's mmap lock: they can block for as long as one of
+its threads is stuck in the kernel inside mmap or a page fault (a dead network file system), so they
+are read with `time_limit.within`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+import time
+from functools import cache, partial
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from lightning_hangcheck.machine.process_stat import TICKS_PER_SECOND, StatLine, parse_stat
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.time_limit import NoAnswer, within
+
+GONE = (FileNotFoundError, ProcessLookupError)
+"""ENOENT when it is opened, ESRCH when it ends between open and read."""
+MEMORY_LIMIT_S = 0.2
+MAPS_LIMIT_S = 1.0
+"""A process that changes its mappings holds this table up; reading one takes about 1 ms, but more
+than 0.2 s on a crowded machine (load 12 on two cores): then a rank seems to share nothing."""
+PAGE = 4096
+PIECE = 65536
+
+
+# Files as they are
+
+
+def read_proc(path: str) -> bytes:
+    """Read a whole file of /proc, about 8 microseconds.
+
+    The kernel hands a table out in pieces that end with a line: only an empty one is the last.
+
+    Raises:
+        OSError: One of ``GONE`` where the process has ended; PermissionError where it is not ours.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = []
+        while piece := os.read(descriptor, PIECE):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def read_table(path: str) -> list[list[str]]:
+    """Read a table of /proc, a line a row, by its words; as `read_proc`."""
+    return [line.split() for line in read_proc(path).decode(errors="replace").splitlines()]
+
+
+def read_stat(pid: int, tid: int | None = None) -> StatLine:
+    """Read the line of a process, or of one of its threads; as `read_proc`."""
+    task = "" if tid is None else f"/task/{tid}"
+    return parse_stat(read_proc(f"/proc/{pid}{task}/stat"))
+
+
+def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:
+    """Read the named fields of a process, or of one of its threads; as `read_proc`."""
+    task = "" if tid is None else f"/task/{tid}"
+    lines = read_proc(f"/proc/{pid}{task}/status").decode(errors="replace").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def thread_ids(pid: int) -> list[int]:
+    """List a process's threads, the main one first; as `read_proc`."""
+    tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208 - a hot path
+    return sorted(tids, key=lambda tid: tid != pid)
+
+
+def read_link(path: str) -> str:
+    """Return what a link of /proc leads to; empty where that is not shown."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - a hot path, and mostly no path
+    except OSError:
+        return ""
+
+
+def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
+    """Bytes that passed through read-like and write-like calls so far (rchar, wchar).
+
+    Those of a process hold those of its children that have ended, too; those of a thread do not.
+
+    Returns:
+        None where it is gone, belongs to another user, or the kernel does not count.
+    """
+    try:
+        text = read_proc(f"/proc/{pid}/io" if tid is None else f"/proc/{pid}/task/{tid}/io")
+    except OSError:
+        return None
+    counts = dict(line.split(b": ") for line in text.splitlines())
+    return int(counts[b"rchar"]), int(counts[b"wchar"])
+
+
+def read_memory(pid: int, address: int, length: int) -> bytes:
+    """Read memory of a process without stopping it.
+
+    Returns:
+        Fewer bytes where the mapping ends before; none where it cannot be read, or not in 0.2 s.
+    """
+
+    def by_page() -> bytes:
+        """One read over the end of a mapping would fail as a whole."""
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        data = b""
+        try:
+            while len(data) < length:
+                start = address + len(data)
+                part = os.pread(descriptor, min(length - len(data), PAGE - start % PAGE), start)
+                data += part
+                if not part:
+                    break
+        except OSError:
+            if not data:
+                raise
+        finally:
+            os.close(descriptor)
+        return data
+
+    try:
+        return within(MEMORY_LIMIT_S, by_page, of=pid)
+    except (NoAnswer, OSError, OverflowError):
+        return b""
+
+
+def memory_map(pid: int) -> list[list[str]]:
+    """Read the table of what a process maps; none where it cannot be read, or not in time."""
+    try:
+        return within(MAPS_LIMIT_S, partial(read_table, f"/proc/{pid}/maps"), of=pid)
+    except (NoAnswer, OSError):
+        return []
+
+
+def has_loaded(pid: int, library: str) -> bool:
+    """Whether a library is mapped in a process; about 2 ms for one that has loaded torch.
+
+    Args:
+        pid: The process.
+        library: How the name of the library's file begins, as in ``libtorch``.
+    """
+    rows = memory_map(pid)
+    return any(row[-1].rpartition("/")[2].startswith(library) for row in rows if len(row) > 5)
+
+
+# Namespaces: a container numbers its processes, and names its files, by itself
+
+
+def shares_namespace(pid: int, kind: str) -> bool:
+    """Whether a process has our namespace of a kind (``mnt``, ``net``, ``pid``); yes if hidden."""
+    theirs = read_link(f"/proc/{pid}/ns/{kind}")
+    return not theirs or theirs == read_link(f"/proc/self/ns/{kind}")
+
+
+def root_of(pid: int) -> str:
+    """Return what to put before a path as a process knows it; empty where we know it alike."""
+    return "" if shares_namespace(pid, "mnt") else f"/proc/{pid}/root"
+
+
+def inner_thread_ids(pid: int) -> dict[int, int]:
+    """Return our ids of a process's threads by those that they have in its own pid namespace.
+
+    What is read from the memory of a process tells the latter (NSpid in proc(5)).
+
+    Returns:
+        Empty where both are the same, or it is gone.
+    """
+    if len(_numbers(pid)) < 2:
+        return {}
+    try:
+        every = [_numbers(pid, tid) for tid in thread_ids(pid)]
+    except OSError:
+        return {}
+    return {ids[-1]: ids[0] for ids in every if ids}
+
+
+def our_id_of_child(pid: int, child: int) -> int | None:
+    """Return our id of a child that a process names by its own numbers; None where not found."""
+    if len(_numbers(pid)) < 2:
+        return child
+    below = (one.pid for one in descendants(pid) if one.parent_pid == pid)
+    return next((one for one in below if _numbers(one)[-1:] == [child]), None)
+
+
+def _numbers(pid: int, tid: int | None = None) -> list[int]:
+    """The ids of a process or thread in all pid namespaces from ours to its own; none if gone."""
+    try:
+        return [int(word) for word in read_status(pid, tid).get("NSpid", "").split()]
+    except OSError:
+        return []
+
+
+# Is it alive, since when, and does it use the processor?
+
+UNREADABLE = "?"
+UNKNOWN_START = 0
+
+
+class Vitals(Struct, frozen=True, kw_only=True):
+    """Signs of life of one process.
+
+    Attributes:
+        state: Letter of /proc/PID/stat (Z: it has ended and waits for its parent); ``?`` where it
+            could not be read though it may well be alive (a /proc mounted with hidepid=1, no file
+            descriptor left): unknown is not gone.
+        cpu_s: User plus system time of all its threads so far, seconds; None where not known.
+        started_ticks: With the pid, names the process for ever; 0 where it is not known.
+    """
+
+    state: str
+    cpu_s: float | None
+    started_ticks: int
+
+    def is_still(self, started_ticks: int) -> bool:
+        """Whether this is the process that started then, as far as can be told.
+
+        False means that it has ended and the kernel has given its pid to another.
+        """
+        return UNKNOWN_START in (self.started_ticks, started_ticks) or (
+            self.started_ticks == started_ticks
+        )
+
+
+def vitals(pid: int) -> Vitals | None:
+    """Read a process's signs of life, about 20 microseconds; None where it is gone."""
+    try:
+        line = read_stat(pid)
+    except GONE:
+        return None
+    except OSError:
+        return Vitals(state=UNREADABLE, cpu_s=None, started_ticks=UNKNOWN_START)
+    return Vitals(state=line.state, cpu_s=line.cpu_s, started_ticks=line.started_ticks)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to notice; unreadable is not gone."""
+    signs = vitals(pid)
+    return signs is None or signs.state in "ZX"
+
+
+def main_thread_cpu_s(pid: int) -> float | None:
+    """Seconds of processor time of the main thread alone, at the kernel's tick (usually 10 ms).
+
+    Returns:
+        None where the process is gone or cannot be read.
+    """
+    try:
+        return read_stat(pid, pid).cpu_s
+    except OSError:
+        return None
+
+
+_LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
+"""kernel/sched/debug.c: milliseconds on the clock of the processor that the thread last ran on."""
+PROCESSOR_FIELD = 36  # field 39 of /proc/PID/stat, counted behind the command name
+SLEEPING = (b"S", b"D", b"T")
+
+
+def slept_s(pid: int, tid: int | None = None) -> float | None:
+    """Return how long a thread has not been on any processor, seconds.
+
+    Takes 0.5 ms and does not disturb the process. A thread that polls sleeps only since its last
+    poll, and one that was dumped since its dump, unless it was read without being paused.
+
+    Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so this thread moves for a
+    moment to the processor that the other one last ran on and reads its own time there.
+
+    Args:
+        pid: Its process.
+        tid: None for the main one.
+
+    Returns:
+        0 where it runs; None where the process is gone, or its kernel or a container does not
+        show it (/proc/PID/sched, CONFIG_SCHED_DEBUG).
+    """
+
+    def last_ran_ms(thread: str) -> float | None:
+        found = _LAST_RAN.search(read_proc(f"{thread}/sched"))
+        return float(found[1]) if found else None
+
+    thread = f"/proc/{pid}/task/{tid or pid}"
+    try:
+        fields = read_proc(f"{thread}/stat").rpartition(b")")[2].split()
+        last_ran = last_ran_ms(thread)
+        if fields[0] not in SLEEPING:
+            return 0.0
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {int(fields[PROCESSOR_FIELD])})
+        try:
+            now = last_ran_ms(f"/proc/self/task/{threading.get_native_id()}")
+        finally:
+            os.sched_setaffinity(0, allowed)
+    except OSError:
+        return None
+    return None if last_ran is None or now is None else max(0.0, now - last_ran) / 1000
+
+
+# Which processes belong together, and what was said when they were started
+
+
+class ProcessRef(Struct, frozen=True):
+    """A process, for ever: a pid alone may be given to another one later."""
+
+    pid: int
+    parent_pid: int
+    started_ticks: int
+
+
+def process_ref(pid: int) -> ProcessRef | None:
+    """Name one process, None where it is gone or hidden."""
+    try:
+        line = read_stat(pid)
+    except OSError:
+        return None
+    return ProcessRef(pid, line.parent_pid, line.started_ticks)
+
+
+def born_ns(pid: int) -> int:
+    """Return when a process started, on the monotonic clock, to a hundredth of a second.
+
+    The kernel counts from the boot and through suspensions (proc(5)). A process that is gone
+    started now, as far as anyone can tell.
+    """
+    ref = process_ref(pid)
+    now_ns = time.monotonic_ns()
+    if ref is None:
+        return now_ns
+    since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    started_ns = ref.started_ticks * (NANOSECONDS // TICKS_PER_SECOND)
+    return now_ns - max(0, since_boot_ns - started_ns)
+
+
+def began_s(pid: int) -> float:
+    """Return when a process started, by the wall clock as it is now; seconds since 1970."""
+    return time.time() - (time.monotonic_ns() - born_ns(pid)) / NANOSECONDS
+
+
+def process_ids() -> list[int]:
+    """List all processes that are seen from here."""
+    return [int(one) for one in os.listdir("/proc") if one.isdecimal()]  # noqa: PTH208 - hot
+
+
+def descendants(root_pid: int) -> tuple[ProcessRef, ...]:
+    """Find all processes below one, without itself, parents before their children.
+
+    Asks every process of the machine for its parent, some 15 microseconds each: their threads,
+    which know their children, are many more. A process whose parent ends meanwhile goes to another
+    parent and may be missed this time. Zombies are included.
+    """
+    children: dict[int, list[ProcessRef]] = {}
+    for ref in filter(None, map(process_ref, process_ids())):
+        children.setdefault(ref.parent_pid, []).append(ref)
+    found = [*children.get(root_pid, ())]
+    for ref in found:
+        found += children.pop(ref.pid, ())
+    return tuple(found)
+
+
+def read_environment(pid: int, time_limit_s: float = 1.0) -> dict[str, str] | Gap:
+    """Read the environment that a process was started with; later changes do not show."""
+    text = _read_texts(pid, "environ", f"environment of pid {pid}", time_limit_s)
+    if isinstance(text, Gap):
+        return text
+    pairs = (entry.partition("=") for entry in text)
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def command_line(pid: int, time_limit_s: float = 1.0) -> list[str] | Gap:
+    """Read the command line of a process."""
+    return _read_texts(pid, "cmdline", f"command line of pid {pid}", time_limit_s)
+
+
+def _read_texts(pid: int, name: str, what: str, time_limit_s: float) -> list[str] | Gap:
+    """Read a list of NUL-terminated texts; a zombie and a kernel thread have none."""
+    remedy = ""
+    try:
+        data = within(time_limit_s, lambda: read_proc(f"/proc/{pid}/{name}"), of=pid)
+        if data:
+            return data.removesuffix(b"\0").decode(errors="replace").split("\0")
+        why = "it shows none: the process is ending, or was started without any"
+    except GONE:
+        why = "the process has ended"
+    except PermissionError:
+        why, remedy = "it belongs to another user", "run as that user, or as root"
+    except NoAnswer as error:
+        why = f"{error}: the process is stuck in the kernel with its memory locked"
+    except OSError as error:
+        why = f"/proc/{pid}/{name} cannot be read ({error.strerror})"
+    return Gap(what, None, why, "process_memory", remedy)
+
+
+# May we read it, and if not, what would allow it? Decided by the kernel's own answer and by facts
+# of the machine, never by the text of an error.
+
+CAP_SYS_PTRACE = 19  # include/uapi/linux/capability.h
+
+
+class Refusal(NamedTuple):
+    """Why a process cannot be read, and what to do, if anything: both without a full stop."""
+
+    why: str
+    remedy: str = ""
+
+
+CONTAINER = Refusal(
+    "this container may not read processes",
+    "start it with docker run --cap-add=SYS_PTRACE "
+    "(Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])",
+)
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """What decides whether one process may read another.
+
+    Attributes:
+        own_user: Our effective user id.
+        their_user: The real user id of the process.
+        capable: We have CAP_SYS_PTRACE.
+        yama_scope: /proc/sys/kernel/yama/ptrace_scope; 0 where the kernel has no Yama.
+    """
+
+    own_user: int
+    their_user: int
+    capable: bool
+    yama_scope: int
+
+
+def why_refused(pid: int) -> Refusal | None:
+    """Ask the kernel whether we may read a process.
+
+    /proc/PID/syscall is behind the same check as ptrace and process_vm_readv (ptrace(2),
+    PTRACE_MODE_ATTACH), Yama's rules included.
+
+    Returns:
+        None where we may, or where there is no such process any more; else why not and what to do.
+    """
+    try:
+        read_proc(f"/proc/{pid}/syscall")
+    except PermissionError:
+        return explain(read_access(pid))
+    except OSError:
+        return None
+    return None
+
+
+@cache
+def why_filtered() -> Refusal | None:
+    """Ask whether a seccomp filter keeps us from reading any memory, even our own.
+
+    Docker's default filter did before version 19.03, and on kernels before 4.8.
+    """
+    library = ctypes.CDLL(None)
+    refused: int = library.process_vm_readv(os.getpid(), None, 0, None, 0, 0)
+    return CONTAINER if refused else None
+
+
+def explain(access: Access) -> Refusal:
+    """Say why reading is refused, and what would allow it."""
+    scope = f"kernel.yama.ptrace_scope is {access.yama_scope}"
+    if access.own_user not in (0, access.their_user):
+        why = f"it belongs to user id {access.their_user}, we are user id {access.own_user}"
+        return Refusal(why, "run as that user, or as root")
+    if access.yama_scope >= 3:
+        remedy = "set it to 1 in /etc/sysctl.d and boot again"
+        return Refusal(f"the kernel lets nobody read it ({scope})", remedy)
+    if access.yama_scope == 2 and not access.capable:
+        remedy = "run as root, or: sudo sysctl -w kernel.yama.ptrace_scope=1"
+        return Refusal(f"the kernel wants CAP_SYS_PTRACE ({scope})", remedy)
+    if access.yama_scope == 1 and not access.capable:
+        remedy = "start the job with hangcheck run, or: sudo sysctl -w kernel.yama.ptrace_scope=0"
+        return Refusal(f"the kernel lets only its ancestors read it ({scope})", remedy)
+    if access.own_user == 0 and not access.capable:
+        return CONTAINER
+    return Refusal("it is protected: it changed its user, or is not dumpable", "run as root")
+
+
+def read_access(pid: int) -> Access:
+    """Collect the facts; what cannot be read counts as absent."""
+
+    def fields(whose: int | str) -> dict[str, str]:
+        try:
+            return read_status(whose)
+        except OSError:
+            return {}
+
+    try:
+        yama_scope = int(read_proc("/proc/sys/kernel/yama/ptrace_scope"))
+    except OSError:
+        yama_scope = 0
+    return Access(
+        own_user=os.geteuid(),
+        their_user=int(fields(pid).get("Uid", str(os.geteuid())).split()[0]),
+        capable=bool(int(fields("self").get("CapEff", "0"), 16) >> CAP_SYS_PTRACE & 1),
+        yama_scope=yama_scope,
+    )

@@ -1,0 +1,148 @@
+"""Other programs' answers within a time limit: what they started ends with them.
+
+SLURM is one that is asked: it knows which processes of this machine belong to a job of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.isolation.environment import own_environment, searched_folders
+from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LAST_GRACE_S = 1.0
+
+
+class ChildLate(Exception):
+    """The program gave no answer in time and was killed."""
+
+
+def answer_of(
+    command: Sequence[str], time_limit_s: float, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end.
+
+    Args:
+        command: Its path and arguments.
+        time_limit_s: Seconds until it is killed, with whatever it started.
+        environment: All of its environment.
+
+    Returns:
+        Its output, its complaints and its exit code.
+
+    Raises:
+        OSError: It cannot be started.
+        ChildLate: It took longer. One that is stuck in the kernel is left behind.
+    """
+    process = _started(command, environment, subprocess.PIPE)
+    try:
+        output, complaint = process.communicate(timeout=time_limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise ChildLate(f"no answer within {time_limit_s:.3g} s") from error
+    finally:
+        if process.poll() is None:
+            _kill_group(process)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, complaint)
+
+
+def exit_code_of(
+    command: Sequence[str], time_limit_s: float, environment: Mapping[str, str], output: int
+) -> int:
+    """Run a program to its end; what it leaves in its process group ends then, too.
+
+    Args:
+        command: Its path and arguments.
+        time_limit_s: Seconds until it is killed, with whatever it started.
+        environment: All of its environment.
+        output: Descriptor that it writes to, its complaints too.
+
+    Returns:
+        Its exit code, that of a signal below 0.
+
+    Raises:
+        OSError: It cannot be started.
+        ChildLate: It took longer.
+    """
+    process = _started(command, environment, output)
+    try:
+        # its end is waited for and not collected: so its group's number is given to nobody else
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            ended, _, _ = select.select([descriptor], [], [], time_limit_s)
+        finally:
+            os.close(descriptor)
+        if not ended:
+            raise ChildLate(f"no end within {time_limit_s:.3g} s")
+    finally:
+        _kill_group(process)
+    return process.returncode
+
+
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=dict(environment),
+        start_new_session=True,
+    )
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=LAST_GRACE_S)
+
+
+SLURM_LIMIT_S = 5.0
+"""scontrol asks the slurmd of this machine, which answers in milliseconds."""
+COLUMNS = 3
+"""``PID JOBID STEPID LOCALID GLOBALID``; the last two are ``-`` for what a task started."""
+
+
+def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:
+    """Ask SLURM for the processes of the job in which we are a step, without that step's own.
+
+    Args:
+        environment: Of a step: it names job, step and node; SLURM_CONF where it is no usual one.
+
+    Returns:
+        Their process ids, none where the job has no other step on this node.
+    """
+    job, step = environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", "")
+    node = environment.get("SLURMD_NODENAME", "")
+
+    def unknown(why: str) -> Gap:
+        return Gap(f"processes of SLURM job {job}", None, why, remedy="name one of them with --pid")
+
+    scontrol = shutil.which("scontrol", path=searched_folders("PATH"))
+    if scontrol is None:
+        return unknown("there is no scontrol here")
+    told = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
+    command = [scontrol, "listpids", job, *([node] if node else [])]
+    try:
+        answer = answer_of(command, SLURM_LIMIT_S, own_environment() | told)
+    except (ChildLate, OSError) as error:
+        return unknown(f"scontrol: {error}")
+    if answer.returncode:
+        complaint = answer.stderr.decode(errors="replace").strip()
+        return unknown(f"scontrol: {complaint or f'exit code {answer.returncode}'}")
+    rows = [line.split() for line in answer.stdout.decode(errors="replace").splitlines()]
+    return tuple(
+        int(row[0])
+        for row in rows
+        if len(row) >= COLUMNS and row[0].isdecimal() and row[1] == job and row[2] != step
+    )

@@ -1,0 +1,512 @@
+"""Python stacks of a process, taken by py-spy from outside: one dump, with or without variables.
+
+py-spy is found here, run within a time limit, and heard when it complains. Nothing is paused, so a
+thread that calls or returns during the few milliseconds of the reading can leave a chain of calls
+without its outer end, memory that is no name any more, or an error: one to two dumps in a hundred
+of a thread that does nothing but call (py-spy 0.4.3, Python 3.11). What came out torn is read
+again. A thread that waits cannot be torn. Only a dump of native calls pauses the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from lightning_hangcheck.isolation.command import interpreter
+from lightning_hangcheck.isolation.environment import own_environment, searched_folders
+from lightning_hangcheck.look.proc import (
+    Refusal,
+    has_ended,
+    inner_thread_ids,
+    read_memory,
+    read_stat,
+    read_status,
+    thread_ids,
+    why_filtered,
+    why_refused,
+)
+from lightning_hangcheck.look.programs import ChildLate, answer_of
+from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, ProcessStack, ThreadStack
+from lightning_hangcheck.text.redaction import redact_values
+from lightning_hangcheck.time_limit import Looked, guarded
+
+PY_SPY = "py-spy"
+"""Source of the stacks that `python_stacks` takes."""
+ABSENT = Refusal("py-spy is not installed beside this Python nor on PATH", "pip install py-spy")
+ENDED = Refusal("the process has ended")
+# Rust programs print a backtrace below each error where the user asked for one.
+QUIET = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
+WITH_VALUES = "-lllll"
+"""Option for local variables, cut at `LONGEST_READ`: 128 characters for each l (0.4.3)."""
+LONGEST_READ = 640
+MOST_DUMPS = 3
+"""By the measurement above three torn ones in a row come once in a hundred thousand reads on an
+idle machine; on a busy one, where a read takes longer, more often."""
+
+
+class PySpyFailed(Exception):
+    """py-spy gave no stacks; the message is its own complaint in one line."""
+
+
+class PySpyLate(Exception):
+    """py-spy gave no answer in time and was killed."""
+
+
+def find_py_spy() -> Path | None:
+    """Find the program beside this Python, where pip puts it, or on PATH."""
+    beside = Path(interpreter()).parent / "py-spy"
+    if os.access(beside, os.X_OK):
+        return beside
+    on_path = shutil.which("py-spy", path=searched_folders("PATH"))
+    return Path(on_path) if on_path else None
+
+
+def dump(program: Path, pid: int, time_limit_s: float, *options: str) -> bytes:
+    """Run ``py-spy dump --json``.
+
+    A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
+    kernel undoes when the tracer ends (153 kills at random moments, 0.4.3: never stopped).
+
+    Args:
+        program: As `find_py_spy` found it.
+        pid: The process to read.
+        time_limit_s: Seconds until it is killed.
+        options: ``--native`` pauses the process, ``--nonblocking`` does not.
+
+    Raises:
+        PySpyFailed: It could not be started or reported an error.
+        PySpyLate: It took longer.
+    """
+    command = [str(program), "dump", "--json", "--pid", str(pid), *options]
+    try:
+        answer = answer_of(command, time_limit_s, {**own_environment(), **QUIET})
+    except OSError as error:
+        raise PySpyFailed(f"{program} cannot be started ({error.strerror})") from error
+    except ChildLate as error:
+        raise PySpyLate(f"py-spy gave {error}") from error
+    if answer.returncode != 0:
+        raise PySpyFailed(_in_one_line(answer.stderr) or f"it ended with {answer.returncode}")
+    return answer.stdout
+
+
+def _in_one_line(complaint: bytes) -> str:
+    """Join the first line and the innermost cause, which py-spy lists below ``Caused by:``."""
+    lines = [line.strip() for line in complaint.decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line]
+    if not lines:
+        return ""
+    headline = lines[0].removeprefix("Error: ")
+    if len(lines) == 1 or lines[-1] in headline:
+        return headline
+    return f"{headline} ({lines[-1].partition(': ')[2] or lines[-1]})"
+
+
+class DumpedLocal(msgspec.Struct):
+    """A local variable in py-spy's JSON (0.4)."""
+
+    name: str
+    repr: str | None = None
+
+
+class DumpedFrame(msgspec.Struct):
+    """A frame in py-spy's JSON (0.4): ``name`` is qualified by its class where py-spy knows it.
+
+    Attributes:
+        module: Of a native one: the library that it belongs to.
+        is_shim_entry: Native code called it: so it is with the outermost of every thread.
+    """
+
+    name: str
+    filename: str = ""
+    line: int = 0
+    module: str | None = None
+    locals: list[DumpedLocal] | None = None
+    is_shim_entry: bool = True
+
+    @property
+    def place(self) -> Frame:
+        """Where it stands."""
+        return Frame(self.name, self.filename, self.line)
+
+    def shown(self, name: str) -> str:
+        """What is shown of a variable; empty where there is none, or nothing."""
+        return next((one.repr or "" for one in self.locals or () if one.name == name), "")
+
+
+class DumpedThread(msgspec.Struct):
+    """A thread in py-spy's JSON (0.4); frames innermost first."""
+
+    frames: list[DumpedFrame]
+    os_thread_id: int | None = None
+    thread_id: int = 0
+    thread_name: str | None = None
+    active: bool = False
+    owns_gil: bool = False
+
+
+def read_threads(
+    program: Path, pid: int, time_limit_s: float, *, values: bool = False
+) -> list[DumpedThread]:
+    """Read all Python threads of a process without pausing it, again where they came out torn.
+
+    Args:
+        program: py-spy.
+        pid: The process.
+        time_limit_s: Seconds for all attempts together.
+        values: Local variables of every frame too, as text.
+
+    Raises:
+        PySpyFailed: It complained each time, or all came out torn.
+        PySpyLate: It took longer.
+        msgspec.MsgspecError: Its answer is of another form.
+    """
+    deadline = time.monotonic() + time_limit_s
+    seen: set[tuple[int | None, str]] = set()
+    failure = PySpyFailed("no time is left")
+    options = ["--nonblocking", *([WITH_VALUES] if values else [])]
+    for _ in range(MOST_DUMPS):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        try:
+            data = dump(program, pid, left_s, *options)
+        except PySpyFailed as error:
+            if has_ended(pid) or why_refused(pid) is not None:
+                raise
+            failure = error
+            continue
+        threads = json_decoder(list[DumpedThread]).decode(data)
+        unsure = {(one.os_thread_id, _beginning(one)) for one in threads if _may_be_torn(one)}
+        if not any(is_torn(one) for one in threads) and unsure <= seen:
+            return _with_our_ids(pid, threads)
+        seen |= unsure
+        failure = PySpyFailed("the process ran on while it was read, and what was read is torn")
+    raise failure
+
+
+def is_torn(thread: DumpedThread) -> bool:
+    """Whether no thread can stand like this: its outer end is missing, or a name is no text."""
+    if not thread.frames:
+        return False
+    texts = [text for frame in thread.frames for text in (frame.name, frame.filename)]
+    broken = any("\0" in one for one in texts) or not all(one.name for one in thread.frames)
+    return broken or not thread.frames[-1].is_shim_entry
+
+
+BEGINNINGS = ("<module>", "_bootstrap", "Thread._bootstrap", "_run_module_as_main")
+"""Functions that Python itself begins a thread with."""
+
+
+def _may_be_torn(thread: DumpedThread) -> bool:
+    """Whether a thread that runs may have begun otherwise: believed if it is so twice.
+
+    From Python 3.12 on a chain that ends too early may end in a frame that looks like an outer
+    end. Native code may call Python in a thread of its own, and may be below all Python calls.
+    """
+    return thread.active and _beginning(thread) not in BEGINNINGS
+
+
+def _beginning(thread: DumpedThread) -> str:
+    return thread.frames[-1].name if thread.frames else ""
+
+
+LARGEST_STRUCTURE = 1024
+"""Bytes of a thread's own structure in which its id is looked for: glibc has it at 720 (x86-64)."""
+WORD = 4
+
+
+def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
+    """Name threads as the kernel names them to us: py-spy reads their ids in the process."""
+    ours = inner_thread_ids(pid)
+    unnamed = [one.thread_id for one in threads if one.os_thread_id is None]
+    found = _ids_in_memory(pid, unnamed, ours) if unnamed else {}
+    named = ((one, one.os_thread_id or found.get(one.thread_id)) for one in threads)
+    return [
+        replace(one, os_thread_id=ours.get(tid, tid) if tid is not None else None)
+        for one, tid in named
+    ]
+
+
+def _ids_in_memory(pid: int, addresses: list[int], ours: dict[int, int]) -> dict[int, int]:
+    """Read the kernel's ids of threads from the C library's structures of them, by their addresses.
+
+    Python 3.10 keeps no such id. Where in its structure a thread has it, the main one's tells: that
+    alone is the process's own.
+
+    Args:
+        pid: The process.
+        addresses: Of the structures: what ``threading.get_ident`` tells.
+        ours: As `inner_thread_ids` returns them.
+    """
+    main = next((inner for inner, outer in ours.items() if outer == pid), pid)
+    words: dict[int, tuple[int, ...]] = {}
+    for address in addresses:
+        data = read_memory(pid, address, LARGEST_STRUCTURE)
+        whole = len(data) // WORD
+        words[address] = struct.unpack(f"={whole}i", data[: whole * WORD])
+    place = min((one.index(main) for one in words.values() if main in one), default=None)
+    try:
+        alive = set(thread_ids(pid))
+    except OSError:
+        alive = set()
+    tids = {address: one[place] for address, one in words.items() if place is not None}
+    return {address: tid for address, tid in tids.items() if ours.get(tid, tid) in alive}
+
+
+class Variables:
+    """What the local variables of a process's calls show; py-spy is asked at most once, if at all.
+
+    Args:
+        pid: The process.
+        deadline: Monotonic seconds until which it may take.
+    """
+
+    def __init__(self, pid: int, deadline: float) -> None:
+        self._pid = pid
+        self._deadline = deadline
+        self._threads: dict[int | None, list[DumpedFrame]] | None = None
+        self.why_not = ""
+
+    def of(self, tid: int | None) -> list[DumpedFrame]:
+        """Return the calls of a thread, innermost first; none where they cannot be read."""
+        if self._threads is None:
+            self._threads = {}
+            program = find_py_spy()
+            try:
+                left_s = self._deadline - time.monotonic()
+                threads = read_threads(program, self._pid, left_s, values=True) if program else []
+                self._threads = {one.os_thread_id: one.frames for one in threads}
+            except (PySpyFailed, PySpyLate, msgspec.MsgspecError) as error:
+                self.why_not = f"py-spy: {error}"
+        return self._threads.get(tid, [])
+
+    def at(self, tid: int | None, depth: int, frame: Frame) -> DumpedFrame | None:
+        """Return a call that still stands where it stood, by how many are outside of it."""
+        frames = self.of(tid)[::-1]
+        found = frames[depth] if depth < len(frames) else None
+        return found if found is not None and found.place == frame else None
+
+
+def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
+    """Take the stacks of all Python threads of a process, which runs on meanwhile.
+
+    Takes about 10 ms (55 ms with 200 threads). Threads that are stopped or in state D are read as
+    well, and one that sleeps is not woken: the kernel goes on counting how long it has slept.
+
+    Args:
+        pid: The process.
+        rank: Whose, for gaps.
+        time_limit_s: Seconds until py-spy is killed.
+
+    Returns:
+        The stacks, main thread first; None, and a gap with the way out, where there are none.
+    """
+    what = f"stack of pid {pid}"
+
+    def look() -> Looked[ProcessStack]:
+        answer = _take(pid, time_limit_s)
+        if isinstance(answer, ProcessStack):
+            return answer, ()
+        return None, (Gap(what, rank, answer.why, "stack", answer.remedy),)
+
+    return guarded("stack", what, rank, look)
+
+
+def _take(pid: int, time_limit_s: float) -> ProcessStack | Refusal:
+    """Return the stacks, or why there are none."""
+    if has_ended(pid):
+        return ENDED
+    program = find_py_spy()
+    if program is None:
+        return ABSENT
+    try:
+        threads = read_threads(program, pid, time_limit_s)
+    except PySpyLate as error:
+        return Refusal(str(error))
+    except PySpyFailed as error:
+        if has_ended(pid):
+            return ENDED
+        return why_refused(pid) or why_filtered() or Refusal(f"py-spy: {error}")
+    except msgspec.MsgspecError as error:
+        why = f"py-spy's answer is of another version than 0.4: {error}"
+        return Refusal(why, "pip install -U py-spy")
+    if not threads:
+        return Refusal("it runs no Python thread")
+    # the main thread first; py-spy orders by an address
+    threads.sort(key=lambda one: (not _is_main(pid, one), one.os_thread_id or 0))
+    sources = Sources.of(pid)
+    stacks = tuple(_thread_stack(one, sources) for one in threads)
+    return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)
+
+
+def _is_main(pid: int, thread: DumpedThread) -> bool:
+    if thread.os_thread_id is None:
+        return thread.thread_name == "MainThread"
+    return thread.os_thread_id == pid
+
+
+def _thread_stack(thread: DumpedThread, sources: Sources) -> ThreadStack:
+    inner = thread.frames[0] if thread.frames else None
+    return ThreadStack(
+        tid=thread.os_thread_id,
+        ident=thread.thread_id,
+        name=thread.thread_name or "",
+        active=thread.active,
+        owns_gil=thread.owns_gil,
+        takes_lock=inner is not None and sources.takes_lock(inner.filename, inner.line),
+        frames=tuple(frame.place for frame in reversed(thread.frames)),
+    )
+
+
+# Local variables, taken when somebody asked for them
+
+LONGEST_VALUE = 80
+_CUT_WORD = re.compile(r"[^\s\"',;:=]*\.\.\.([\"'\])}]*)\Z")
+MOST_VALUES = 16
+"""Of one call: a function with more says nothing that anybody reads."""
+
+
+def local_values(
+    variables: Variables, pid: int, rank: int | None, tid: int | None
+) -> Looked[tuple[LocalValues, ...]]:
+    """Return the local variables of a thread's calls.
+
+    No code of the process runs: of an object without a plain value only its type and address are
+    shown. Values behind a name that tells a secret are hidden, and what looks like one anywhere.
+
+    Returns:
+        Calls that have variables, outermost first.
+    """
+    what = f"local variables of pid {pid}"
+
+    def look() -> Looked[tuple[LocalValues, ...]]:
+        frames = [frame for frame in reversed(variables.of(tid)) if frame.locals]
+        if variables.why_not:
+            return None, (Gap(what, rank, variables.why_not, "local_values"),)
+        return tuple(LocalValues(one.place, _shown(one.locals or [])) for one in frames), ()
+
+    return guarded("local_values", what, rank, look)
+
+
+def _shown(variables: list[DumpedLocal]) -> dict[str, str]:
+    """Hide secrets in whole values, then cut these: half a secret has no shape any more.
+
+    The word in which py-spy cut a text is dropped: it may be the beginning of a secret.
+    """
+    values = {one.name: one.repr or "?" for one in variables[:MOST_VALUES]}
+    whole = {
+        name: value if len(value) < LONGEST_READ else _CUT_WORD.sub(r"...\1", value)
+        for name, value in values.items()
+    }
+    return {
+        name: value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
+        for name, value in redact_values(whole).items()
+    }
+
+
+# Native calls: a last look at a rank that a hang names, which pauses it
+
+MOST_CALLS = 12
+"""The innermost: what a thread waits in is among them, what led there Python shows."""
+ADDRESS = "0x"
+SETTLING_S = 0.5
+"""The kernel lets a tracee go within microseconds of its tracer's end; a busy machine needs a tick
+or two."""
+POLL_S = 0.01
+
+
+def native_calls(
+    pid: int, rank: int | None, time_limit_s: float, tid: int | None = None
+) -> Looked[tuple[str, ...]]:
+    """Read the native calls inside a thread's innermost Python frame.
+
+    Takes 0.1 to 0.8 s and pauses the process meanwhile: for a process that is stuck anyway. If
+    it does not run on afterwards, a gap says why.
+
+    Args:
+        pid: The process; none of its threads may be stopped or in state D.
+        rank: Whose, for gaps.
+        time_limit_s: Seconds until py-spy is killed.
+        tid: The thread; None for the main one.
+
+    Returns:
+        Names, outermost first; calls without a symbol are left out.
+    """
+    what = f"native calls of pid {pid}"
+
+    def look() -> Looked[tuple[str, ...]]:
+        program = find_py_spy()
+        if program is None:
+            why = "py-spy is not installed"
+            return None, (Gap(what, rank, why, "native_calls", "pip install py-spy"),)
+        calls, why = None, ""
+        try:
+            calls = innermost_calls(dump(program, pid, time_limit_s, "--native"), tid or pid)
+        except (PySpyFailed, PySpyLate) as error:
+            why = f"py-spy: {error}"
+        unseen = (why, why_stopped(pid))
+        return calls, tuple(Gap(what, rank, one, "native_calls") for one in unseen if one)
+
+    return guarded("native_calls", what, rank, look)
+
+
+def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
+    """Read them from py-spy's JSON. Pure.
+
+    Raises:
+        msgspec.MsgspecError: It is of another form.
+    """
+    threads = json_decoder(list[DumpedThread]).decode(data)
+    calls: list[str] = []
+    for frame in next((one.frames for one in threads if one.os_thread_id == tid), []):
+        if frame.module is None:
+            break
+        if not frame.name.startswith(ADDRESS):
+            calls.append(frame.name)
+    return tuple(reversed(calls[:MOST_CALLS]))
+
+
+def why_stopped(pid: int) -> str:
+    """Say why a process that nobody had stopped before a look does not run after it.
+
+    py-spy attaches with PTRACE_SEIZE, which the kernel undoes when py-spy ends, however it ends. A
+    py-spy that lives on holds its target (its issues 565 and 872). A stop without a tracer is
+    somebody's signal, sent during the look: only whoever sent it ends it.
+
+    Returns:
+        What holds it and the command that lets it go; empty where it runs.
+    """
+    deadline = time.monotonic() + SETTLING_S
+    while stopped_threads(pid):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_S)
+    else:
+        return ""
+    tracer = "0"
+    with suppress(OSError):
+        tracer = read_status(pid).get("TracerPid", tracer)
+    if int(tracer):
+        return f"threads of it are held by process {tracer}: kill -KILL {tracer} lets them go"
+    return f"somebody stopped it by a signal during the look: kill -CONT {pid} lets it go on"
+
+
+def stopped_threads(pid: int) -> frozenset[int]:
+    """Return the threads in state T (stopped) or t (held by a tracer); about 10 us a thread."""
+    stopped = set()
+    with suppress(OSError):
+        for tid in thread_ids(pid):
+            with suppress(OSError):
+                if read_stat(pid, tid).state in "Tt":
+                    stopped.add(tid)
+    return frozenset(stopped)

@@ -1,0 +1,542 @@
+"""The nodes of a job around this one: what is heard of whom, and who judges for all.
+
+    the first node     judges, always
+    any other          follows the lowest number that it has heard within 15 s
+    hears no lower one judges for all that it hears, once it has listened for 15 s
+
+So of the nodes that hear each other the lowest judges, and the others repeat what it says. Silence
+counts only while this node listens. One that was silent counts again once it was heard for 10 s.
+
+They meet in one place; where that is a store, and a folder is known that all of them may see, those
+that lose the store go on there as well, and who misses them looks there, too. Each may have a
+folder of its own by that name: so it counts as a place to meet once another node was heard in it.
+They never leave the store for it: a store that failed once may do so again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck import log
+from lightning_hangcheck.judge.rank_set import members
+from lightning_hangcheck.model.codec import encode_packed
+from lightning_hangcheck.model.run import NodeClock
+from lightning_hangcheck.nodes.encoding import (
+    MOST_MEMORY,
+    MOST_TOGETHER,
+    BadWord,
+    can_be_told,
+    most_memory,
+    pack,
+    read_judgement,
+    read_word,
+)
+from lightning_hangcheck.nodes.exchange import Exchange
+from lightning_hangcheck.nodes.word import (
+    MOST_ASKED,
+    VERSION,
+    Judgement,
+    NodeState,
+    ReadWord,
+    Word,
+    shortened,
+)
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lightning_hangcheck.model.run import NodePlace
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.nodes.meeting_place import NodesPlace
+    from lightning_hangcheck.nodes.word import RoundEnd
+
+FIRST = 0
+SILENT_AFTER_S = 15.0
+"""Three times the longest pause of a calm node; a busy node, or place, is slower."""
+MISSED_AFTER_S = 7.5
+"""Silence after which a node is looked for elsewhere."""
+BACK_AFTER_S = 10.0
+FEW = 3
+"""Lower numbers that may judge, and are listened to."""
+MOST_ABOVE = 64
+"""Higher ones, where no lower one is there, or the store is lost: does anybody come elsewhere?"""
+HURRIED_S, EVERY_S, CALM_S = 0.2, 1.0, 5.0
+"""Pauses between words: where a rank has failed, for its launcher's store goes in a second or two;
+where something is silent; and where all get on, after `CALMER` times as long."""
+CALMER = 4.0
+LOST_AFTER_S = 5.0
+"""Trouble with a store that had answered before; a busy one repeats within a second or two."""
+NEVER_ANSWERED_S = 60.0
+LARGE = 256 * 1024
+"""Bytes of a word that may be more than others read."""
+MOST_CLOCKS = 64
+
+
+class Role(NamedTuple):
+    """What a node does.
+
+    Attributes:
+        judge: Whom it follows; None while it follows nobody.
+        judges: It takes the words of all, and tells its verdict to all.
+        waits: Whom it followed fell silent, and it is not known yet who judges.
+    """
+
+    judge: int | None = None
+    judges: bool = False
+    waits: bool = False
+
+
+ALONE = Role()
+"""Nobody is heard, and nobody can be told: it judges its own ranks."""
+
+
+class Heard(Struct, frozen=True):
+    """A node of which something was heard.
+
+    Attributes:
+        word: What it told last.
+        heard_ns: When that was new, by our monotonic clock.
+        back_ns: Since when it is heard after a silence; 0 where it never was silent.
+        memory: Bytes that the word takes at most.
+        direct: It was heard by this node, not told by the one that judged.
+    """
+
+    word: Word
+    heard_ns: int
+    back_ns: int = 0
+    memory: int = 0
+    direct: bool = True
+
+    @property
+    def ranks(self) -> Iterator[int]:
+        """All ranks of the node."""
+        return members(self.word.ranks)
+
+
+class Peers:
+    """One node among the others.
+
+    Args:
+        place: Which node this is, of how many.
+        meetings: Where they meet, and the folder in which they go on, if there is one.
+        now_ns: Tells the present time, monotonic.
+
+    Attributes:
+        role: What this node does, as of when it told last.
+        unused: The nodes that tell what cannot be read, and why.
+        listened_ns: When this node listened last.
+        followed: The node that judged for this one last.
+    """
+
+    def __init__(
+        self,
+        place: NodePlace,
+        meetings: Sequence[NodesPlace],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.now_ns = now_ns
+        self._own, self._nnodes = place.number, place.nnodes
+        self.role = Role(judges=True) if self._own == FIRST else ALONE
+        self.unused: dict[int, str] = {}
+        self.listened_ns = self._busy_ns = now_ns()
+        self._heard: dict[int, Heard] = {}
+        self._lost: dict[int, Heard] = {}
+        self._kept = 0
+        self._asked: dict[int, int] = {}
+        self._judgements: dict[int, Judgement] = {}
+        self._judgement: Judgement | None = None
+        self._since = 0
+        self._telling: Word | None = None
+        self._clocks: dict[int, NodeClock] = {}
+        self.followed: int | None = None
+        self._hurried = False
+        self._lock = threading.Lock()
+        self._ways = [Exchange(one, self, opened=n == 0) for n, one in enumerate(meetings)]
+
+    def start(self) -> None:
+        """Hear and tell in threads of its own from now on."""
+        for way in self._ways:
+            way.start()
+
+    def take_turn(self) -> None:
+        """Hear and tell once, at each place; `start` has it done again and again."""
+        for way in self._ways:
+            way.take_turn()
+
+    # What is heard
+
+    @property
+    def heard(self) -> dict[int, Heard]:
+        """The nodes that this one has heard itself."""
+        return dict(self._heard)
+
+    @property
+    def known(self) -> dict[int, Heard]:
+        """The same, and those that whom it followed last no longer heard."""
+        heard = self.heard
+        older = {n: one for n, one in self._lost.items() if n not in heard}
+        return {**older, **heard}
+
+    def unheard_s(self, node: int) -> float:
+        """Seconds for which this node has listened to another one and heard nothing."""
+        one = self._heard.get(node)
+        heard_ns = one.heard_ns if one is not None else 0
+        since_ns = max(heard_ns, self._asked.get(node, heard_ns or self.listened_ns))
+        return (self.listened_ns - since_ns) / NANOSECONDS
+
+    def silent_s(self, heard: Heard) -> float:
+        """Seconds since a node was heard; 0 where they are few, or its job has ended."""
+        silent = self.unheard_s(heard.word.node) >= SILENT_AFTER_S
+        seconds = (self.listened_ns - heard.heard_ns) / NANOSECONDS
+        return seconds if silent and not heard.word.ended else 0.0
+
+    def absent(self) -> list[int]:
+        """Return the nodes of which nothing was ever heard, long after somebody began to listen."""
+        known = self.known.keys() | self.unused.keys() | {self._own}
+        asked = (node for node in list(self._asked) if node not in known)
+        return sorted(node for node in asked if self.unheard_s(node) >= SILENT_AFTER_S)
+
+    def listens_to(self) -> list[int]:
+        """Return the nodes whose words this one takes: all where it judges, else who may judge."""
+        if self.role.judges:
+            nodes = [node for node in range(self._nnodes) if node != self._own]
+        else:
+            nodes, there = [], 0
+            for node in range(self._own):
+                nodes.append(node)
+                there += self.unheard_s(node) < SILENT_AFTER_S
+                if there == FEW:
+                    break
+            if self._ways[0].trouble_since_ns or not there:
+                nodes += range(self._own + 1, min(self._nnodes, self._own + 1 + MOST_ABOVE))
+        now_ns = self.now_ns()
+        with self._lock:
+            self._asked = {node: self._asked.get(node, now_ns) for node in nodes}
+        return nodes
+
+    def sought(self) -> list[int]:
+        """Return those of them that are not heard where this node listens."""
+        return [node for node in list(self._asked) if self.unheard_s(node) >= MISSED_AFTER_S]
+
+    def listen_anew(self, now_ns: int) -> None:
+        """Silence counts from now on: this node could not listen for a while."""
+        with self._lock:
+            self._asked = dict.fromkeys(self._asked, now_ns)
+
+    def take(self, node: int, data: bytes) -> bool:
+        """Take a word that stands under the key of a node, and say whether it is heard by it."""
+        now_ns = self.now_ns()
+        try:
+            word, memory = read_word(data)
+            if word.node != node:
+                return False
+            with self._lock:
+                return self._keep(word, memory, now_ns)
+        except (BadWord, MemoryError) as error:
+            log.once(f"word {node}", f"what node {node} tells is not used: {error}")
+            self.unused[node] = str(error)
+            return False
+
+    def _keep(self, word: Word, memory: int, now_ns: int) -> bool:
+        before = self._heard.get(word.node)
+        kept, back_ns = self._kept, 0
+        if before is not None:
+            kept, back_ns = kept - before.memory, before.back_ns
+            silent = self.unheard_s(word.node) >= SILENT_AFTER_S
+            older = word.stamp <= before.word.stamp and word.machine == before.word.machine
+            if older and not silent:
+                return False
+            if silent:
+                back_ns = now_ns
+        if kept + memory > MOST_TOGETHER:
+            word = shortened(word)
+            memory = most_memory(encode_packed(word))
+        if kept + memory > MOST_TOGETHER + MOST_MEMORY:
+            raise BadWord("with what others tell it could take more memory than there is for all")
+        self._kept = kept + memory
+        self._heard[word.node] = Heard(word, now_ns, back_ns, memory)
+        self.unused.pop(word.node, None)
+        self._note_clock(word, now_ns)
+        if word.node == self.role.judge:
+            lost = [_as_known(state, now_ns) for state in word.lost if state.node != self._own]
+            self._lost = {one.word.node: one for one in lost}
+        return True
+
+    def _note_clock(self, word: Word, now_ns: int) -> None:
+        """Bound how far a node's clock is ahead: its word came after ours that it had read.
+
+        What is compared is how long the hosts have been up, which nobody sets; each tells its wall
+        clock beside it. An estimate is kept until one is much better, or contradicts it.
+        """
+        took_s = (now_ns - word.read.stamp) / NANOSECONDS
+        if self._own != FIRST or word.read.judge != FIRST or not 0.0 <= took_s < SILENT_AFTER_S:
+            return
+        wall_s, up_s = own_clocks()
+        ahead_s = (
+            word.up_s - (up_s - took_s / 2) + (word.wall_clock_s - word.up_s) - (wall_s - up_s)
+        )
+        new, known = NodeClock(word.node, ahead_s, took_s / 2), self._clocks.get(word.node)
+        if known is not None:
+            apart = abs(new.ahead_s - known.ahead_s) > new.within_s + known.within_s
+            if not apart and new.within_s > known.within_s / 2:
+                return
+        rounded = NodeClock(word.node, round(ahead_s, 3), round(new.within_s, 3) + 0.001)
+        self._clocks[word.node] = rounded
+
+    @property
+    def clocks(self) -> tuple[NodeClock, ...]:
+        """How far the clocks of nodes are ahead of the first one's, on that one; the furthest."""
+        with self._lock:
+            found = sorted(self._clocks.values(), key=lambda one: -abs(one.ahead_s))
+        return tuple(sorted(found[:MOST_CLOCKS], key=lambda one: one.node))
+
+    # Who judges, and what that one says
+
+    def look_round(self) -> None:
+        """Learn what this node does by now, and use the folder as well once the store is lost."""
+        self.role = self._role()
+        if self.role.judge is not None:
+            self.followed = self.role.judge
+        store = self._ways[0]
+        since_ns = store.trouble_since_ns
+        if since_ns and not self._ways[-1].opened:
+            patience_s = LOST_AFTER_S if store.answered else NEVER_ANSWERED_S
+            lost = self.now_ns() - since_ns >= patience_s * NANOSECONDS
+            if lost or (self._hurried and store.answered):
+                self._ways[-1].opened = True
+                self._ways[-1].wake()
+
+    def _role(self) -> Role:
+        if self._own == FIRST:
+            return Role(judges=True)
+        lower = [node for node in self.listens_to() if node < self._own]
+        there = [node for node in lower if self.unheard_s(node) < SILENT_AFTER_S]
+        heard = [node for node in there if self._counts(node)]
+        if heard:
+            return Role(judge=min(heard))
+        if not any(way.usable for way in self._shared):
+            return ALONE
+        if self.role.judges or not there:
+            return Role(judges=True)
+        return Role(waits=True) if self.followed is not None else ALONE
+
+    def _counts(self, node: int) -> bool:
+        one = self._heard.get(node)
+        if one is None:
+            return False
+        back_s = (self.listened_ns - one.back_ns) / NANOSECONDS
+        return not one.back_ns or back_s >= BACK_AFTER_S
+
+    @property
+    def judge_word(self) -> Word | None:
+        """What the node told last that this one follows."""
+        judge = self.role.judge
+        one = self._heard.get(judge) if judge is not None else None
+        return one.word if one is not None else None
+
+    def judgement_to_read(self) -> int | None:
+        """Return the node that this one follows where it has judged what was not read yet."""
+        word = self.judge_word
+        if word is None or not word.judgement:
+            return None
+        known = self._judgements.get(word.node)
+        return word.node if known is None or known.stamp != word.judgement else None
+
+    def take_judgement(self, judge: int, data: bytes) -> None:
+        """Take what a node judged for all."""
+        try:
+            self._judgements = {judge: read_judgement(data)}
+        except BadWord as error:
+            log.once("judgement", f"what node {judge} judges is not used: {error}")
+
+    def _judged(self) -> Judgement | None:
+        return self._judgements.get(self.role.judge) if self.role.judge is not None else None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the node that this one follows judged last."""
+        judged = self._judged()
+        return judged.verdict if judged is not None else None
+
+    @property
+    def end(self) -> RoundEnd | None:
+        """How the round before ended, as that one says."""
+        judged = self._judged()
+        return judged.end if judged is not None else None
+
+    def all_read(self) -> bool:
+        """Whether each node that is heard has read a verdict of the kind that this one told."""
+        words = [
+            one.word
+            for one in self.heard.values()
+            if self.unheard_s(one.word.node) < SILENT_AFTER_S
+        ]
+        read = [word.read for word in words if not word.ended]
+        return bool(self._since) and all(
+            one.judge == self._own and one.judgement >= self._since for one in read
+        )
+
+    def all_know(self, verdict: Verdict) -> bool:
+        """Whether the judging node has told that all have read a verdict of this kind."""
+        if self.role.judges:
+            told = [way.posted for way in self._ways if way.opened and way.posted is not None]
+            known = any(word.known and word.judgement >= self._since for word in told)
+            judged = self._judgement
+        else:
+            word, judged = self.judge_word, self._judged()
+            known = word is not None and word.known
+        kind = judged.verdict.verdict if judged is not None and judged.verdict is not None else ""
+        return known and kind == verdict.verdict
+
+    # What is told
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next word, where nothing is asked for before."""
+        if self._hurried:
+            return HURRIED_S
+        calm_s = (self.now_ns() - self._busy_ns) / NANOSECONDS
+        return min(CALM_S, max(EVERY_S, calm_s / CALMER))
+
+    def hurry(self, *, ends: bool = True) -> None:
+        """Hear and tell more often from now on, the end is near; or as ever: it was a round's."""
+        if ends or self._hurried:
+            self._hurried = ends
+            for way in self._ways:
+                way.wake()
+
+    def tell(
+        self,
+        word: Word,
+        verdict: Verdict | None = None,
+        end: RoundEnd | None = None,
+        *,
+        silent: Sequence[Heard] = (),
+        busy: bool = True,
+    ) -> None:
+        """Have this told next.
+
+        Args:
+            word: Of this node.
+            verdict: The newest; told, as is what follows, where this node judges.
+            end: How the round before ended.
+            silent: Nodes that are no longer heard.
+            busy: Something is silent here.
+        """
+        self.look_round()
+        settled = self.role.judges or self.role.judge is not None
+        followed = self.judge_word
+        if busy or not settled or (followed is not None and (followed.asks or followed.wants)):
+            self._busy_ns = self.now_ns()
+        if self.role.judges:
+            self._judge(verdict, end)
+            word = replace(
+                word,
+                judgement=self._judgement.stamp if self._judgement is not None else 0,
+                known=self.all_read(),
+                lost=tuple(_as_lost(one, self.listened_ns) for one in silent[:MOST_ASKED]),
+            )
+        self._telling = word
+        for way in self._ways:
+            if way.opened:
+                way.wake()
+
+    def _judge(self, verdict: Verdict | None, end: RoundEnd | None) -> None:
+        before = self._judgement
+        if (verdict, end) == ((before.verdict, before.end) if before is not None else (None, None)):
+            return
+        stamp = self.now_ns()
+        self._judgement = Judgement(version=VERSION, stamp=stamp, verdict=verdict, end=end)
+        kinds = [
+            one.verdict.verdict if one is not None and one.verdict is not None else None
+            for one in (before, self._judgement)
+        ]
+        if kinds[1] is None:
+            self._since = 0
+        elif kinds[0] != kinds[1]:
+            self._since = stamp
+
+    def to_tell(self) -> tuple[Word | None, Judgement | None]:
+        """Return what is told now, with what is of this moment: our clocks, and what was read."""
+        word = self._telling
+        if word is None:
+            return None, None
+        wall_s, up_s = own_clocks()
+        heard, judged = self.judge_word, self._judged()
+        read = ReadWord()
+        if heard is not None:
+            read = ReadWord(heard.node, heard.stamp, judged.stamp if judged is not None else 0)
+        word = replace(word, stamp=self.now_ns(), wall_clock_s=wall_s, up_s=up_s, read=read)
+        return word, self._judgement if self.role.judges else None
+
+    def packed(self, word: Word) -> bytes:
+        """Encode a word, without its evidence where it is more than others read."""
+        data = pack(word)
+        return data if len(data) < LARGE or can_be_told(data) else pack(shortened(word))
+
+    # Where they meet
+
+    @property
+    def _shared(self) -> list[Exchange]:
+        """The places by which nodes can hear each other, as far as it is known."""
+        return self._ways if self._ways[-1].heard_any else self._ways[:1]
+
+    @property
+    def where(self) -> str:
+        """The place where they meet, in words."""
+        return self._shared[-1].where
+
+    @property
+    def moved(self) -> bool:
+        """Whether others were heard in the folder, as the store is lost to some."""
+        return len(self._shared) > 1
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether no place can be used; one may be usable in which nobody else is."""
+        return not any(way.usable for way in self._ways if way.opened)
+
+    @property
+    def trouble(self) -> str:
+        """Why the nodes do not hear each other, where that lasts; empty where they do."""
+        told = [way.trouble(self.now_ns()) for way in self._shared]
+        if not all(told):
+            return ""
+        alone_in = [one.where for one in self._ways if one.opened and one not in self._shared]
+        return "; ".join([*(f"no other node was seen in {one}" for one in alone_in), told[0]])
+
+    @property
+    def same_number(self) -> tuple[str, ...] | None:
+        """Addresses of another node that has this one's number; None while there is none."""
+        found = (way.same_number for way in self._ways)
+        return next((one for one in found if one is not None), None)
+
+    def close(self) -> None:
+        """Tell what was asked for last, and end what talks with the places."""
+        for way in self._ways:
+            way.close()
+
+
+def own_clocks() -> tuple[float, float]:
+    """Read the wall clock, which people and NTP set, and how long the host has been up."""
+    return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _as_lost(heard: Heard, now_ns: int) -> NodeState:
+    """Who a silent node was, for those who never heard it: no evidence, which may be old."""
+    names = NodeState.__struct_fields__
+    facts = {name: getattr(heard.word, name) for name in names}
+    age_s = max(0.0, (now_ns - heard.heard_ns) / NANOSECONDS)
+    return NodeState(**{**facts, "age_s": age_s})
+
+
+def _as_known(state: NodeState, told_ns: int) -> Heard:
+    facts = {name: getattr(state, name) for name in NodeState.__struct_fields__}
+    word = Word(version=VERSION, stamp=0, **{**facts, "age_s": 0.0})
+    return Heard(word, told_ns - int(state.age_s * NANOSECONDS), direct=False)

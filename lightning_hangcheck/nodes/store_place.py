@@ -1,0 +1,238 @@
+"""The store that the job's own launcher serves, as a place where nodes meet.
+
+torch is needed to talk with it, so a process of its own does: `hooks.rendezvous.store_courier`. An
+answer that is late ends that process, and the next request starts another.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.isolation.command import environment_of_module, own_command
+from lightning_hangcheck.machine.room import require_room
+from lightning_hangcheck.model.decoders import msgpack_decoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MODULE = "lightning_hangcheck.hooks.rendezvous.store_courier"
+PREFIX = "lightning-hangcheck/nodes"
+SERVE, CONNECT = "serve", "connect"
+CONNECTED_WITHIN_S = 20.0
+"""The first node may start later; until then there is nobody to connect to."""
+STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
+"""Importing torch takes 2 s, and many times that where a whole job does so at once."""
+LONGEST_START_S = 640.0
+"""Where it is ended ever again just before it is there, a starved node would never meet any."""
+ANSWERED_WITHIN_S = 10.0
+"""For what takes milliseconds."""
+AGAIN_AFTER_S = 10.0
+TASKS = 4
+"""Threads of a process that loads torch with one computing thread."""
+MOST_BYTES = 64 * 1024 * 1024
+KEYS_AT_ONCE = 256
+"""Whose words, told with all the evidence of jobs of 256 ranks, are less than that."""
+END_LIMIT_S = 1.0
+LENGTH_BYTES = 4
+
+
+class Request(Struct, frozen=True):
+    """To the courier: leave a value under the only key, or without one, say what is under each."""
+
+    keys: tuple[str, ...]
+    value: bytes | None = None
+
+
+class Answer(Struct, frozen=True):
+    """From the courier; the first one says that it is connected."""
+
+    values: tuple[bytes | None, ...] = ()
+    trouble: str = ""
+
+
+class CourierPlace:
+    """A store on the first node: that of torchrun's agent, or one that its sidecar offers.
+
+    Args:
+        host: Its host.
+        port: Its port.
+        offered: It is one that a sidecar offers.
+        serves: This node offers it: the courier serves it as long as it lives.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, offered: bool = False, serves: bool = False
+    ) -> None:
+        self._address = host, str(port)
+        self._offered = offered
+        self._how = SERVE if serves else CONNECT
+        self._process: subprocess.Popen[bytes] | None = None
+        self._again_at = 0.0
+        self._why = ""
+        self._start_limit_s = STARTED_WITHIN_S
+
+    @property
+    def where(self) -> str:
+        """The store in words."""
+        whose = "the first sidecar's" if self._offered else "torchrun's"
+        return f"{whose} store at {':'.join(self._address)}"
+
+    def post(self, key: str, value: bytes) -> None:
+        """Set a key of the store."""
+        self._ask(Request((key,), value))
+
+    def look(self, key: str) -> bytes | None:
+        """Read a key of the store."""
+        return self.look_all([key])[0]
+
+    def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read keys of the store, so many with each question that none is long in answering."""
+        found: list[bytes | None] = []
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            asked = tuple(keys[at : at + KEYS_AT_ONCE])
+            values = self._ask(Request(asked)).values
+            if len(values) != len(asked):
+                raise self._given_up("its answer has other keys than were asked for")
+            found += values
+        return found
+
+    def close(self) -> None:
+        """End the courier, also while another thread waits for its answer."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT_S)
+
+    def _ask(self, request: Request) -> Answer:
+        process = self._process or self._start()
+        try:
+            answer = _exchange(process, request)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise self._given_up(str(error)) from error
+        if answer.trouble:
+            raise self._given_up(answer.trouble)
+        return answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if time.monotonic() < self._again_at:
+            raise self._unusable()
+        try:
+            require_room(TASKS)
+            self._process = process = subprocess.Popen(
+                own_command(MODULE, self._how, *self._address, PREFIX),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            )
+            if process.stdin is not None:
+                os.set_blocking(process.stdin.fileno(), False)
+            connected = _answer(process, self._start_limit_s)
+        except TimeoutError as error:
+            self._start_limit_s = min(2 * self._start_limit_s, LONGEST_START_S)
+            raise self._given_up(str(error)) from error
+        except (OSError, msgspec.MsgspecError) as error:
+            raise self._given_up(str(error)) from error
+        if connected.trouble:
+            raise self._given_up(connected.trouble)
+        return process
+
+    def _given_up(self, why: str) -> MeetingFailed:
+        self.close()
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._process, self._why = None, why
+        self._again_at = time.monotonic() + AGAIN_AFTER_S
+        return self._unusable()
+
+    def _unusable(self) -> MeetingFailed:
+        """Say why, also until it is tried again: whoever asks then may be the one who tells it."""
+        return MeetingFailed(
+            f"{self.where} cannot be used ({self._why})",
+            "or name a folder that all nodes see: --nodes-dir",
+        )
+
+
+def _exchange(process: subprocess.Popen[bytes], request: Request) -> Answer:
+    if process.stdin is None:
+        raise BrokenPipeError("nobody can be asked")
+    deadline = time.monotonic() + ANSWERED_WITHIN_S
+    write_message(process.stdin.fileno(), msgspec.msgpack.encode(request), ANSWERED_WITHIN_S)
+    return _answer(process, max(0.0, deadline - time.monotonic()))
+
+
+def _answer(process: subprocess.Popen[bytes], limit_s: float) -> Answer:
+    data = read_message(process.stdout.fileno(), limit_s) if process.stdout is not None else None
+    if data is None:
+        raise BrokenPipeError("the process that talks with it has ended")
+    return msgpack_decoder(Answer).decode(data)
+
+
+def write_message(descriptor: int, data: bytes, limit_s: float | None = None) -> None:
+    """Write a message, its length first.
+
+    Args:
+        descriptor: Of a pipe, one that does not block where there is a limit.
+        data: The message.
+        limit_s: Seconds for it to be taken; None for ever.
+
+    Raises:
+        TimeoutError: It was not taken in time, as by a process that is stopped.
+        OSError: Nobody reads it.
+    """
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    unwritten = memoryview(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+    while unwritten:
+        if not select.select([], [descriptor], [], _left_s(deadline))[1]:
+            raise TimeoutError("what it is asked is not read in time")
+        unwritten = unwritten[os.write(descriptor, unwritten) :]
+
+
+def read_message(descriptor: int, limit_s: float | None) -> bytes | None:
+    """Read a message, None where no other will come.
+
+    Args:
+        descriptor: Of a pipe.
+        limit_s: Seconds to wait for it; None for ever.
+
+    Raises:
+        TimeoutError: It did not come in time.
+        OSError: It is too long, or cannot be read.
+    """
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    head = _read(descriptor, LENGTH_BYTES, deadline)
+    if head is None:
+        return None
+    length = int.from_bytes(head, "big")
+    if length > MOST_BYTES:
+        raise OSError(f"a message of {length:,} bytes; at most {MOST_BYTES:,} are read")
+    return _read(descriptor, length, deadline)
+
+
+def _read(descriptor: int, length: int, deadline: float | None) -> bytes | None:
+    parts: list[bytes] = []
+    while length:
+        if not select.select([descriptor], [], [], _left_s(deadline))[0]:
+            raise TimeoutError("no answer in time")
+        part = os.read(descriptor, length)
+        if not part:
+            return None
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def _left_s(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

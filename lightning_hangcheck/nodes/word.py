@@ -1,0 +1,362 @@
+"""What a node tells the others: who it is, a line for each rank, evidence where asked. Pure.
+
+Ranks of a large job that stand alike share one line (`classes`). Of jobs of few ranks each rank is
+told with its evidence; of large ones only those that the judging node asks for, one of each class.
+
+But for the node's clocks, no moment of any clock is in it: times are told as if the evidence had
+been taken at `TAKEN_NS`, so that whoever reads it can put them on a clock of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.alike import without_members
+from lightning_hangcheck.judge.joining import rebased
+from lightning_hangcheck.judge.rank_set import common, rank_set
+from lightning_hangcheck.model.beat import CheckpointMark
+from lightning_hangcheck.model.case import CodeNote, RankView
+from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
+from lightning_hangcheck.model.run import Round
+from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.nodes.classes import (
+    FOLDED_ABOVE,
+    RankClass,
+    RankLine,
+    brief,
+    class_of,
+    together,
+    without_evidence,
+)
+from lightning_hangcheck.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from lightning_hangcheck.model.case import Case
+
+VERSION = 3
+TAKEN_NS = 1 << 60
+"""36 years: neither before nor after it a time of a running machine comes near 0, which says that
+there is no such time."""
+CALM_BELOW_S = 1.5
+"""Silence below which a rank tells no stacks and no collectives: a look comes at 2 s."""
+TOO_LARGE = Gap("evidence of this node", None, "it is too large to be told", "other")
+
+# How much of each is read: some times what the largest job needs, 131,072 ranks on 16,384 nodes.
+
+MOST_RANKS = 1 << 20
+MOST_OF_A_NODE = 1_024
+MOST_GAPS = 64
+MOST_CODE = 1_024
+MOST_WAYS = 256
+"""Ranks whose evidence is asked for: jobs that hang stand in a handful of ways."""
+MOST_ASKED = 64
+"""Addresses of silent nodes, and silent nodes: where more fell silent, a few tell enough."""
+MOST_ENDS = 8
+"""Ranks of a node whose end is told: those that ended first, and of large jobs only two."""
+FEW_ENDS = 2
+_ASKED = Meta(max_length=MOST_ASKED)
+_FRAMES = Meta(max_length=1 << 16)
+_STACKS = Meta(max_length=1 << 16)
+_DEPTH = Meta(max_length=1_024)
+"""Python's own limit for calls within each other is 1,000."""
+
+
+class RoundMark(Struct, frozen=True):
+    """By what nodes know that their ranks are of one start of the job, however they count it.
+
+    Attributes:
+        began_s: Seconds since the ranks were started; 0 where no torchrun started them.
+        store_port: At which it has them look for their store.
+    """
+
+    began_s: float = 0.0
+    store_port: int = 0
+
+
+class Furthest(Struct, frozen=True, array_like=True):
+    """How far the ranks of a node have come."""
+
+    step: int | None = None
+    checkpoint: CheckpointMark | None = None
+
+
+class ReadWord(Struct, frozen=True, array_like=True):
+    """Which word of the judging node was read last: its number, the word's stamp, its judgement."""
+
+    judge: int = -1
+    stamp: int = 0
+    judgement: int = 0
+
+
+class LeftRound(Struct, frozen=True, omit_defaults=True):
+    """The round of a node that ended last; its ranks that ended first, without evidence."""
+
+    number: int
+    world_size: int = 0
+    local_world_size: int | None = None
+    ranks: Annotated[tuple[RankView, ...], Meta(max_length=MOST_ENDS)] = ()
+
+
+class RoundEnd(Struct, frozen=True):
+    """How a round ended on all nodes, as the judging node remembers it, and as it is told."""
+
+    round: Round
+    verdict: Verdict
+
+
+class NodeState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who a node is.
+
+    Attributes:
+        node: Its number, as the launcher has it.
+        age_s: How old this is, where another node tells it.
+        ended: The command has ended there: nothing more will be heard.
+        round: Number of the round that the ranks belong to.
+        world_size: Ranks of the job as the node knows it, 0 while unknown.
+        local_world_size: Ranks that should run there, None where no launcher says so.
+        machine: As in `RunFacts`.
+        ranks: Those of which it tells.
+        addresses: By which other nodes may know this one.
+    """
+
+    node: int
+    age_s: float = 0.0
+    ended: bool = False
+    round: int = 0
+    mark: RoundMark = RoundMark()
+    world_size: int = 0
+    local_world_size: int | None = None
+    machine: Annotated[str, Meta(max_length=1_024)] = ""
+    ranks: Annotated[tuple[int, ...], Meta(max_length=2 * MOST_OF_A_NODE)] = ()
+    furthest: Furthest | None = None
+    addresses: Annotated[tuple[str, ...], _ASKED] = ()
+
+
+class Word(NodeState, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node tells.
+
+    Attributes:
+        version: Of this form; another one is not read.
+        stamp: Another one each time.
+        software: Version of this package there.
+        lines: Its ranks.
+        frames: Each call of their stacks once.
+        stacks: Each stack once, as numbers of its calls, outermost first.
+        code: What the source says around the lines on which ranks stand.
+        left: The round before, times as those of the ranks; None once that is long ago.
+        reach: What connections show of the addresses that the judging node asked about.
+        wall_clock_s: Of the node, when it told this.
+        up_s: How long its host was up then.
+        read: The newest word of the judging node that it has read.
+        judgement: Stamp of what it judged last for all; 0 where it judges nothing.
+        known: All nodes that it hears have read that.
+        asks: Addresses of nodes that it no longer hears: what shows of them?
+        wants: Ranks whose evidence it asks for.
+        lost: Nodes that it no longer hears.
+    """
+
+    version: int
+    stamp: int
+    software: Annotated[str, Meta(max_length=64)] = ""
+    lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
+    frames: Annotated[tuple[Frame, ...], _FRAMES] = ()
+    stacks: Annotated[tuple[Annotated[tuple[int, ...], _DEPTH], ...], _STACKS] = ()
+    gaps: Annotated[tuple[Gap, ...], Meta(max_length=4_096)] = ()
+    code: Annotated[tuple[CodeNote, ...], Meta(max_length=MOST_CODE)] = ()
+    left: LeftRound | None = None
+    reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
+    wall_clock_s: float = 0.0
+    up_s: float = 0.0
+    read: ReadWord = ReadWord()
+    judgement: int = 0
+    known: bool = False
+    asks: Annotated[tuple[str, ...], _ASKED] = ()
+    wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
+    lost: Annotated[tuple[NodeState, ...], _ASKED] = ()
+
+
+class Judgement(Struct, frozen=True, kw_only=True):
+    """What the judging node says of the whole job; its word says when there is another one.
+
+    Attributes:
+        verdict: The newest that it told; None while there is none.
+        end: How the round before ended; None once that is long ago.
+    """
+
+    version: int
+    stamp: int
+    verdict: Verdict | None = None
+    end: RoundEnd | None = None
+
+
+def word_of(
+    case: Case,
+    node: int,
+    stamp: int,
+    *,
+    wanted: Collection[int] = (),
+    left: LeftRound | None = None,
+    folded_above: int = FOLDED_ABOVE,
+    **facts: object,
+) -> Word:
+    """Tell the case of one node.
+
+    Args:
+        case: Of the ranks of this node alone.
+        node: Its number.
+        stamp: Another one each time.
+        wanted: Ranks whose evidence is asked for.
+        left: As in `Word`, times as those of the case.
+        folded_above: Ranks of a job above which those that stand alike share a line.
+        **facts: Other fields of `Word`.
+    """
+    shift_ns = TAKEN_NS - case.taken_ns
+    views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
+    small = case.run.world_size <= folded_above
+    standings = [0] * len(views) if small else _standings(views, case.taken_ns)
+    lines = together(
+        class_of(*without_members(rebased(view, shift_ns)), standing)
+        for view, standing in zip(views, standings, strict=True)
+    )
+    asked = rank_set(wanted)
+    lines = tuple(
+        one if small or common(one.ranks, asked) else without_evidence(one) for one in lines
+    )
+    told = any(one.told.view.processes for one in lines)
+    word = Word(
+        version=VERSION,
+        node=node,
+        stamp=stamp,
+        software=__version__,
+        round=case.run.round,
+        world_size=case.run.world_size,
+        local_world_size=case.run.local_world_size,
+        machine=case.run.machine,
+        ranks=rank_set(view.rank for view in views),
+        furthest=_furthest(views),
+        lines=lines,
+        gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
+        code=case.code[:MOST_CODE] if told else (),
+        left=rebased(left, shift_ns) if left is not None else None,
+    )
+    return replace(with_table(word), **facts)
+
+
+def _standings(views: Sequence[RankView], now_ns: int) -> list[int]:
+    from lightning_hangcheck.judge.standing import (
+        standings_of,  # 20 MB that a small job never needs
+    )
+
+    return standings_of(views, now_ns)
+
+
+def _furthest(views: Sequence[RankView]) -> Furthest | None:
+    beats = [view.beat for view in views if view.beat is not None]
+    marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
+    steps = [beat.step for beat in beats if beat.step is not None]
+    mark = max(marks, key=lambda one: one.number, default=None)
+    return Furthest(max(steps, default=None), mark) if marks or steps else None
+
+
+def left_round(case: Case) -> LeftRound:
+    """Return what other nodes are to know of a round that has ended here.
+
+    Args:
+        case: Of its ranks on this node.
+    """
+    ended = [view for view in case.ranks if view.process_exit is not None]
+    ended.sort(key=lambda view: view.process_exit.order if view.process_exit is not None else 0)
+    most = MOST_ENDS if case.run.world_size <= FOLDED_ABOVE else FEW_ENDS
+    ranks = tuple(brief(view) for view in ended[:most])
+    return LeftRound(case.run.round, case.run.world_size, case.run.local_world_size, ranks)
+
+
+def shortened(word: Word) -> Word:
+    """Return the word without evidence, where it would be too large to be told or kept."""
+    return replace(
+        word,
+        lines=tuple(map(without_evidence, word.lines)),
+        frames=(),
+        stacks=(),
+        gaps=(TOO_LARGE,) if word.lines else (),
+        code=(),
+        left=None,
+        lost=(),
+    )
+
+
+# Stacks: each call and each stack is told once.
+
+
+def with_table(word: Word) -> Word:
+    """Move the stacks of the lines into the word's table."""
+    frames: dict[Frame, int] = {}
+    stacks: dict[tuple[Frame, ...], int] = {}
+
+    def number(stack: ThreadStack) -> int:
+        for frame in stack.frames:
+            frames.setdefault(frame, len(frames))
+        return stacks.setdefault(stack.frames, len(stacks))
+
+    lines = []
+    for one in word.lines:
+        numbers = tuple(map(number, _stacks(one.told.view)))
+        view = _with_stacks(one.told.view, lambda stack: replace(stack, frames=()))
+        lines.append(replace(one, told=RankLine(view, numbers, one.told.groups)))
+    table = tuple(tuple(frames[frame] for frame in stack) for stack in stacks)
+    return replace(word, lines=tuple(lines), frames=tuple(frames), stacks=table)
+
+
+def without_table(word: Word) -> Word:
+    """Give the lines of a word that was read their stacks back.
+
+    Raises:
+        ValueError: A line has more or fewer stacks than are told of it, or one that is not there.
+    """
+    if any(not 0 <= call < len(word.frames) for stack in word.stacks for call in stack):
+        raise ValueError("a stack has a call that is not there")
+    stacks = [tuple(word.frames[call] for call in stack) for stack in word.stacks]
+    lines = []
+    for one in word.lines:
+        numbers = one.told.stacks
+        if len(numbers) != sum(1 for _ in _stacks(one.told.view)):
+            raise ValueError("a rank has other stacks than are told of it")
+        if any(not 0 <= number < len(stacks) for number in numbers):
+            raise ValueError("a rank has a stack that is not there")
+        if numbers:
+            left = iter(numbers)
+            view = _with_stacks(
+                one.told.view,
+                lambda stack, left=left: replace(stack, frames=stacks[next(left)]),  # type: ignore[misc]
+            )
+            one = replace(one, told=RankLine(view, (), one.told.groups))
+        lines.append(one)
+    return replace(word, lines=tuple(lines), frames=(), stacks=())
+
+
+def _stacks(view: RankView) -> Iterator[ThreadStack]:
+    for look in view.processes:
+        for sample in look.samples:
+            if sample.stack is not None:
+                yield from sample.stack.threads
+
+
+def _with_stacks(view: RankView, change: Callable[[ThreadStack], ThreadStack]) -> RankView:
+    """Change each stack, in the order of `_stacks`."""
+    if not view.processes:
+        return view
+    looks = []
+    for look in view.processes:
+        samples = []
+        for sample in look.samples:
+            if sample.stack is not None:
+                threads = tuple(map(change, sample.stack.threads))
+                sample = replace(sample, stack=replace(sample.stack, threads=threads))
+            samples.append(sample)
+        looks.append(replace(look, samples=tuple(samples)))
+    return replace(view, processes=tuple(looks))

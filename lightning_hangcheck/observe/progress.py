@@ -1,0 +1,314 @@
+"""Since when does a rank show no progress, and what is its own pace?
+
+Pure: time is a parameter, in monotonic nanoseconds.
+
+Progress is what the rank tells, a beat on its page or another number of its collectives, and a look
+that saw it move through its code or move bytes. The use of the processor is none: a rank that spins
+would advance for ever. It only says since when a rank is idle, because one that computed silently
+for minutes and waits for three seconds is idle for three seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightning_hangcheck.model.case import Pace, StepMark
+from lightning_hangcheck.model.naming.phase_words import UNKNOWN_PLACE
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.step_times import StepTimes
+
+LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
+"""A training loop passes all of these in each step, mostly between two readings of the page: steps
+that went by teach the pace of each of them."""
+Place = tuple["Phase | None", str]
+"""A phase, and the innermost open section without its numbers: ``batch 7`` is where ``batch 8`` is.
+"""
+NUMBER = re.compile(r"\d+")
+MOST_PLACES = 64
+"""Whose pace is kept; the one that was left longest ago is forgotten, and then has no known pace.
+"""
+WINDOW_S = 1.0
+"""Time over which the use of the processor is judged: the kernel counts it in ticks of 10 ms."""
+MAIN_SHARE = 0.05
+ALL_SHARE = 0.2
+"""Shares of one core above which a rank is using the processor: by its main thread, or by all of
+its threads together. Helpers that wake now and then (pulse, metrics, a loader that asks whether its
+workers live) stay below."""
+
+
+class ProcessorTime(NamedTuple):
+    """Seconds of processor time of a process so far.
+
+    Attributes:
+        main_s: Of its main thread.
+        all_s: Of all its threads.
+    """
+
+    main_s: float
+    all_s: float
+
+
+class Progress:
+    """One rank's signs of progress.
+
+    Attributes:
+        beats: Whether the rank beats by itself; one that only passes checkpoints promises no more.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        self.beats = False
+        self._progress_ns = now_ns
+        self._active_ns = now_ns
+        self._new_ns = now_ns
+        self._told_ns = now_ns
+        self._elsewhere: set[str] = set()
+        self._processor: tuple[ProcessorTime, int] | None = None
+        self._newest_processor = ProcessorTime(0.0, 0.0)
+        self._main_rose_ns = self._all_rose_ns = now_ns
+        self._beat_ns = 0
+        self._moved_ns = 0
+        self._longest_silence_ns = 0
+        self._place: Place = (None, "")
+        self._pauses: dict[Place, _Pauses] = {}
+        self._rare: dict[str, _Pauses] = {}
+        self._loop = _Pauses()
+        self._step: int | None = None
+
+    def read_beat(self, beat: Beat, now_ns: int) -> None:
+        """Take a reading of the page, and learn the pace of the place where the rank stood."""
+        if beat.last_beat_ns <= 0:
+            return
+        if beat.last_beat_ns > self._beat_ns:
+            for place in self._elsewhere - {UNKNOWN_PLACE}:
+                self._rare.setdefault(place, _Pauses(0)).learn(self._longest_silence_ns)
+            if self.beats and not self._elsewhere:
+                self._learn(self._longest_silence_ns, self._steps_since(beat))
+            self._step = beat.step
+            self.beats, self._place = beat.beats > 0, _place(beat)
+            self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
+            self._progress_ns = max(self._progress_ns, beat.last_beat_ns)
+            self._told_ns = max(self._told_ns, beat.last_beat_ns)
+            self._elsewhere = set()
+        self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
+
+    def read_processor(self, used: ProcessorTime, now_ns: int) -> None:
+        """Take a reading of the processor time that the rank has used so far.
+
+        A window tells whether it was in use, and the readings within it until when.
+        """
+        if used.main_s > self._newest_processor.main_s:
+            self._main_rose_ns = now_ns
+        if used.all_s > self._newest_processor.all_s:
+            self._all_rose_ns = now_ns
+        self._newest_processor = used
+        before, since_ns = self._processor or (used, now_ns)
+        seconds = (now_ns - since_ns) / NANOSECONDS
+        if self._processor is not None and seconds < WINDOW_S:
+            return
+        self._processor = (used, now_ns)
+        main, everything = used.main_s - before.main_s, used.all_s - before.all_s
+        if main > MAIN_SHARE * seconds:
+            self._active_ns = max(self._active_ns, self._main_rose_ns)
+        if everything > ALL_SHARE * seconds:
+            self._active_ns = max(self._active_ns, self._all_rose_ns)
+
+    def read_collectives(self, moment_ns: int) -> None:
+        """The rank began or ended a collective since it was last asked, however short it was."""
+        self._told_ns = max(self._told_ns, moment_ns)
+        self.saw_movement(moment_ns)
+        self.saw_new(moment_ns)
+
+    def saw_movement(self, now_ns: int) -> None:
+        """A look saw the rank move through its code, or move bytes."""
+        self._progress_ns = max(self._progress_ns, now_ns)
+        self._active_ns = max(self._active_ns, now_ns)
+        self._moved_ns = max(self._moved_ns, now_ns)
+
+    def saw_new(self, now_ns: int) -> None:
+        """A look saw the rank do what it had not done before in this silence."""
+        self._new_ns = max(self._new_ns, now_ns)
+
+    def saw_elsewhere(self, place: str) -> None:
+        """A look saw the rank outside the place that its page names: no pause of that place."""
+        self._elsewhere.add(place)
+
+    def forgive(self, lapse_ns: int, now_ns: int) -> None:
+        """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
+        self._progress_ns = min(self._progress_ns + lapse_ns, now_ns)
+        self._active_ns = min(self._active_ns + lapse_ns, now_ns)
+        self._new_ns = min(self._new_ns + lapse_ns, now_ns)
+        self._told_ns = min(self._told_ns + lapse_ns, now_ns)
+        self._processor = None
+
+    def silent_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the last progress."""
+        return max(0, now_ns - self._progress_ns)
+
+    def untold_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank last told anything; looks at it are no word of its own."""
+        return max(0, now_ns - self._told_ns)
+
+    def idle_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank last used the processor or progressed."""
+        return max(0, now_ns - max(self._progress_ns, self._active_ns))
+
+    def circling_ns(self, now_ns: int) -> int:
+        """Nanoseconds since the rank beat or did anything new."""
+        return max(0, now_ns - self.last_new_ns)
+
+    @property
+    def last_new_ns(self) -> int:
+        """When the rank last beat or did anything new."""
+        return max(self._new_ns, self._beat_ns)
+
+    @property
+    def last_progress_ns(self) -> int:
+        """When the rank last progressed."""
+        return self._progress_ns
+
+    @property
+    def last_told_ns(self) -> int:
+        """When the rank last told anything, or began to be watched."""
+        return self._told_ns
+
+    @property
+    def last_evident_ns(self) -> int:
+        """When the rank last beat or was seen to move."""
+        return max(self._beat_ns, self._moved_ns)
+
+    def pace(self, rare_place: str = "") -> Pace | None:
+        """What silences were like so far where the rank stands now; None if it never beat.
+
+        Args:
+            rare_place: Where that is, if it is not the place that its page names. What comes once
+                in many steps is known as soon as it was seen twice, so each time counts for two.
+        """
+        if not self.beats:
+            return None
+        if rare_place:
+            seen = self._rare.get(rare_place)
+            return seen.as_pace(2 * seen.learned) if seen is not None else None
+        pauses = self._pauses.get(self._place, _Pauses())
+        if pauses.learned < self._loop.learned and self._place[0] in LOOP_PHASES:
+            pauses = self._loop
+        if pauses.learned < 0:
+            return None
+        return pauses.as_pace(pauses.learned)
+
+    def _learn(self, pause_ns: int, steps: int) -> None:
+        pauses = self._pauses.pop(self._place, None) or _Pauses()
+        pauses.learn(pause_ns)
+        self._pauses[self._place] = pauses
+        if len(self._pauses) > MOST_PLACES:
+            del self._pauses[next(iter(self._pauses))]
+        self._loop.learn(pause_ns, steps)
+
+    def _steps_since(self, beat: Beat) -> int:
+        return max(0, beat.step - self._step) if beat.step and self._step is not None else 0
+
+
+class _Pauses:
+    """The silences of one place. The first teaches nothing: first steps compile and connect."""
+
+    def __init__(self, learned: int = -1) -> None:
+        self.learned = learned
+        self.longest_ns = 0
+
+    def learn(self, pause_ns: int, times: int = 1) -> None:
+        """Note the longest silence of so many that ended since the last reading."""
+        self.learned += times
+        if self.learned > 0:
+            self.longest_ns = max(self.longest_ns, pause_ns)
+
+    def as_pace(self, pauses: int) -> Pace:
+        """Return what they teach, as so many."""
+        return Pace(longest_pause_s=self.longest_ns / NANOSECONDS, pauses=pauses)
+
+
+def _place(beat: Beat) -> Place:
+    sections = beat.main_sections
+    return beat.phase, NUMBER.sub("#", sections[-1].name) if sections else ""
+
+
+STEPS_KEPT = 101
+"""A pace that changed shows after half of them."""
+MARKS_TOLD = 16
+"""Some 20 bytes each in the evidence of every rank."""
+MOST_SUMS = 16
+"""Stretches of a run that can be told apart; at least half as many are kept."""
+
+
+class StepHistory:
+    """When a rank made its steps, and how their times went over the run, however long it is.
+
+    Where it shows no steps, its beats are counted. A count that goes back is another loop, measured
+    afresh.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, int]] = deque(maxlen=STEPS_KEPT + 1)
+        self._counts_steps = False
+        self._sums: list[StepTimes] = []
+        self._stride = 1
+
+    def read(self, beat: Beat) -> None:
+        """Take a reading of the page."""
+        counts_steps = beat.step is not None
+        count = beat.beats if beat.step is None else beat.step
+        known = self._marks[-1][0] if self._marks else count - 1
+        if counts_steps != self._counts_steps or count < known:
+            self._marks.clear()
+            known = count - 1
+        if count > known:
+            self._marks.append((count, beat.last_beat_ns))
+        self._counts_steps = counts_steps
+        if beat.step_times is not None:
+            self._read_sums(beat.step_times)
+
+    def _read_sums(self, sums: StepTimes) -> None:
+        """Where there are too many, every second one is dropped, and later ones come half as often.
+
+        So they are the same number of timed steps apart.
+        """
+        if self._sums and sums.steps < self._sums[-1].steps + self._stride:
+            return
+        self._sums.append(sums)
+        if len(self._sums) > MOST_SUMS:
+            self._sums = self._sums[::2]
+            self._stride *= 2
+
+    @property
+    def sums(self) -> tuple[StepTimes, ...]:
+        """Sums of step times at moments of the run, oldest first."""
+        return tuple(self._sums)
+
+    def newest(self, now_ns: int) -> tuple[StepMark, ...]:
+        """Return the last readings in which the count of steps was another, oldest first.
+
+        Args:
+            now_ns: Monotonic nanoseconds, from which on they are told.
+        """
+        marks = list(self._marks)[-MARKS_TOLD:] if self._counts_steps else []
+        return tuple(
+            StepMark(step, round((now_ns - at_ns) / NANOSECONDS, 3)) for step, at_ns in marks
+        )
+
+    @property
+    def median_s(self) -> float | None:
+        """Seconds of one of the last steps; None before one was seen from beginning to end.
+
+        Steps that went by between two readings of the page share the time between their newest
+        signs. So a single first step that compiles, or one that saves, leaves it as it is.
+        """
+        seconds: list[float] = []
+        for (count, at_ns), (before, since_ns) in pairwise(reversed(self._marks)):
+            made = min(count - before, STEPS_KEPT - len(seconds))
+            seconds += [max(0, at_ns - since_ns) / NANOSECONDS / (count - before)] * made
+        return sorted(seconds)[len(seconds) // 2] if seconds else None

@@ -1,0 +1,309 @@
+"""The state of an incident: what is told of it once, when it is over, and when the job ends.
+
+Pure but for the judgement's own knowledge of how ranks end, which is imported once it is needed;
+time is a parameter, in monotonic nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.wording import duration
+from lightning_hangcheck.model.case import AskedEnd
+from lightning_hangcheck.model.naming.slugs import SEVERITY
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.naming.slugs import VerdictKind
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.watched_rank import WatchedRank
+
+Telling = Literal["line", "report", "named", "silent", "aftermath"]
+"""``named``: a line that names who holds a hang up of which nobody could be named before."""
+PROVEN = ("hang", "dead")
+CALLED: dict[VerdictKind, str] = {
+    "slow": "slow",
+    "suspect": "suspected",
+    "hang": "called a hang",
+    "dead": "called dead",
+}
+"""What was said of a job while its alarm stood."""
+SETTLED_NS = 3 * NANOSECONDS
+"""Time for which a rank must have advanced before that is called a recovery. On Ctrl-C a Python
+program ends within a second, and its launcher's word comes within a tenth."""
+LAUNCHER_TOLD_NS = NANOSECONDS
+"""A launcher tells of a signal within a tenth of a second; what it tells much later is another."""
+FIRST_REMINDER_S = 120.0
+"""Each later one after twice the time: a night of ten hours has nine."""
+OBEYED_WITHIN_S = 60.0
+"""Time after which no more steps are begun: SLURM kills 30 s after its SIGTERM (KillWait), and
+Lightning stops after the batch. A job that steps later was asked something else."""
+
+
+class Alarm:
+    """One incident at a time: calm, or raised by a verdict that still stands.
+
+    Attributes:
+        standing: The verdict that raised it, while it stands.
+        case: What that one rests on.
+        advances_since_ns: Since when its culprits advance again; 0 while they do not.
+    """
+
+    def __init__(self) -> None:
+        self.standing: Verdict | None = None
+        self.case: Case | None = None
+        self.advances_since_ns = 0
+        self._raised_ns = 0
+        self._silent_before_s = 0.0
+        self._named = False
+        self._reminded_kind: VerdictKind | None = None
+        self._kind_since_ns = 0
+        self._remind_after_s = FIRST_REMINDER_S
+
+    @property
+    def proven(self) -> bool:
+        """Whether a hang stands."""
+        return self.standing is not None and self.standing.verdict in PROVEN
+
+    @property
+    def suspected(self) -> str:
+        """What is suspected, in a sentence; empty where nothing is, and where it is proven."""
+        suspects = self.standing is not None and self.standing.verdict == "suspect"
+        return self.standing.summary if self.standing is not None and suspects else ""
+
+    def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
+        """Take the newest judgement.
+
+        Args:
+            verdict: Of all ranks.
+            closer: It rests on a closer look, so that its facts are new if nothing else is.
+
+        Returns:
+            How to tell it; None when there is nothing new in it, a quieter or equal judgement on
+            ranks that are known already.
+        """
+        severity = SEVERITY.get(verdict.verdict, 0)
+        standing = self.standing
+        if severity == 0:
+            return None
+        if standing is not None:
+            known = SEVERITY[standing.verdict]
+            same = severity == known and _same(verdict, standing)
+            if same and _shows_more(verdict, standing):
+                self.standing = verdict
+            elif severity < known or (same and not closer):
+                return None
+            if severity == known and not self.proven and _names_fewer(verdict, standing):
+                return None
+            if same:
+                return "silent"
+        if standing is None:
+            self._silent_before_s = verdict.stalled_for_s
+        self.standing = verdict
+        if severity < SEVERITY["hang"]:
+            return "line"
+        named_before, self._named = self._named, self._named or bool(verdict.culprits)
+        if standing is None or standing.verdict not in PROVEN:
+            self._named = bool(verdict.culprits)
+            return "report"
+        return "named" if self._named and not named_before else "silent"
+
+    def raised(self, case: Case) -> None:
+        """Take down what the standing verdict rests on: whoever advances from then on recovers."""
+        self.case, self._raised_ns, self.advances_since_ns = case, case.taken_ns, 0
+
+    def forgive(self, lapse_ns: int, now_ns: int) -> None:
+        """Move along with silence that is forgiven, which would else look like progress since."""
+        self._raised_ns = min(self._raised_ns + lapse_ns, now_ns)
+
+    def has_passed(
+        self, here: Mapping[int, WatchedRank], elsewhere: Mapping[int, int] | None, now_ns: int
+    ) -> bool:
+        """Wait a little after the first progress: it may be that of ranks that are asked to end.
+
+        Args:
+            here: Ranks of this node, those whose process is gone included.
+            elsewhere: When ranks of other nodes advanced last; None for a job of one node.
+            now_ns: Present time.
+        """
+        if not advanced(self.standing, self._raised_ns, here, elsewhere):
+            self.advances_since_ns = 0
+            return False
+        self.advances_since_ns = self.advances_since_ns or now_ns
+        return now_ns - self.advances_since_ns >= SETTLED_NS
+
+    def stalled_s(self, now_ns: int) -> float:
+        """Return for how many seconds the job has stood still, by our own clock; 0 if it moves.
+
+        Another node, whose clock may be hours off, may have told of it.
+        """
+        standing = self.standing
+        if standing is None or standing.stalled_since is None or standing.verdict == "slow":
+            return 0.0
+        return standing.stalled_for_s + (now_ns - self._raised_ns) / NANOSECONDS
+
+    def recovered(self, detected_at: str, since_ns: int) -> Verdict | None:
+        """The culprits advance since a moment: return the verdict that ends the alarm."""
+        before_s = self.standing.stalled_for_s if self.standing is not None else 0.0
+        return self.ended(detected_at, before_s + (since_ns - self._raised_ns) / NANOSECONDS)
+
+    def ended(self, detected_at: str, silent_for_s: float) -> Verdict | None:
+        """End the alarm, and return the verdict that says so; None if none stood."""
+        standing, self.standing = self.standing, None
+        if standing is None:
+            return None
+        called_s = max(0.0, silent_for_s - self._silent_before_s)
+        return replace(
+            standing,
+            verdict="recovered",
+            detected_at=detected_at,
+            stalled_for_s=round(silent_for_s, 3),
+            remedies=(),
+            evidence=tuple(item for item in standing.evidence if item.kind != "lost"),
+            summary=f"moves again, was {CALLED[standing.verdict]} for {duration(called_s)} (silent "
+            f"for {duration(silent_for_s)}); what was seen: {standing.summary}",
+        )
+
+    def reminder(self, now_ns: int, *, wanted: bool = True) -> float | None:
+        """Ask whether it is time to say again that the verdict stands: after 2, 4, 8... minutes.
+
+        Args:
+            now_ns: Present time.
+            wanted: False while nobody is to be reminded, as while the job is asked to end.
+
+        Returns:
+            For how many seconds a verdict of this kind has stood; None while nothing is due.
+        """
+        kind = self.standing.verdict if self.standing is not None and wanted else None
+        if kind != self._reminded_kind:
+            self._reminded_kind, self._kind_since_ns = kind, now_ns
+            self._remind_after_s = FIRST_REMINDER_S
+        stood_s = (now_ns - self._kind_since_ns) / NANOSECONDS
+        if kind is None or stood_s < self._remind_after_s:
+            return None
+        while self._remind_after_s <= stood_s:
+            self._remind_after_s *= 2
+        return stood_s
+
+
+def _same(verdict: Verdict, standing: Verdict) -> bool:
+    return (verdict.verdict, verdict.culprits, verdict.cause) == (
+        standing.verdict,
+        standing.culprits,
+        standing.cause,
+    )
+
+
+def _shows_more(verdict: Verdict, standing: Verdict) -> bool:
+    """Whether it is on ranks of nodes that were not heard before: it is the whole job's verdict."""
+    return len(verdict.ranks) > len(standing.ranks)
+
+
+def _names_fewer(verdict: Verdict, standing: Verdict) -> bool:
+    """Whether a look only missed some of the ranks that are stuck: nobody waits for the others yet.
+
+    Of ranks that poll alike some are awake at each look, or hardly get a processor.
+    """
+    missed = set(standing.culprits) - set(verdict.culprits)
+    fewer = bool(missed) and set(verdict.culprits) <= set(standing.culprits)
+    return fewer and verdict.cause == standing.cause and missed.isdisjoint(verdict.victims)
+
+
+def advanced(
+    standing: Verdict | None,
+    raised_ns: int,
+    here: Mapping[int, WatchedRank],
+    elsewhere: Mapping[int, int] | None,
+) -> bool:
+    """Whether all culprits that are left have advanced since a verdict was raised.
+
+    Where none of them is seen anywhere, as their node is silent: whether those have that waited for
+    them here. Arguments as of `Alarm.has_passed`.
+    """
+    alive = {rank: one for rank, one in here.items() if one.process_exit is None}
+    seen = dict(elsewhere or {}) | {r: one.progress.last_progress_ns for r, one in alive.items()}
+    culprits = standing.culprits if standing is not None else ()
+    asked = [rank for rank in culprits if rank in seen]
+    if standing is not None and elsewhere is not None and not here.keys() & culprits and not asked:
+        asked = [rank for rank in standing.victims if rank in alive]
+    return bool(asked) and all(seen[rank] > raised_ns for rank in asked)
+
+
+class Shutdown:
+    """Is the job shutting down? What ranks do then is no recovery, and no new hang.
+
+    Told by who asked for the end, or by ranks that leave a hang that was proven. Asked anew each
+    time, for a launcher may start new ranks.
+    """
+
+    def __init__(self) -> None:
+        self.asked: AskedEnd | None = None
+        self.asked_ns = 0
+        self._shown = False
+        self._steps: dict[int, int | None] = {}
+        self._gone: frozenset[int] = frozenset()
+
+    def ask(self, by: str, ranks: Sequence[RankView], suspected: str, now_ns: int) -> None:
+        """Take down that somebody asks the job to end; who asks first counts.
+
+        A rank may show a signal before its launcher has told of it.
+        """
+        from lightning_hangcheck.judge.exits import ended_from_outside, failed
+
+        shown, self._shown = self._shown, False
+        if self.asked is not None:
+            if shown and now_ns - self.asked_ns < LAUNCHER_TOLD_NS:
+                self.asked = replace(self.asked, by=by)
+            return
+        before = tuple(view.rank for view in ranks if failed(view) and not ended_from_outside(view))
+        self.asked = AskedEnd(by=by, failed_before=before, suspected=suspected)
+        self.asked_ns = now_ns
+        self._steps = {}
+
+    def end_round(self) -> AskedEnd | None:
+        """Forget what only the ranks of a round showed that has ended; return what others said."""
+        if self._shown:
+            self.asked = None
+        return self.asked
+
+    def hang_proven(self, ranks: Sequence[RankView]) -> None:
+        """Remember who was gone when the hang was proven: more of them mean the end."""
+        self._gone = frozenset(view.rank for view in ranks if view.process_exit is not None)
+
+    def begun(
+        self, ranks: Sequence[RankView], *, proven: bool, suspected: str = "", now_ns: int
+    ) -> bool:
+        """Whether the job is shutting down: it was asked to, or its ranks show that.
+
+        Args:
+            ranks: All ranks as they are now.
+            proven: A hang stands: then any rank that leaves it shows the end.
+            suspected: As in `AskedEnd`.
+            now_ns: The present.
+        """
+        from lightning_hangcheck.judge.exits import asked_by, shown_by
+
+        if self.asked is not None and self._goes_on(ranks, now_ns):
+            self.asked = None
+        if self.asked is not None:
+            return True
+        by = shown_by(ranks)
+        if by is not None:
+            self.ask(by, ranks, suspected, now_ns)
+            self._shown = True
+            return True
+        others = [view for view in ranks if proven and view.rank not in self._gone]
+        return any(view.process_exit is not None or asked_by(view) for view in others)
+
+    def _goes_on(self, ranks: Sequence[RankView], now_ns: int) -> bool:
+        """Whether a rank makes new steps, long after it was asked to end."""
+        if now_ns - self.asked_ns < OBEYED_WITHIN_S * NANOSECONDS:
+            return False
+        steps = {view.rank: view.beat.step for view in ranks if view.beat is not None}
+        self._steps = self._steps or steps
+        return steps != self._steps

@@ -1,0 +1,158 @@
+"""Starting a sidecar, and the line between it and `hangcheck run`.
+
+One JSON object a line, both ways, over pipes. The launcher says whom to tell of a hang, that the
+job shall end, and how the command ended; the sidecar says that a hang is proven. Each side sees the
+other's death as the end of its pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import threading
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
+from lightning_hangcheck.isolation.command import environment_of_module, own_command
+from lightning_hangcheck.machine.own_thread import start_thread
+from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.model.decoders import json_decoder
+from lightning_hangcheck.settings import environment_with
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.settings import Settings
+
+MODULE = "lightning_hangcheck.watch.sidecar"
+TASKS = 24
+"""Threads and processes that must have room: `hangcheck run`, the sidecar's own seven threads, and
+a look at three processes. A look at more asks for the room that it takes (`watch.scout`)."""
+CHUNK = 65_536
+
+
+class CommandEnded(Struct, frozen=True, tag="ended"):
+    """From the launcher: the command is gone.
+
+    Attributes:
+        left_running: Process ids of what it started and left behind.
+    """
+
+    pid: int
+    exit_code: int
+    left_running: tuple[int, ...] = ()
+
+
+class EndAsked(Struct, frozen=True, tag="end"):
+    """From the launcher: somebody asked the job to end, or the launcher itself is ending it.
+
+    Attributes:
+        by: As in `AskedEnd`.
+    """
+
+    by: str
+
+
+class LauncherGone(Struct, frozen=True, tag="gone"):
+    """The launcher's end of the pipe is closed; nobody will say how the command ends."""
+
+
+class HangProven(Struct, frozen=True, tag="hang"):
+    """From the sidecar: a hang stands, its evidence is saved.
+
+    Attributes:
+        ranks: Those of this node that were there, each by process id and start in clock ticks.
+        restarts_left: How often torchrun will start them again; None where nobody says so.
+    """
+
+    ranks: tuple[tuple[int, int], ...] = ()
+    restarts_left: int | None = None
+
+
+Message = AlertsAskedFor | CommandEnded | EndAsked | LauncherGone | HangProven
+
+
+def send(pipe: IO[bytes], message: Message) -> bool:
+    """Send a message; False if the other side is gone."""
+    try:
+        pipe.write(encode(message) + b"\n")
+        pipe.flush()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class Inbox:
+    """Reads messages in a thread of its own, so that its owner never waits for the other side."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        threading.Thread(
+            target=self._read, args=(pipe,), name="hangcheck-inbox", daemon=True
+        ).start()
+
+    def next(self) -> Message | None:
+        """Return the oldest message that was not taken yet, None if there is none."""
+        try:
+            return self._messages.get_nowait()
+        except queue.Empty:
+            return None
+
+    def wait_for_end(self, limit_s: float) -> bool:
+        """Wait until the other side has closed its end; whether it did in time."""
+        return self._ended.wait(limit_s)
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        """Read the descriptor itself: a buffer that is locked in here at exit aborts Python."""
+        unread = b""
+        while data := os.read(pipe.fileno(), CHUNK):
+            *lines, unread = (unread + data).split(b"\n")
+            for line in lines:
+                with suppress(msgspec.MsgspecError):
+                    self._messages.put(json_decoder(Message).decode(line))
+        self._messages.put(LauncherGone())
+        self._ended.set()
+
+
+def start_sidecar(session: Session, settings: Settings) -> None:
+    """Start the sidecar of this node. It outlives us, and ends by itself with the job.
+
+    Raises:
+        OSError: The process cannot be started, or a limit leaves it no room.
+    """
+    process = _spawn(session, settings, subprocess.DEVNULL)
+
+    def reap() -> None:
+        process.wait()
+
+    try:  # it leaves us within half a second, see `sidecar`: no zombie stays
+        start_thread(reap, "hangcheck-start")
+    except NoRoom:
+        reap()
+
+
+def start_linked_sidecar(session: Session, settings: Settings) -> subprocess.Popen[bytes]:
+    """Start a sidecar that talks with its launcher over its standard input and output.
+
+    Raises:
+        OSError: The process cannot be started, or a limit leaves it no room.
+    """
+    return _spawn(session, settings, subprocess.PIPE)
+
+
+def _spawn(session: Session, settings: Settings, pipe: int) -> subprocess.Popen[bytes]:
+    """A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end."""
+    require_room(TASKS)
+    return subprocess.Popen(
+        own_command(MODULE, str(session.path)),
+        stdin=pipe,
+        stdout=pipe,
+        env={**environment_with(environment_of_module(), settings), "CUDA_VISIBLE_DEVICES": ""},
+        start_new_session=True,
+    )

@@ -1,0 +1,372 @@
+"""Does a rank that advances keep its own pace? Pure: it is handed what is seen, and the time.
+
+The measure is the *sustained* step: what all steps of a window took at least, but for one stretch
+in eight. However long a few steps are (an evaluation, a save, a burst on the storage), they do not
+sustain. A rank is slow when its sustained step is several times the longest that it ever had: what
+it did before for as long is its own pace, and so is what grew little by little.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.slowness import Slowness, SlowRank
+from lightning_hangcheck.model.step_times import StepTimes
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.evidence import Frame, Sample
+    from lightning_hangcheck.observe.looking import Look
+
+WINDOW = 8
+"""Stretches over which a step must be sustained; with those of three steps, 24 steps."""
+EXCEPTIONS = 1
+"""Of them that may be faster."""
+LEARNT = 16
+"""Windows that must have been seen, and be over, before anything is unusual: with the first and the
+present one the rank has run for four times the window by then."""
+KEPT = 64
+"""Stretches of which the usual step is the median."""
+SLOW = 3.0
+"""Times the longest sustained step: further apart than the kinds of batches of a usual loop."""
+BACK = 2.0
+"""Times that step: at half of the last stretches below, the pace is back."""
+TIMES_NEWS = 2
+"""A pace that was told so often, and passed, is one of the rank's own."""
+WAIT_FOR_OTHERS = 2
+"""Stretches for which the first rank that is slow waits for others: ranks that wait for each other
+in each step are slow together, but end their stretches in turn."""
+LEAST_STEPS = 3
+"""Of one stretch: a single long step, such as one that saves, is not all of it."""
+BETWEEN_LOOPS = ("startup", "model_load", "trainer_init", "teardown")
+"""Where a rank has no training loop: the next one may be of another model."""
+
+
+class JobPace:
+    """The paces of the ranks of one round.
+
+    Args:
+        slow_after_s: Seconds for which a rank must be slow; None to watch no pace.
+    """
+
+    def __init__(self, slow_after_s: float | None) -> None:
+        self._slow_after_s = slow_after_s
+        self._ranks: dict[int, RankPace] = {}
+        self._slow: dict[int, RankPace] = {}
+        self._told: tuple[int, ...] = ()
+        self._told_since_ns = 0
+        self._asked = 0
+
+    def read(self, beats: Mapping[int, Beat], now_ns: int) -> None:
+        """Take a reading of the pages.
+
+        Args:
+            beats: By rank, of those that are there; another one's pace is forgotten.
+            now_ns: Monotonic nanoseconds.
+        """
+        if self._slow_after_s is None:
+            return
+        for rank in set(self._ranks) - set(beats):
+            del self._ranks[rank]
+        for rank, beat in beats.items():
+            pace = self._ranks.get(rank)
+            if pace is None:
+                pace = self._ranks[rank] = RankPace(self._slow_after_s)
+            pace.read(beat, now_ns)
+
+    def interrupt(self) -> None:
+        """Nobody watched, or the job was not run."""
+        for pace in self._ranks.values():
+            pace.interrupt()
+
+    def slowness(self, now_ns: int) -> Slowness | None:
+        """Return who is slow, as soon as it can be judged, and after each further stretch.
+
+        Args:
+            now_ns: Monotonic nanoseconds.
+
+        Returns:
+            None while nobody is, where it was told, and where nothing is new.
+        """
+        slow = {rank: pace for rank, pace in self._ranks.items() if pace.is_slow}
+        asked = sum(pace.count for pace in self._ranks.values())
+        if self._told or not slow or asked == self._asked:
+            return None
+        waited = max(pace.count - pace.slow_since for pace in slow.values())
+        paced = [pace for pace in self._ranks.values() if pace.count]
+        if len(slow) < len(paced) and waited < WAIT_FOR_OTHERS:
+            return None
+        self._asked, self._slow = asked, slow
+        since_ns = min(pace.slow_from_ns for pace in slow.values())
+        return Slowness(
+            for_s=round((now_ns - since_ns) / NANOSECONDS, 3),
+            ranks=tuple(pace.slowness(rank) for rank, pace in sorted(slow.items())),
+        )
+
+    def tell(self) -> None:
+        """What `slowness` has just returned was told."""
+        self._told = tuple(self._slow)
+        self._told_since_ns = min(pace.slow_from_ns for pace in self._slow.values())
+        for pace in self._slow.values():
+            pace.tell()
+
+    def recovered_s(self, now_ns: int) -> float | None:
+        """Ask whether the pace is back that was told as lost; each time it is told once.
+
+        Args:
+            now_ns: Monotonic nanoseconds.
+
+        Returns:
+            For how many seconds it was lost; None while it is, and where nothing was told.
+        """
+        paces = (self._ranks.get(rank) for rank in self._told)
+        blamed = [pace for pace in paces if pace is not None and pace.told]
+        if not all(pace.is_back for pace in blamed):
+            return None
+        was_told, self._told = bool(self._told), ()
+        for pace in blamed:
+            pace.settle()
+        if not (was_told and blamed):
+            return None
+        return (now_ns - self._told_since_ns) / NANOSECONDS
+
+
+class Stretch(NamedTuple):
+    """Steps that follow each other, told by their mean.
+
+    Attributes:
+        began_ns: Monotonic nanoseconds.
+        step: The mean step.
+    """
+
+    began_ns: int
+    step: StepTimes
+
+
+class RankPace:
+    """The pace of one rank.
+
+    Args:
+        slow_after_s: Seconds of a window.
+    """
+
+    def __init__(self, slow_after_s: float) -> None:
+        self._least_ns = int(slow_after_s / WINDOW * NANOSECONDS)
+        self._since: StepTimes | None = None
+        self._since_ns = 0
+        self._between_loops = self._in_parts = False
+        self._told_levels: list[float] = []
+        self._begin_loop()
+
+    def _begin_loop(self) -> None:
+        self._recent: deque[Stretch] = deque(maxlen=WINDOW)
+        self._usual: deque[StepTimes] = deque(maxlen=KEPT)
+        self._unlearnt: deque[float] = deque()
+        self._longest_s = 0.0
+        self._learnt = 0
+        self._told = False
+        self.count = self.slow_since = 0
+        """Stretches so far, and that one of them from which on it is slow; 0 while it is not."""
+
+    def read(self, beat: Beat, now_ns: int) -> None:
+        """Take a reading of the page: a stretch ends with it once it has the steps and the time."""
+        if beat.phase in BETWEEN_LOOPS:
+            self._between_loops, self._since = True, None
+            return
+        sums = _sums(beat)
+        if sums is None:
+            return
+        in_parts = beat.step_times is not None
+        other = self._since is not None and sums.steps < self._since.steps
+        if self._between_loops or other or in_parts is not self._in_parts:
+            self._between_loops, self._since, self._in_parts = False, None, in_parts
+            self._begin_loop()
+        if self._since is None:
+            self._since, self._since_ns = sums, now_ns
+            return
+        made = sums.since(self._since)
+        if made.steps < LEAST_STEPS or now_ns - self._since_ns < self._least_ns:
+            return
+        stretch = Stretch(self._since_ns, made.a_step())
+        self._since, self._since_ns = sums, now_ns
+        if stretch.step.seconds > 0:
+            self._take(stretch)
+
+    def interrupt(self) -> None:
+        """Nobody watched, or the job was not run: what is in the present window does not count."""
+        self._since = None
+        self._recent.clear()
+        self._unlearnt.clear()
+        self.slow_since = 0
+
+    def tell(self) -> None:
+        """It was told that the rank is slow: it learns nothing until its pace is back."""
+        self._told_levels.append(self._level_s)
+        self._told = True
+
+    def settle(self) -> None:
+        """The job has its pace again."""
+        self._told = False
+        self.interrupt()
+
+    @property
+    def told(self) -> bool:
+        """Whether it was told as slow, in the loop that it is in."""
+        return self._told
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it sustains steps several times as long as ever."""
+        return self.slow_since > 0
+
+    @property
+    def is_back(self) -> bool:
+        """Whether most of its last stretches come near to its own pace."""
+        last = list(self._recent)[-WINDOW // 2 :]
+        short = [one for one in last if one.step.seconds < BACK * self._known_s]
+        return len(last) == WINDOW // 2 and len(short) >= len(last) - EXCEPTIONS
+
+    @property
+    def slow_from_ns(self) -> int:
+        """When the window began, monotonic nanoseconds."""
+        return self._recent[0].began_ns if self._recent else 0
+
+    def slowness(self, rank: int) -> SlowRank:
+        """Return the facts; only of one that `is_slow`."""
+        return SlowRank(
+            rank=rank,
+            before=_median(list(self._usual)),
+            now=_median([one.step for one in self._recent]),
+            known_s=round(self._known_s, 6),
+            level_s=round(self._level_s, 6),
+            in_parts=self._in_parts,
+        )
+
+    def _take(self, stretch: Stretch) -> None:
+        if len(self._recent) == WINDOW and not self._told:
+            self._usual.append(self._recent[0].step)
+        self._recent.append(stretch)
+        self.count += 1
+        if len(self._recent) < WINDOW or self._told:
+            return
+        level_s = self._level_s
+        ready = self._learnt >= LEARNT and level_s >= SLOW * self._known_s
+        self.slow_since = (self.slow_since or self.count) if ready else 0
+        self._unlearnt.append(level_s)
+        if len(self._unlearnt) > WINDOW:
+            self._longest_s = max(self._longest_s, self._unlearnt.popleft())
+            self._learnt += 1
+
+    @property
+    def _level_s(self) -> float:
+        """The sustained step of the present window, seconds."""
+        return sorted(one.step.seconds for one in self._recent)[EXCEPTIONS]
+
+    @property
+    def _known_s(self) -> float:
+        told = sorted(self._told_levels, reverse=True)
+        again = told[TIMES_NEWS - 1] if len(told) >= TIMES_NEWS else 0.0
+        return max(self._longest_s, again)
+
+
+def _median(steps: Sequence[StepTimes]) -> StepTimes:
+    """Return the median of each part, not of the whole."""
+    if not steps:
+        return StepTimes()
+    loader, forward, rest = zip(*(one.parts for one in steps), strict=True)
+    return StepTimes(1, *(round(median(one), 6) for one in (loader, forward, rest)))
+
+
+def _sums(beat: Beat) -> StepTimes | None:
+    """Return the sums that the rank keeps, or those that its last step's number and time make."""
+    if beat.step_times is not None:
+        return beat.step_times
+    if beat.step is None or beat.phase not in ("training_step", "dataloading"):
+        return None
+    return StepTimes(beat.step, rest_s=beat.last_beat_ns / NANOSECONDS)
+
+
+GLANCES = 10
+SHORTEST_S, LONGEST_S = 0.4, 1.0
+GOLDEN = 0.618
+"""Of the pauses between glances: no step's length stays in time with it."""
+ASLEEP = "S"
+
+
+class Glances:
+    """Who waits and who works while all ranks are slow: looks at moments that follow no step.
+
+    Ranks that wait for one that is slow spend most of each step in a collective, and that one at
+    work of its own. That is told without timed parts, too, and names a line of the user's code.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: Counter[int] = Counter()
+        self._waited: Counter[int] = Counter()
+        self._places: dict[int, Counter[Frame]] = {}
+
+    @property
+    def enough(self) -> bool:
+        """Whether there were as many as wanted."""
+        return self.count >= GLANCES
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next one."""
+        return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (self.count * GOLDEN % 1)
+
+    def take(self, look: Look) -> None:
+        """Add one of them; what is known of frames is imported with the first."""
+        from lightning_hangcheck.judge.frames import users_place
+
+        self.count += 1
+        for target, sample in look.samples:
+            frames = _main_frames(sample)
+            if target.role != "rank" or not frames:
+                continue
+            self._seen[target.rank] += 1
+            if _waits(sample, frames):
+                self._waited[target.rank] += 1
+            elif (place := users_place(frames)) is not None:
+                self._places.setdefault(target.rank, Counter())[place] += 1
+
+    def added_to(self, slowness: Slowness) -> Slowness:
+        """Return the facts with what was seen of these ranks."""
+        ranks = tuple(
+            replace(
+                one,
+                looks=self._seen[one.rank],
+                waited=self._waited[one.rank],
+                place=self._place(one.rank),
+            )
+            for one in slowness.ranks
+        )
+        return replace(slowness, ranks=ranks)
+
+    def _place(self, rank: int) -> Frame | None:
+        most = self._places.get(rank, Counter()).most_common(1)
+        return most[0][0] if most else None
+
+
+def _main_frames(sample: Sample) -> tuple[Frame, ...]:
+    threads = sample.stack.threads if sample.stack is not None else ()
+    return threads[0].frames if threads else ()
+
+
+def _waits(sample: Sample, frames: tuple[Frame, ...]) -> bool:
+    """Whether its main thread waits for other ranks; backward waits only where it sleeps."""
+    from lightning_hangcheck.judge.frames import FOR_RANKS, find_wait
+
+    wait = find_wait(frames)
+    if wait is None or wait.kind not in FOR_RANKS:
+        return False
+    state = sample.kernel.threads[0].state if sample.kernel and sample.kernel.threads else ""
+    return wait.kind != "backward" or state == ASLEEP

@@ -1,0 +1,576 @@
+"""The ranks of this node, round by round, kept up to date from processes, pages and exits.
+
+torchrun starts all ranks again when one has failed, a shell loop the whole command. The ranks of
+two rounds are never mixed: one that is gone since the last round is not waited for in this one.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.look.exits import ExitWatcher
+from lightning_hangcheck.look.proc import has_ended, main_thread_cpu_s, vitals
+from lightning_hangcheck.machine.process_stat import read_process_stat, ticks_since_boot
+from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.model.case import RankView, RunFacts
+from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.launchers import is_launcher
+from lightning_hangcheck.observe.pages import Pages
+from lightning_hangcheck.observe.progress import ProcessorTime
+from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank
+from lightning_hangcheck.session.node_place import place_of
+from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.text.shown_command import show_command
+from lightning_hangcheck.watch.collective_readings import CollectiveReadings
+from lightning_hangcheck.watch.workers import Faults, unrecorded_gap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import Gap
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.looking import Look
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.watch.workers import Scout, Scouted
+
+WAITED_OUT_S = 8.0
+"""torchrun starts ranks again within a second or two of their end; a busy machine takes longer."""
+VITALS_EVERY_NS = 2 * NANOSECONDS // 5
+"""The kernel counts processor time in ticks of 10 ms, and it is judged over a second; how a rank
+ends is seen at once, by other means."""
+YOUNG_S = 30.0
+SCAN_YOUNG_S, SHARE_YOUNG = 0.5, 0.1
+SCAN_SETTLED_S, LONGEST_SETTLED_S, SHARE_SETTLED = 2.0, 10.0, 0.01
+"""Between two rounds of the scout, and what they may take of a core. Before a look it goes anyway,
+and after the end of a rank all is young again."""
+MOST_UNNUMBERED = 512
+"""Processes whose end is watched though nobody calls them ranks; each takes a descriptor until
+then, of the 1,024 that a process commonly has."""
+
+
+class WatchedRound:
+    """The ranks of one round on this node."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ranks: dict[int, WatchedRank] = {}
+        self.started_at = utc_now()
+        self._guessed_command: list[str] | Gap = []
+        self._agents: set[int] = set()
+        self._exit_count = 0
+        self._seen_alive_ticks = 0
+
+    @property
+    def alive(self) -> list[WatchedRank]:
+        """Ranks whose process is there."""
+        return [rank for rank in self.ranks.values() if rank.process_exit is None]
+
+    @property
+    def agents_alive(self) -> list[int]:
+        """Process ids of the torchrun agents that started its ranks, where they are there."""
+        return [pid for pid in sorted(self._agents) if not has_ended(pid)]
+
+    @property
+    def count(self) -> int | None:
+        """The launcher's own count of this round, None where it keeps none."""
+        told = (rank.found.start.number for rank in self.ranks.values())
+        return max((number for number in told if number is not None), default=None)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that the launcher promised, or that were seen."""
+        promised = (rank.found.world_size or 0 for rank in self.ranks.values())
+        return max([len(self.ranks), *promised])
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether torchrun would start the ranks again: not all ended well, and not too often."""
+        from lightning_hangcheck.judge.exits import left_well  # 20 MB, only at the end
+
+        well = all(left_well(rank.view("", 0)) for rank in self.ranks.values())
+        return self.restarts_left != 0 and not well
+
+    @property
+    def restarts_left(self) -> int | None:
+        """How often torchrun will start the ranks again; None where none of them tells."""
+        starts = [rank.found.start for rank in self.ranks.values()]
+        left = [one.most - (one.number or 0) for one in starts if one.most is not None]
+        return max(0, min(left)) if left else None
+
+    @property
+    def is_guess_a_launcher(self) -> bool:
+        """Whether what was taken for a rank, as nothing said who is one, only starts them."""
+        words = self._guessed_command
+        return isinstance(words, list) and is_launcher(words)
+
+    @property
+    def guessed_command(self) -> str:
+        """The command line of what was taken for a rank, redacted."""
+        words = self._guessed_command
+        return show_command(words) if isinstance(words, list) else ""
+
+    @property
+    def ended_ns(self) -> int:
+        """When the last of its ranks was seen to end."""
+        ends = (rank.process_exit for rank in self.ranks.values())
+        return max((one.seen_ns for one in ends if one is not None), default=0)
+
+    def is_left_by(self, found: FoundRank) -> bool:
+        """Whether this process belongs to a later round.
+
+        The launcher's count says so. Where there is none, or it stays (torchrun does not count a
+        change of nodes), all ranks are gone, and the process was started after one of them was
+        last seen alive. A DataLoader worker that outlives its rank has its number, too, but is
+        older than that.
+        """
+        if not self.ranks or any(rank.found.pid == found.pid for rank in self.ranks.values()):
+            return False
+        if self.count is not None and found.start.number not in (None, self.count):
+            return found.start.number > self.count
+        if self.alive or not found.started_ticks:
+            return False
+        return found.started_ticks > self._seen_alive_ticks
+
+    def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
+        """Whether its ranks have been gone for long, and torchrun lives, which started them.
+
+        Then it waits for other nodes before it starts them again: it takes a second or two else.
+        Where a rank failed and no restart is left it only ends, which a busy machine draws out.
+        """
+        if self.alive or not self.ranks or agent.pid not in self._agents:
+            return False
+        # one that was not seen may be any: ``sys.exit("no data")`` ends as Python ends, by all else
+        ends = [rank.process_exit for rank in self.ranks.values()]
+        codes = [None if one is None else one.exit_code for one in ends]
+        if self.restarts_left == 0 and not {None, 0, -signal.SIGTERM}.issuperset(codes):
+            return False
+        well = all(code == 0 for code in codes)
+        return now_ns - self.ended_ns >= WAITED_OUT_S * NANOSECONDS and not well
+
+    def is_repeated_by(self, words: list[str] | Gap | None) -> bool:
+        """Whether what follows is the same job again, not the next command of a shell script.
+
+        Ranks that a launcher or a page told are; a process that was only guessed to be a rank is
+        repeated by one with its command line.
+        """
+        guessed = all(rank.found.guessed for rank in self.ranks.values())
+        return not guessed or words == self._guessed_command
+
+    def is_after(self, found: FoundRank) -> bool:
+        """Whether this process is left over from an earlier round, by the launcher's count."""
+        number, count = found.start.number, self.count
+        return number is not None and count is not None and number < count
+
+    def may_be_launcher(self, guessed: FoundRank) -> bool:
+        """Once ranks were told by a launcher or a page, no older process is one of them."""
+        told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
+        starts = [one.started_ticks for one in told]
+        return any(start == 0 or guessed.started_ticks <= start for start in starts)
+
+    def take_in(
+        self, found: FoundRank, now_ns: int, words: list[str] | Gap | None = None
+    ) -> WatchedRank | None:
+        """Take a rank in; one that another process was so far is another rank now.
+
+        Args:
+            found: The rank.
+            now_ns: Present time.
+            words: Its command line, where it is only guessed to be one.
+
+        Returns:
+            The rank, if it is new here.
+        """
+        known = self.ranks.get(found.rank)
+        if known is not None and known.found.pid == found.pid:
+            known.found = found
+            return None
+        self.started_at = self.started_at if self.ranks else utc_now()
+        # taken for rank 0 until it learnt its number, as Lightning's first process of a later node
+        for before in [one for one, rank in self.ranks.items() if rank.found.pid == found.pid]:
+            del self.ranks[before]
+        if found.guessed:
+            self._guessed_command = [] if words is None else words
+        if found.start.launcher == "torchrun":
+            stat = read_process_stat(found.pid)
+            if stat is not None:
+                self.note_agent(stat.parent_pid)
+        rank = self.ranks[found.rank] = WatchedRank(found, now_ns)
+        return rank
+
+    def was_started_by(self, pid: int) -> bool:
+        """Whether this is the torchrun agent of a rank, which SLURM may have given a number too."""
+        return pid in self._agents
+
+    def note_agent(self, pid: int) -> None:
+        """Take down who started a rank; its page tells, too, where its parent cannot be asked."""
+        self._agents.add(pid)
+
+    def note_alive(self) -> None:
+        """Take down that one of the ranks is seen alive at this moment."""
+        self._seen_alive_ticks = ticks_since_boot()
+
+    def note_words(self) -> None:
+        """Take down whose training has ended in a process that goes on, by its own word.
+
+        It may begin anew there.
+        """
+        for rank in self.ranks.values():
+            if rank.has_trained and rank.process_exit is None:
+                self.note_exit(rank.found.pid, None)
+                rank.ended_by_word = True
+            elif rank.ended_by_word and not rank.has_trained:
+                rank.ended_by_word, rank.process_exit = False, None
+
+    def note_exit(self, pid: int, exit_code: int | None) -> None:
+        """Take down that the process of a rank has ended, or the exit code that was unknown."""
+        for rank in self.ranks.values():
+            if rank.found.pid != pid:
+                continue
+            if rank.process_exit is None:
+                rank.note_exit(self._exit_count, utc_now(), exit_code)
+                self._exit_count += 1
+            elif rank.process_exit.exit_code is None:
+                rank.process_exit = replace(rank.process_exit, exit_code=exit_code)
+
+    def views(self, host: str, now_ns: int, faults: Faults | None = None) -> tuple[RankView, ...]:
+        """Return all ranks as rules may see them; of one that fails only its number and a gap."""
+        if faults is None:
+            return tuple(rank.view(host, now_ns) for rank in self.ranks.values())
+        views = {
+            number: RankView(rank=number, host=host, pid=rank.found.pid)
+            for number, rank in self.ranks.items()
+        }
+        for number, rank in self.ranks.items():
+            with faults.of("what is known of it", number):
+                views[number] = rank.view(host, now_ns)
+        return tuple(views.values())
+
+
+class Roster:
+    """All ranks that this node's sidecar knows.
+
+    Attributes:
+        round: The present one.
+        round_began_ns: When its first rank was seen.
+        host: This machine's name.
+    """
+
+    def __init__(
+        self, session: Session, scout: Scout, faults: Faults, now_ns: int, rounds_before: int = 0
+    ) -> None:
+        self.round = WatchedRound(rounds_before)
+        self.round_began_ns = now_ns
+        self.host = socket.gethostname()
+        self._root_pid = session.facts.root_pid
+        self._scout = scout
+        self._faults = faults
+        self._left: list[tuple[WatchedRound, RoundStart]] = []
+        self._pages = Pages(session.pages)
+        self._exit_watcher = ExitWatcher()
+        self._collectives = CollectiveReadings(session.torch_servers)
+        self._exit_codes: dict[int, int | None] = {}
+        self._ignoring: dict[int, str] = {}
+        self._changed_ns = now_ns
+        self._scanned_ns = 0
+        self._waiting_agent = 0
+        self._vitals_ns = 0
+
+    @property
+    def ranks(self) -> dict[int, WatchedRank]:
+        """The ranks of the present round."""
+        return self.round.ranks
+
+    @property
+    def alive(self) -> list[WatchedRank]:
+        """Ranks whose process is there."""
+        return self.round.alive
+
+    @property
+    def anyone_there(self) -> bool:
+        """Whether a rank is there, or a process that recorded and was not told as a rank yet."""
+        return bool(self.alive) or self._pages.any_alive()
+
+    @property
+    def suspended(self) -> bool:
+        """Somebody stopped the whole job with its launcher (job control), not one rank of it."""
+        if not self.alive or any(rank.state not in STOPPED for rank in self.alive):
+            return False
+        launcher = vitals(self._root_pid)
+        return launcher is not None and launcher.state in STOPPED
+
+    def update(self, now_ns: int, *, last: bool = False) -> None:
+        """Read pages and vital signs, and take what the scout brought; send it out now and then."""
+        due = last or now_ns - self._scanned_ns >= self._scan_interval_ns(now_ns)
+        if due:
+            self._pages.find_new()
+        beats, _ = self._pages.read()
+        self._read_beats(beats, now_ns)
+        if last or now_ns - self._vitals_ns >= VITALS_EVERY_NS:
+            self._vitals_ns = now_ns
+            self._look_at(self.alive, now_ns)
+        self._collectives.update(self.alive, now_ns)
+        self._take_scouted(self._scout.scanned(wait=last), now_ns)
+        if due:
+            self._scanned_ns = now_ns
+            known = {rank.found.pid for rank in self.ranks.values()}
+            there = bool(self.ranks) or self.anyone_there
+            self._scout.begin_scan(beats, now_ns, known, anyone_there=there)
+            if last:
+                self._take_scouted(self._scout.scanned(wait=True), now_ns)
+        self._drop_ended_agent()
+
+    def left_rounds(self) -> list[tuple[WatchedRound, RoundStart]]:
+        """Return the rounds that others have followed since last asked, each with what followed."""
+        left, self._left = self._left, []
+        return left
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until a rank ends: its exit code can only be read at once."""
+        for ended in self._exit_watcher.wait(seconds):
+            self._changed_ns = ended.seen_ns
+            self._exit_codes[ended.pid] = ended.exit_code
+            self.round.note_exit(ended.pid, ended.exit_code)
+
+    def add(self, look: Look) -> None:
+        """Hand each rank the samples that were taken for it."""
+        for rank in self.alive:
+            with self._faults.of("what a look brought", rank.found.rank):
+                rank.add_samples([pair for pair in look.samples if pair[0].rank == rank.found.rank])
+                rank.read_flight(look.flights.get(rank.found.rank))
+
+    def unrecorded(self) -> tuple[Gap, ...]:
+        """Say of which ranks nothing is recorded, because their Python runs no start-up file."""
+        silent = [rank.found for rank in self.alive if rank.beat is None]
+        options = [(one.rank, self._ignoring.get(one.pid, "")) for one in silent]
+        return tuple(unrecorded_gap(rank, option) for rank, option in options if option)
+
+    def views(self, now_ns: int) -> tuple[RankView, ...]:
+        """Return all ranks of the present round as rules may see them."""
+        return self.round.views(self.host, now_ns, self._faults)
+
+    def forgive(self, lapse_ns: int, now_ns: int) -> None:
+        """Nobody watched for so long: that silence counts for no rank."""
+        for rank in self.ranks.values():
+            rank.progress.forgive(lapse_ns, now_ns)
+
+    def close(self) -> None:
+        """Let go of pages, processes and what is asked of them."""
+        self._pages.close()
+        self._exit_watcher.close()
+        self._collectives.close()
+
+    def _read_beats(self, beats: dict[int, Beat], now_ns: int) -> None:
+        for rank in self.ranks.values():
+            beat = beats.get(rank.found.pid)
+            if beat is not None:
+                with self._faults.of("what it tells", rank.found.rank):
+                    rank.read(beat, now_ns)
+        self.round.note_words()
+
+    def _look_at(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
+        for rank in ranks:
+            with self._faults.of("its vital signs", rank.found.rank):
+                seen = vitals(rank.found.pid)
+                if seen is None or not seen.is_still(rank.found.started_ticks):
+                    self.round.note_exit(rank.found.pid, None)
+                    continue
+                self.round.note_alive()
+                rank.read_state(seen.state, now_ns)
+                main_s = main_thread_cpu_s(rank.found.pid)
+                all_s = main_s if rank.polls else seen.cpu_s
+                if main_s is not None and all_s is not None:
+                    rank.progress.read_processor(ProcessorTime(main_s, all_s), now_ns)
+
+    def _scan_interval_ns(self, now_ns: int) -> int:
+        cost_s = self._scout.cost_s
+        seconds = min(max(SCAN_SETTLED_S, cost_s / SHARE_SETTLED), LONGEST_SETTLED_S)
+        if not self.alive or now_ns - self._changed_ns < YOUNG_S * NANOSECONDS:
+            seconds = max(SCAN_YOUNG_S, cost_s / SHARE_YOUNG)
+        return int(seconds * NANOSECONDS)
+
+    def _take_scouted(self, scouted: Scouted | None, now_ns: int) -> None:
+        if scouted is None:
+            return
+        self._ignoring = scouted.ignoring
+        known = self.alive
+        self._watch_unnumbered(scouted)
+        self._drop_strangers(scouted)
+        for one in sorted((*scouted.found, *scouted.gone), key=_by_round):
+            self._take(one, scouted, now_ns)
+        self._look_at([rank for rank in self.alive if rank not in known], now_ns)
+
+    def _watch_unnumbered(self, scouted: Scouted) -> None:
+        """Watch what may be a rank that no launcher numbered: it may end before it says so."""
+        for process in scouted.processes:
+            unnumbered = process.python and process.identity.launcher == "none"
+            if unnumbered and len(self._exit_codes) < MOST_UNNUMBERED:
+                self._exit_watcher.watch(process.pid)
+                self._exit_codes.setdefault(process.pid, None)
+
+    def _drop_strangers(self, scouted: Scouted) -> None:
+        """Drop what was taken for a rank and is none, such as a parent that waits for the ranks."""
+        found, gone, beats = scouted.found, scouted.gone, scouted.beats
+        strangers = {process.pid for process in scouted.processes} - {rank.pid for rank in found}
+        starters = {beats[one.pid].parent_pid for one in (*found, *gone) if one.pid in beats}
+        for rank in list(self.ranks.values()):
+            started_others = rank.found.guessed and rank.found.pid in starters
+            if started_others or (rank.process_exit is None and rank.found.pid in strangers):
+                del self.ranks[rank.found.rank]
+
+    def _take(self, found: FoundRank, scouted: Scouted, now_ns: int) -> None:
+        """Take in a rank that was found, unless it is none of this round's or of a later one's."""
+        beats, words = scouted.beats, scouted.words.get(found.pid)
+        if found.pid == self._waiting_agent or self.round.was_started_by(found.pid):
+            agent = FoundRank(rank=0, pid=found.pid, started_ticks=found.started_ticks)
+            found = replace(agent, local_rank=0, guessed=True)
+        if self.round.is_after(found):
+            return
+        if found.guessed and self.round.may_be_launcher(found):
+            if self.round.is_waited_out_by(found, now_ns):
+                self._wait_with(found, beats)
+            return
+        if self.round.is_left_by(found):
+            self._leave_round(found, beats, now_ns, words)
+        is_gone = not found.started_ticks
+        if is_gone and found.start.number is not None and found.pid in beats:
+            self.round.note_agent(beats[found.pid].parent_pid)
+        if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
+            return
+        rank = self.round.take_in(found, now_ns, words)
+        if rank is None:
+            return
+        if found.pid in beats:
+            rank.read(beats[found.pid], now_ns)
+        self._changed_ns = now_ns
+        if is_gone:
+            self.round.note_exit(found.pid, self._exit_codes.get(found.pid))
+        else:
+            self._exit_watcher.watch(found.pid)
+
+    def _wait_with(self, agent: FoundRank, beats: dict[int, Beat]) -> None:
+        """Begin the next round with torchrun alone, as the first one began: no rank has come."""
+        began_ns = self.round.ended_ns
+        start = RoundStart(launcher="torchrun")
+        self._leave_round(replace(agent, guessed=False, start=start), beats, began_ns)
+        self.round.take_in(agent, began_ns)
+        self._exit_watcher.watch(agent.pid)
+        self._waiting_agent = agent.pid
+
+    def _drop_ended_agent(self) -> None:
+        """It was no rank: how it ended blames none."""
+        for rank in list(self.ranks.values()):
+            alone = rank.found.guessed and self.round.is_guess_a_launcher
+            agent = alone or rank.found.pid == self._waiting_agent
+            if agent and rank.process_exit is not None:
+                del self.ranks[rank.found.rank]
+
+    def _leave_round(
+        self,
+        found: FoundRank,
+        beats: dict[int, Beat],
+        now_ns: int,
+        words: list[str] | Gap | None = None,
+    ) -> None:
+        number = self.round.number
+        if self.round.is_repeated_by(words):
+            counted = found.start.number != self.round.count
+            start = found.start if counted else replace(found.start, number=None)
+            self._left.append((self.round, start))
+            number += 1
+        self._pages.forget_gone(beats, self.round.count)
+        self.round = WatchedRound(number)
+        self.round_began_ns = now_ns
+
+
+def _by_round(found: FoundRank) -> tuple[int, bool]:
+    """Of one round first what said so: a launcher may only be taken for a rank without them."""
+    return found.start.number or 0, found.guessed
+
+
+def run_facts(
+    session: Session,
+    watched: WatchedRound,
+    earlier: tuple[Round, ...],
+    next_start: RoundStart | None,
+) -> RunFacts:
+    """Tell of the run what a case of one of its rounds needs."""
+    found = [rank.found for rank in watched.ranks.values()]
+    command = session.facts.command
+    if not session.facts.launched and watched.is_guess_a_launcher:
+        command = watched.guessed_command
+    local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
+    world_size = max((rank.world_size or 0 for rank in found), default=0)
+    place = place_of(session)
+    if place is not None and place.ranks and not all(rank.guessed for rank in found):
+        local = [place.ranks]
+    nnodes = max(1, -(-world_size // max(local))) if local else 1
+    return RunFacts(
+        run_id=session.run_folder.run_id,
+        command=command,
+        started_at=session.facts.started_at,
+        world_size=world_size,
+        nnodes=nnodes if place is None else place.machines or place.nnodes,
+        local_world_size=max(local, default=None),
+        one_by_one=any(rank.one_by_one for rank in found),
+        round=watched.number,
+        earlier=earlier,
+        next_start=next_start,
+        machine=which_machine(),
+    )
+
+
+def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
+    """Judge a round that has ended.
+
+    Args:
+        case: Of the round's ranks, with what followed.
+        started_at: When the first of them was seen.
+        hang: That stood when the round ended: what its ranks died of then is not its cause.
+
+    Returns:
+        The verdict to tell, and the round as it is remembered.
+    """
+    from lightning_hangcheck.judge.words import end_of_round, own_end
+
+    verdict = judge(case)
+    if hang is None or verdict.verdict == "finished":
+        alone = replace(verdict, summary=own_end(case))
+        return verdict, describe_round(case.run.round, started_at, alone)
+    hung = f"it hung: {hang.summary}"
+    told = replace(
+        hang,
+        verdict="crashed",
+        detected_at=verdict.detected_at,
+        stalled_since=None,
+        stalled_for_s=0.0,
+        ranks=verdict.ranks,
+        summary=end_of_round(hung, case.run),
+    )
+    return told, describe_round(case.run.round, started_at, replace(hang, summary=hung))
+
+
+def describe_round(number: int, started_at: str, verdict: Verdict) -> Round:
+    """Describe a round that has ended, for run.json and for the verdicts to come."""
+    return Round(
+        number=number,
+        started_at=started_at,
+        world_size=verdict.world_size,
+        ended_at=verdict.detected_at,
+        verdict=verdict.verdict,
+        culprits=verdict.culprits,
+        cause=verdict.cause,
+        summary=verdict.summary,
+        ranks=tuple(
+            RankPlace(rank=one.rank, host=one.host, pid=one.pid)
+            for one in verdict.ranks
+            if one.pid is not None
+        ),
+    )

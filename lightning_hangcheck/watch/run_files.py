@@ -1,0 +1,304 @@
+"""The files that tell of a run while it goes on and when it ends, composed from its ranks.
+
+    run.json      who its ranks are, and its rounds: when a rank appears, and at the end
+    watch.json    what is known of each rank now, for visitors; once a second, in shared memory
+    ledger.jsonl  one line on what the run came to
+    metrics file  of ``--prometheus``, for node-exporter's textfile collector
+
+What touches the disk, or reads an environment, is done by the thread that writes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lightning_hangcheck import log
+from lightning_hangcheck.alerts.metrics_text import RunReading, render
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.atomic import write_atomically
+from lightning_hangcheck.files.decoding import decode
+from lightning_hangcheck.files.owned_file import read_owned
+from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger.records import Run
+from lightning_hangcheck.ledger.spending import longest_first
+from lightning_hangcheck.look.gpu import gpu_names
+from lightning_hangcheck.machine.which_machine import which_machine
+from lightning_hangcheck.model.codec import encode, encode_pretty
+from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
+from lightning_hangcheck.observe.run_record import rank_record, versions
+from lightning_hangcheck.observe.watch_notes import RankNote, WatchNotes
+from lightning_hangcheck.rundir.journal_reader import read_early
+from lightning_hangcheck.rundir.layout import RUNS_FOLDER
+from lightning_hangcheck.text.moments import NANOSECONDS, utc_now
+from lightning_hangcheck.watch.writer import NewestOnly
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import PhaseTime
+    from lightning_hangcheck.model.naming.slugs import Phase
+    from lightning_hangcheck.model.run import NodeClock, RankRecord
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.discovery import FoundRank
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.settings import Settings
+    from lightning_hangcheck.watch.alarm import Alarm
+    from lightning_hangcheck.watch.roster import Roster
+    from lightning_hangcheck.watch.writer import Writer
+
+READ_LIMIT_S = 2.0
+"""One small file; storage that is slower than this has its rounds told from here on."""
+NOTES_EVERY_S = 1.0
+"""A note of eight ranks costs the sidecar 0.1 ms; `hangcheck attach` looks for two seconds."""
+METRICS_EVERY_S = 5.0
+"""Prometheus asks every 15 s by habit; what is told is written at once."""
+METRICS_END_LIMIT_S = 1.0
+GPU_LIMIT_S = 3.0
+"""Asked while the run begins, by the thread that writes; a driver that wakes 8 GPUs takes 1 s."""
+
+
+class RunFiles:
+    """Keeps them.
+
+    Attributes:
+        meeting: As in `RunRecord`, as are `node` and `clocks`.
+    """
+
+    def __init__(self, session: Session, settings: Settings, writer: Writer) -> None:
+        self.meeting = ""
+        self.node: int | None = None
+        self.clocks: tuple[NodeClock, ...] = ()
+        self._session = session
+        self._writer = writer
+        self._ledger = settings.ledger
+        self._began_ns = time.monotonic_ns()
+        self._gpus: tuple[str, ...] = ()
+        self._records: dict[tuple[int, int], RankRecord] = {}
+        self._versions: dict[str, str] = {}
+        self._recorded: object = None
+        self._told_ns = self._noted_ns = self._measured_ns = 0
+        metrics = settings.prometheus
+        self._metrics = None if metrics is None else NewestOnly(Path(metrics).absolute())
+        writer.save(self._look_around)
+
+    def keep(self, roster: Roster, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
+        """Write what is due."""
+        self._keep_record(roster, earlier)
+        news = self._writer.told_ns != self._told_ns
+        self._told_ns = self._writer.told_ns
+        if news or now_ns - self._noted_ns >= NOTES_EVERY_S * NANOSECONDS:
+            self._noted_ns = now_ns
+            self._write_notes(roster, now_ns)
+        if self._metrics is None:
+            return
+        if news or now_ns - self._measured_ns >= METRICS_EVERY_S * NANOSECONDS:
+            self._measured_ns = now_ns
+            self._metrics.write(self._reading(roster, alarm, now_ns))
+
+    def end(
+        self,
+        roster: Roster,
+        alarm: Alarm,
+        verdict: Verdict,
+        rounds: tuple[Round, ...],
+        exit_code: int | None,
+        ended_by: str,
+    ) -> None:
+        """Write what the run came to.
+
+        Args:
+            roster: Of its last round.
+            alarm: As it stands at the end.
+            verdict: What its end came to.
+            rounds: All of them.
+            exit_code: Of the command, where its launcher says it.
+            ended_by: Who asked for the end, empty where nobody did.
+        """
+        now_ns = time.monotonic_ns()
+        record = replace(
+            self._record(roster, rounds),
+            ended_at=utc_now(),
+            exit_code=exit_code,
+            ended_by=ended_by,
+        )
+        self._writer.save(partial(self._write_record, record, _found(roster), roster.host))
+        facts = self._session.facts
+        line = Run(
+            id=os.urandom(4).hex(),
+            at=utc_now(),
+            run_id=record.run_id,
+            command=facts.command,
+            started_at=facts.started_at,
+            duration_s=round((now_ns - self._began_ns) / NANOSECONDS, 3),
+            ranks=len(roster.ranks),
+            host=roster.host,
+            gpus=self._gpus,
+            verdict=verdict.verdict,
+            exit_code=exit_code,
+            spent=_spent(roster),
+            stalls=self._writer.stalls.ended(now_ns),
+        )
+        self._writer.save(partial(self._write_ledger, line))
+        if self._metrics is not None:
+            reading = self._reading(roster, alarm, now_ns, verdict=verdict, exit_code=exit_code)
+            self._metrics.write(reading)
+            self._metrics.close(METRICS_END_LIMIT_S)
+
+    def _keep_record(self, roster: Roster, earlier: tuple[Round, ...]) -> None:
+        """Write run.json if a rank appeared or changed its process since, or a round ended."""
+        watched = roster.round
+        pids = [(rank, one.found.pid) for rank, one in sorted(roster.ranks.items())]
+        where = (self.meeting, self.node, self.clocks)
+        shown = (watched.number, watched.world_size, pids, earlier, where)
+        if shown == self._recorded:
+            return
+        self._recorded = shown
+        present = Round(
+            number=watched.number,
+            started_at=watched.started_at,
+            world_size=watched.world_size,
+            ranks=tuple(RankPlace(rank=rank, host=roster.host, pid=pid) for rank, pid in pids),
+        )
+        record = self._record(roster, (*earlier, present) if roster.ranks else earlier)
+        self._writer.save(partial(self._write_record, record, _found(roster), roster.host))
+
+    def _record(self, roster: Roster, rounds: tuple[Round, ...]) -> RunRecord:
+        facts = self._session.facts
+        return RunRecord(
+            run_id=self._session.run_folder.run_id,
+            command=facts.command,
+            started_at=facts.started_at,
+            job=facts.job,
+            world_size=roster.round.world_size,
+            nodes=(roster.host,),
+            rounds=rounds,
+            meeting=self.meeting,
+            machine=which_machine(),
+            node=self.node,
+            clocks=self.clocks,
+        )
+
+    def _write_notes(self, roster: Roster, now_ns: int) -> None:
+        """Memory that is full costs no more than that."""
+        notes = WatchNotes(
+            written_ns=now_ns,
+            newest=self._writer.newest,
+            told_ns=self._writer.told_ns,
+            ranks=tuple(
+                RankNote(
+                    rank=rank.found.rank,
+                    pid=rank.found.pid,
+                    started_ticks=rank.found.started_ticks,
+                    silent_for_s=rank.progress.silent_ns(now_ns) / NANOSECONDS,
+                    idle_for_s=rank.progress.idle_ns(now_ns) / NANOSECONDS,
+                    circling_for_s=rank.progress.circling_ns(now_ns) / NANOSECONDS,
+                    pace=rank.pace(),
+                    step_s=rank.steps.median_s,
+                )
+                for rank in roster.alive
+            ),
+        )
+        try:
+            write_atomically(self._session.watch_file, encode(notes))
+        except OSError as error:
+            log.once("notes", f"visitors of this job learn nothing from its sidecar ({error})")
+
+    def _reading(
+        self,
+        roster: Roster,
+        alarm: Alarm,
+        now_ns: int,
+        *,
+        verdict: Verdict | None = None,
+        exit_code: int | None = None,
+    ) -> bytes:
+        """As things are now, or as the run ended with a verdict."""
+        now_s, told = time.time(), verdict or alarm.standing
+        stands = told is not None and told is alarm.standing
+        return render(
+            RunReading(
+                run_id=self._writer.folder.run_id,
+                standing=None if told is None else told.verdict,
+                stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
+                progress={
+                    number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
+                    for number, rank in roster.ranks.items()
+                },
+                written=now_s,
+                watching=verdict is None,
+                exit_code=exit_code,
+            )
+        )
+
+    def _write_record(self, record: RunRecord, found: tuple[FoundRank, ...], host: str) -> None:
+        """Write run.json with what its ranks were started with; who is gone keeps what was read."""
+        self._versions = self._versions or versions()
+        known = self._records
+        self._records = {
+            (one.rank, one.pid): known.get((one.rank, one.pid)) or rank_record(one, host)
+            for one in found
+        }
+        ranks = tuple(one for _, one in sorted(self._records.items()))
+        record = replace(record, versions=self._versions, ranks=ranks)
+        write_atomically(self._session.run_folder.run_file, encode_pretty(record))
+
+    def _look_around(self) -> None:
+        """Learn which GPUs are paid for."""
+        self._gpus = gpu_names(GPU_LIMIT_S)
+
+    def _write_ledger(self, line: Run) -> None:
+        """Append to the ledger that was named, else that of the runs; else there is none.
+
+        One that cannot be written is said, and takes nothing from the run.
+        """
+        folder = self._session.run_folder
+        runs = folder.path.parent
+        if self._ledger is not None:
+            ledger = book.find_ledger(self._ledger)
+        elif runs.name == RUNS_FOLDER:
+            ledger = runs / book.LEDGER_FILE
+        else:
+            return
+        try:
+            book.append(ledger, replace(line, offloaded=offloaded(folder)))
+        except OSError as error:
+            log.once("ledger", f"the ledger {ledger} cannot be written ({error}): HANGCHECK_LEDGER")
+
+
+def rounds_so_far(session: Session) -> tuple[Round, ...]:
+    """Return the rounds of this run that a sidecar before us saw to their end."""
+    file = session.run_folder.run_file
+    try:
+        data = apart(READ_LIMIT_S, partial(read_owned, file))
+        record = decode(data, RunRecord, str(file))
+    except (OSError, NoAnswerFromStorage, UnreadableRun):
+        return ()
+    ours = record.started_at == session.facts.started_at
+    return tuple(one for one in record.rounds if one.ended_at is not None) if ours else ()
+
+
+def offloaded(folder: RunFolder) -> tuple[str, ...]:
+    """Return what the ranks' journals tell of offloaded models; touches the disk."""
+    found: dict[str, None] = {}
+    for journal in sorted(folder.journals.glob("*.jsonl")):
+        told = (str(entry.get("what", "")) for entry in read_early(journal, "offloaded"))
+        found.update(dict.fromkeys(told))
+    return tuple(found)
+
+
+def _found(roster: Roster) -> tuple[FoundRank, ...]:
+    return tuple(rank.found for rank in roster.ranks.values())
+
+
+def _spent(roster: Roster) -> tuple[PhaseTime, ...]:
+    seconds: dict[Phase, float] = {}
+    for rank in roster.ranks.values():
+        for one in rank.spending.spent().phases:
+            seconds[one.phase] = seconds.get(one.phase, 0.0) + one.seconds
+    return longest_first(seconds)

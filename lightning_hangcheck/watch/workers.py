@@ -1,0 +1,384 @@
+"""What the loop leaves to others, so that it never waits: foreign processes, imports, and faults.
+
+Command lines, environments and maps of a process cannot be read while its memory is locked. The
+`Scout` reads them in a thread of its own: which processes are ranks, which hide from us, and which
+are to be looked at. The `Metronome` is a thread that only sleeps: where even that is not run, the
+machine is overloaded, or we were stopped. `Faults` keeps what fails as gaps.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightning_hangcheck import log
+from lightning_hangcheck.look.proc import born_ns, command_line, descendants, has_ended
+from lightning_hangcheck.look.sample import AT_ONCE
+from lightning_hangcheck.machine.room import NoRoom, require_room
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.run import RoundStart
+from lightning_hangcheck.observe.discovery import FoundRank, believed, find_ranks
+from lightning_hangcheck.observe.process_tree import ProcessTree
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from types import TracebackType
+
+    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.observe.discovery import SeenProcess
+    from lightning_hangcheck.observe.looking import Target
+    from lightning_hangcheck.session.session import Session
+
+BEAT_S = 0.25
+LAPSE_NS = 2 * NANOSECONDS
+"""A beat of the metronome that comes this much late means that we were stopped or starved."""
+STARVED = (
+    "the sidecar was not run for seconds on end (an overloaded machine, or it was stopped): "
+    "silence of that time does not count, so what is told comes later"
+)
+FRESH_NS = 2 * NANOSECONDS
+"""Age of what is known of the processes with which they are looked at."""
+LAST_SCAN_S = 2.0
+"""At the end of the job, where nothing else is left to be done."""
+TASKS_OF_LOOK, TASKS_OF_PROBE = 5, 3
+"""Threads of a look, and of each process that is looked at: a probe, its py-spy, a bounded read."""
+SRUN_EVERY_NS = 5 * NANOSECONDS
+SRUN_SAID_AFTER_NS = 30 * NANOSECONDS
+"""A rank on this machine is seen within seconds of its start."""
+OURS = ("hangcheck", "lightning_hangcheck")
+_OPTIONS = re.compile(r"-(?P<flags>[^WXcm]*)(?P<last>[WXcm]?)(?P<value>.*)", re.DOTALL)
+"""A word of Python's own: what follows its last letter, or the next word, is that one's value."""
+_IGNORING = frozenset("IES")
+
+
+class Faults:
+    """What failed in the watch itself: a gap each, said once. The watch goes on."""
+
+    def __init__(self) -> None:
+        self._gaps: dict[tuple[str, int | None], Gap] = {}
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Of what failed so far."""
+        return tuple(self._gaps.values())
+
+    def of(self, what: str, rank: int | None = None) -> _Guarded:
+        """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
+        return _Guarded(self, what, rank)
+
+    def take(self, what: str, rank: int | None, error: Exception) -> None:
+        """Take down that something failed."""
+        why = f"the watch of it failed ({type(error).__name__}: {error})"
+        if (what, rank) not in self._gaps:
+            whose = "" if rank is None else f" of rank {rank}"
+            log.once(f"fault {what} {rank}", f"{what}{whose} is missing: {why}; the watch goes on")
+        self._gaps[what, rank] = Gap(what, rank, why, "watcher")
+
+
+class _Guarded(NamedTuple):
+    faults: Faults
+    what: str
+    rank: int | None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.faults.take(self.what, self.rank, error)
+        return True
+
+
+class Starvation:
+    """Times in which this process was not run. Pure: time is a parameter, in nanoseconds."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._state = (0, now_ns)  # replaced as a whole, by another thread than the reader's
+        self._read_ns = 0
+
+    def beat(self, now_ns: int) -> None:
+        """Take down that we are run at this moment."""
+        starved_ns, before_ns = self._state
+        lapse_ns = now_ns - before_ns
+        self._state = (starved_ns + (lapse_ns if lapse_ns > LAPSE_NS else 0), now_ns)
+
+    def read(self, now_ns: int) -> int:
+        """Return for how many nanoseconds we were not run since last asked, up to now."""
+        starved_ns, before_ns = self._state
+        lapse_ns = now_ns - before_ns
+        starved_ns += lapse_ns if lapse_ns > LAPSE_NS else 0
+        news_ns, self._read_ns = max(0, starved_ns - self._read_ns), max(starved_ns, self._read_ns)
+        if news_ns:
+            log.once("starved", STARVED)
+        return news_ns
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What could not be seen because of it."""
+        if not self._read_ns:
+            return ()
+        what = f"{self._read_ns / NANOSECONDS:.0f} s of the job"
+        return (Gap(what, None, STARVED, "watcher"),)
+
+
+class Metronome(Starvation):
+    """A thread that only sleeps: what holds up the loop alone does not hold it up."""
+
+    def __init__(self) -> None:
+        super().__init__(time.monotonic_ns())
+        threading.Thread(target=self._run, name="hangcheck-metronome", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(BEAT_S)
+            self.beat(time.monotonic_ns())
+
+
+class Judgement:
+    """Imports the judgement, 20 MB and a third of a second, once it is needed."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def ready(self) -> bool:
+        """Whether it is imported; has it imported else."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=_import_judgement, daemon=True)
+            self._thread.start()
+        return not self._thread.is_alive()
+
+
+def _import_judgement() -> None:
+    with suppress(Exception):  # said by whoever asks for what is missing
+        import lightning_hangcheck.judge.activity
+        import lightning_hangcheck.judge.exits
+        import lightning_hangcheck.judge.frames
+        import lightning_hangcheck.judge.phase_of_life
+        import lightning_hangcheck.judge.verdict
+        import lightning_hangcheck.judge.words  # noqa: F401
+
+
+class Scouted(NamedTuple):
+    """What one round among the job's processes brought.
+
+    Attributes:
+        beats: Readings by process id, as the ranks are believed to be.
+        found: The ranks that are there.
+        gone: Ranks that left a page only.
+        words: Command lines of new ranks, and of those that are only guessed to be some.
+        ignoring: By process id of a rank without a page, the option by which its Python leaves our
+            start-up file out.
+    """
+
+    processes: tuple[SeenProcess, ...]
+    beats: dict[int, Beat]
+    found: tuple[FoundRank, ...]
+    gone: tuple[FoundRank, ...]
+    words: dict[int, list[str] | Gap]
+    ignoring: dict[int, str]
+
+
+class Scout:
+    """Reads foreign processes, one piece of work at a time.
+
+    Attributes:
+        cost_s: Processor time of its newest round.
+    """
+
+    def __init__(self, session: Session, *, quiet: bool = False) -> None:
+        facts = session.facts
+        self._numbered = facts.numbered and not facts.restarts  # that root may wait without a rank
+        self._tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
+        self._srun = None if quiet else SrunInFront(session)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hangcheck-scout")
+        self.cost_s = 0.0
+        self._taken_ns = 0
+        self._beats: dict[int, Beat] = {}
+        self._scan: Future[Scouted] | None = None
+        self._targets: Future[tuple[list[Target], tuple[Gap, ...]]] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way."""
+        return self._scan is not None or self._targets is not None
+
+    def begin_scan(
+        self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
+    ) -> None:
+        """Begin a round among the processes, unless one is under way.
+
+        Args:
+            beats: Page readings by process id.
+            now_ns: Present time.
+            known: Process ids of the ranks that are known.
+            anyone_there: Whether any process of this machine is a rank, or may become one.
+        """
+        if self._scan is None:
+            self._scan = self._thread.submit(self._look_round, beats, now_ns, known, anyone_there)
+
+    def scanned(self, *, wait: bool = False) -> Scouted | None:
+        """Return what the round brought once it is over, else None.
+
+        Args:
+            wait: For it, within a limit: at the end of the job.
+        """
+        scan = self._scan
+        if scan is None or not (scan.done() or wait):
+            return None
+        self._scan = None
+        return scan.result(LAST_SCAN_S if wait else 0)
+
+    def targets(
+        self, ranks: Sequence[tuple[int, int]]
+    ) -> tuple[list[Target], tuple[Gap, ...]] | None:
+        """Return the processes to look at, and why some are left out, once they are known."""
+        if self._targets is None:
+            self._targets = self._thread.submit(self._find_targets, ranks)
+        if not self._targets.done():
+            return None
+        found, self._targets = self._targets, None
+        return found.result()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _look_round(
+        self, beats: dict[int, Beat], now_ns: int, known: Collection[int], anyone_there: bool
+    ) -> Scouted:
+        began_s = time.thread_time()
+        self._beats, self._taken_ns = beats, now_ns
+        processes = self._tree.take(now_ns, beats)
+        beats = believed(beats)
+        found = find_ranks(processes, beats, numbered=self._numbered)
+        if self._srun is not None:
+            self._srun.look(now_ns, ranks_seen=anyone_there)
+        new = [one.pid for one in found if one.guessed or one.pid not in known]
+        words = {pid: command_line(pid) for pid in new}
+        unrecorded = [one.pid for one in found if one.pid not in beats]
+        ignoring = {
+            pid: _ignoring_option(words[pid] if pid in words else command_line(pid))
+            for pid in unrecorded
+        }
+        scouted = Scouted(processes, beats, found, _gone_ranks(beats), words, ignoring)
+        self.cost_s = time.thread_time() - began_s
+        return scouted
+
+    def _find_targets(
+        self, ranks: Sequence[tuple[int, int]]
+    ) -> tuple[list[Target], tuple[Gap, ...]]:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._taken_ns > FRESH_NS:
+            self._tree.take(now_ns, self._beats)
+            self._taken_ns = now_ns
+        pids = {pid for _, pid in ranks}
+        targets = [one for rank, pid in ranks for one in self._tree.targets(rank, pid, pids)]
+        most, why = len(targets), ""
+        while most:
+            try:
+                require_room(TASKS_OF_LOOK + TASKS_OF_PROBE * min(AT_ONCE, most))
+                break
+            except NoRoom as refusal:
+                most, why = most // 2, str(refusal)
+            except OSError:
+                break
+        if most == len(targets):
+            return targets, ()
+        kept = sorted(targets, key=lambda target: target.role != "rank")[:most]
+        left_out = f"stacks of {len(targets) - most} processes"
+        reason = f"a look at them would take the room that training may need: {why}"
+        return kept, (Gap(left_out, None, reason, "stack", "raise that limit"),)
+
+
+def _gone_ranks(beats: Mapping[int, Beat]) -> tuple[FoundRank, ...]:
+    """A rank that came and went between two scans is known by the page that it left.
+
+    One that never learnt its number is rank 0 where nobody else has left a page. A process that its
+    parent has not waited for yet is gone, too.
+    """
+    alone = len(beats) == 1
+    return tuple(
+        FoundRank(
+            rank=beat.rank or 0,
+            pid=pid,
+            local_rank=beat.local_rank,
+            world_size=beat.world_size,
+            start=RoundStart(number=beat.round),
+            guessed=beat.rank is None,
+        )
+        for pid, beat in beats.items()
+        if (alone or beat.rank is not None) and has_ended(pid)
+    )
+
+
+class SrunInFront:
+    """Says once that `srun` hides the ranks of this run, whose tasks run on other machines.
+
+    Seen from the processes, not from the command: a shell script may start it.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._root_pid = session.facts.root_pid
+        self._needless = not session.facts.launched
+        self._looked_ns = 0
+
+    def look(self, now_ns: int, *, ranks_seen: bool) -> None:
+        """Look once in a while, until it is said or a rank was seen."""
+        self._needless = self._needless or ranks_seen
+        if self._needless or (self._looked_ns and now_ns - self._looked_ns < SRUN_EVERY_NS):
+            return
+        self._looked_ns = now_ns
+        pid = self._srun(now_ns)
+        if pid is not None:
+            self._needless = True
+            log.once(
+                "srun in front",
+                f"no rank of srun (pid {pid}) is seen on this machine: its tasks run on others, or "
+                "have not started; put hangcheck behind it, so that each node watches its own: "
+                "srun hangcheck run -- python train.py",
+            )
+
+    def _srun(self, now_ns: int) -> int | None:
+        """An `srun` below us that is there for long, and starts no `hangcheck` itself."""
+        for process in descendants(self._root_pid):
+            words = command_line(process.pid)
+            if isinstance(words, Gap) or not words or PurePath(words[0]).name != "srun":
+                continue
+            inside = any(PurePath(word).name in OURS for word in words)
+            if not inside and now_ns - born_ns(process.pid) >= SRUN_SAID_AFTER_NS:
+                return process.pid
+        return None
+
+
+def unrecorded_gap(rank: int, option: str) -> Gap:
+    """Say once of a rank that nothing is recorded, as its Python runs no start-up file."""
+    why = f"its Python was started with -{option}, which leaves our start-up file out"
+    way_out = f"start it without -{option}, or add HangCheck() to its callbacks"
+    log.once(f"unrecorded {rank}", f"rank {rank} is watched from outside only: {why}; {way_out}")
+    return Gap("steps and sections", rank, why, "recording", way_out)
+
+
+def _ignoring_option(words: Sequence[str] | Gap) -> str:
+    """Return which of Python's options leaves our start-up file out; empty if none."""
+    rest = iter(() if isinstance(words, Gap) else words[1:])
+    for word in rest:
+        option = _OPTIONS.fullmatch(word)
+        if option is None:
+            return ""
+        ignoring = _IGNORING.intersection(option["flags"])
+        if ignoring:
+            return min(ignoring)
+        if option["last"] in ("c", "m"):
+            return ""
+        if option["last"] and not option["value"]:
+            next(rest, "")
+    return ""

@@ -1,0 +1,444 @@
+"""What leaves the sidecar, in this order: evidence to the disk, word to the launcher, text.
+
+One thread writes the run folder and may wait for it; text is printed by the thread of `log`, which
+may wait for its reader; who is alerted elsewhere is told by a messenger, a process of its own. The
+loop waits for none of them: it only asks what is saved by now, and tells what is late all the same.
+"""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck import log
+from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor, Errand, HangNews
+from lightning_hangcheck.errors import UnpreparedRunFolder
+from lightning_hangcheck.files.atomic import FOR_ALL, write_atomically
+from lightning_hangcheck.isolation.command import environment_of_module, own_command
+from lightning_hangcheck.ledger.stalls import Stalls
+from lightning_hangcheck.machine.room import require_room
+from lightning_hangcheck.model.codec import encode
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.observe.saving import save_page, save_verdict
+from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
+from lightning_hangcheck.report.verdict_text.terminal import (
+    render,
+    render_again,
+    render_line,
+    render_reminder,
+    render_short,
+)
+from lightning_hangcheck.rundir.layout import prepare_run_folder
+from lightning_hangcheck.session.experiments import noted_experiment
+from lightning_hangcheck.session.journal_handover import REMOVED, Carrier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir.layout import RunFolder
+    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.watch.alarm import Telling
+    from lightning_hangcheck.watch.link import HangProven
+
+CARRY_EVERY_S = 0.5
+"""How far the journals in the run folder may be behind; a listing of shared memory each time."""
+SILENT_AFTER_S = 5.0
+"""A busy disk takes a second or two for a write; this is worth a sentence."""
+TOLD_AFTER_S = 5.0
+"""Storage that has not saved a verdict by then is not waited for, nor are other nodes."""
+WAIT_AT_THE_END_S = 1.0
+"""As `SILENT_AFTER_S`, at the end of the job, which waits for it."""
+JOIN_S = 0.05
+KEEP_FOLDER = "keep the run folder until the job has ended"
+MOST_WAITING = 100
+"""Pieces of work kept while the storage is silent; a verdict of 8 ranks is about 200 KB."""
+METRICS_SILENT_AFTER_S = 15.0
+"""Three writings were due by then."""
+MESSENGER = "lightning_hangcheck.alerts.messenger"
+MESSENGER_TASKS = 8
+"""Threads and processes of a messenger: itself, one for each address, a shell and what it runs."""
+LAST_GRACE_S = 1.0
+LONGEST_TEXT = 2000
+"""Characters; services cut what is longer, and a summary is one sentence."""
+
+
+class _Told:
+    """A verdict on its way out."""
+
+    def __init__(self, verdict: Verdict, text: str, hang: HangProven | None) -> None:
+        self.verdict = verdict
+        self.text = text
+        self.hang = hang
+        self.saved_as: int | None = None
+        self.tried = threading.Event()
+        self.by_s = time.monotonic() + TOLD_AFTER_S
+
+    @property
+    def is_due(self) -> bool:
+        return self.tried.is_set() or time.monotonic() >= self.by_s
+
+
+class Writer:
+    """Saves and prints verdicts, and carries the ranks' journals to the run folder.
+
+    This process cannot end while its thread waits in the kernel; whoever waits for its end waits
+    for its word instead.
+
+    Args:
+        folder: Of the run.
+        journals: Where ranks leave their lines.
+        seen: Told those lines on their way, in the thread that writes.
+        quiet: Print nothing but reports, what became of them, and errors.
+        tell_launcher: Given the word of a proven hang, the verdict, and its number in the folder.
+        ends_the_job: The launcher ends the job, or starts it again, at that word.
+
+    Attributes:
+        folder: The same.
+        newest: The newest verdict that was told.
+        told_ns: When that was, monotonic.
+        stalls: Of the run, by what was told.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        journals: Path,
+        seen: Callable[[bytes], object] = bool,
+        *,
+        quiet: bool = False,
+        tell_launcher: Callable[[HangProven, Verdict, int | None], object] | None = None,
+        ends_the_job: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.newest: Verdict | None = None
+        self.told_ns = 0
+        self.stalls = Stalls()
+        self._journals = Carrier(journals, partial(prepare_run_folder, folder), seen)
+        self._quiet = quiet
+        self._tell_launcher = tell_launcher
+        self._ends_the_job = ends_the_job
+        self._reported = False
+        self._unsaid: deque[_Told] = deque()
+        self._hang: _Told | None = None
+        self._number: int | None = None
+        self._unsaved: tuple[Gap, ...] = ()
+        self._page: Callable[[], object] | None = None
+        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._write, name="hangcheck-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a verdict is on its way out: `tell` is to be asked again soon."""
+        return bool(self._unsaid) or self._hang is not None
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What the run folder lacks: journals that somebody removed, verdicts that failed."""
+        removed = self._journals.removed
+        if not removed:
+            return self._unsaved
+        what = f"{len(removed)} journals" if len(removed) > 1 else f"journal {next(iter(removed))}"
+        why = f"{sum(removed.values()):,} lines are missing: {REMOVED}"
+        return (Gap(what, None, why, "journal", KEEP_FOLDER), *self._unsaved)
+
+    def publish(
+        self, case: Case, verdict: Verdict, telling: Telling, hang: HangProven | None = None
+    ) -> None:
+        """Have a verdict saved with its evidence, and told after that.
+
+        Args:
+            case: What was judged.
+            verdict: What it came to.
+            telling: What the console shows of it.
+            hang: Word for the launcher, where this proves a hang.
+        """
+        self.newest, self.told_ns = verdict, time.monotonic_ns()
+        self.stalls.take(verdict, self.told_ns)
+        told = _Told(verdict, self._text(case, verdict, telling), hang)
+        self._unsaid.append(told)
+        self._hang = self._hang if hang is None else told
+        self.save(partial(self._save_verdict, case, told))
+
+    def tell(
+        self,
+        *,
+        stands: bool = True,
+        known: Callable[[Verdict], bool] = lambda _: True,
+        at_once: bool = False,
+    ) -> None:
+        """Tell what is saved by now, or late: first the launcher, then whoever reads our text.
+
+        Args:
+            stands: The hang stands: a job that moves again is not ended for it.
+            known: Whether all other nodes know of a verdict: where the job is ended for it, the
+                store by which they hear of it goes as well.
+            at_once: Wait for nothing: this is the end.
+        """
+        hang = self._hang
+        if hang is not None and not at_once and self._ends_the_job and not stands:
+            self._hang = None
+        elif hang is not None and (at_once or hang.is_due):
+            waits_for_nodes = self._ends_the_job and time.monotonic() < hang.by_s
+            if at_once or not waits_for_nodes or known(hang.verdict):
+                self._hang = None
+                if self._tell_launcher is not None and hang.hang is not None:
+                    self._tell_launcher(hang.hang, hang.verdict, hang.saved_as)
+        while self._unsaid and (at_once or self._unsaid[0].is_due):
+            text = self._unsaid.popleft().text
+            if text:
+                log.say(text)
+
+    def remind(self, verdict: Verdict, stood_s: float) -> None:
+        """Say that a verdict still stands, so many seconds after it was told."""
+        self.say(render_reminder(verdict, stood_s, str(self.folder.path)))
+
+    def say(self, text: str) -> None:
+        """Print what is neither a verdict nor an error."""
+        if not self._quiet:
+            log.say(text)
+
+    def save(self, job: Callable[[], object]) -> None:
+        """Have other work on the run folder done after what was asked for before."""
+        if self._work.qsize() < MOST_WAITING:
+            self._work.put(job)
+
+    def watch_storage(self) -> None:
+        """Say once that the run folder does not answer; to be called now and then."""
+        seconds = self._silent_s()
+        if seconds >= SILENT_AFTER_S:
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+            log.once(
+                "storage",
+                f"the run folder {self.folder.path} does not answer since {since}; training goes "
+                "on, journals and evidence are kept in memory; if it stays silent, name a folder "
+                "on other storage: --run-dir or HANGCHECK_RUN_DIR",
+            )
+
+    def close(self, time_limit_s: float) -> None:
+        """Finish writing, but wait no longer than so many seconds, and not for silent storage."""
+        self._work.put(None)
+        deadline = time.monotonic() + time_limit_s
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self.tell()
+            if self._silent_s() >= WAIT_AT_THE_END_S:
+                break
+            self._thread.join(JOIN_S)
+        if self._thread.is_alive():
+            log.once(
+                "storage",
+                f"the run folder {self.folder.path} does not answer; what is not in it by now is "
+                "lost, verdicts are on the console; name a folder on other storage: --run-dir or "
+                "HANGCHECK_RUN_DIR",
+            )
+        self.tell(at_once=True)
+
+    def _text(self, case: Case, verdict: Verdict, telling: Telling) -> str:
+        """A report is an alarm, and whoever was shown one is told of its end."""
+        folder = str(self.folder.path)
+        try:
+            if telling in ("line", "named"):
+                if self._quiet and not self._reported:
+                    return ""
+                finished = verdict.verdict == "finished"
+                below = stragglers_lines(find_stragglers(case)) if finished else []
+                return "\n".join([render_short(verdict, folder), *below])
+            if telling == "report":
+                self._reported = True
+                return render(case, verdict, folder)
+            return render_again(verdict, folder) if telling == "aftermath" else ""
+        except Exception as error:  # noqa: BLE001 - whatever a form does wrong, the verdict is said
+            log.once("text", f"a verdict could not be shown in its form ({error!r})")
+            return f"{verdict.verdict.upper()}  {verdict.summary}"
+
+    def _silent_s(self) -> float:
+        """Seconds that the storage has kept the thread at one piece of work."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _write(self) -> None:
+        while True:
+            try:
+                job = self._work.get(timeout=CARRY_EVERY_S)
+            except queue.Empty:
+                job = self._journals.carry
+            self._do(job or self._journals.carry)
+            page = self._page
+            if page is not None and (job is None or self._work.empty()):
+                # only once nothing else waits: a job may be ended once the evidence is saved
+                self._page = None
+                self._do(self._journals.carry)
+                self._do(page)
+            if job is None:
+                return
+
+    def _do(self, job: Callable[[], object]) -> None:
+        self._busy_since = time.monotonic()
+        try:
+            job()
+        except (OSError, UnpreparedRunFolder) as error:
+            log.once(
+                "run folder",
+                f"the run folder {self.folder.path} cannot be written ({error}): "
+                "verdicts are printed but not saved; free space, or name another --run-dir",
+            )
+        except Exception as error:  # noqa: BLE001 - the thread goes on: later evidence is saved
+            log.once("writer", f"a file of the run was not written ({error!r}); the watch goes on")
+        finally:
+            self._busy_since = None
+
+    def _save_verdict(self, case: Case, told: _Told) -> None:
+        """Number it behind those of an earlier sidecar of this run: none is overwritten."""
+        try:
+            if self._number is None:
+                numbers = (*self.folder.verdict_numbers(), *self.folder.evidence_numbers())
+                self._number = max(numbers, default=0)
+            self._number += 1
+            save_verdict(self.folder, self._number, case, told.verdict)
+            told.saved_as = self._number
+            self._page = partial(save_page, self.folder, self._number, case, told.verdict)
+        except Exception as error:
+            kind = told.verdict.verdict
+            why = f"it could not be saved ({type(error).__name__}: {error})"
+            self._unsaved = (Gap(f"a verdict {kind} before this", None, why, "saved_evidence"),)
+            raise
+        finally:
+            told.tried.set()
+
+
+class NewestOnly:
+    """Writes the newest that it was given to a file, by a thread of its own; older is left out.
+
+    What cannot be written is said once, and never waited for.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._newest: bytes | None = None
+        self._closing = False
+        self._busy_since: float | None = None
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="hangcheck-metrics", daemon=True)
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        """Have it written as soon as the storage has taken what came before."""
+        with self._news:
+            self._newest = data
+            self._news.notify()
+        since = self._busy_since
+        if since is not None and time.monotonic() - since >= METRICS_SILENT_AFTER_S:
+            self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
+
+    def close(self, time_limit_s: float) -> None:
+        """Write what is left, but wait no longer than so many seconds."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        self._thread.join(time_limit_s)
+        if self._thread.is_alive():
+            self._say("does not answer; the end of the run is not in it")
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                while self._newest is None and not self._closing:
+                    self._news.wait()
+                data, self._newest = self._newest, None
+            if data is None:
+                return
+            self._busy_since = time.monotonic()
+            try:
+                write_atomically(self._file, data, FOR_ALL)
+            except OSError as error:
+                self._say(f"cannot be written ({error.strerror})")
+            finally:
+                self._busy_since = None
+
+    def _say(self, trouble: str) -> None:
+        log.once("metrics", f"the metrics file {self._file} {trouble}; watching goes on")
+
+
+class Alerting:
+    """Tells people elsewhere: starts a messenger for each hang, and never waits for one.
+
+    Attributes:
+        asked_for: What is to be told; `hangcheck run` says it at the start.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.asked_for = AlertsAskedFor()
+        self._under_way: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+
+    def tell(self, verdict: Verdict, run_dir: str, number: int | None) -> None:
+        """Have a messenger tell of a hang."""
+        if not self.asked_for.any:
+            return
+        run_id, cause = run_dir.rpartition("/")[2], verdict.cause or ""
+        news = HangNews(
+            kind=verdict.verdict,
+            cause=cause or "unknown",
+            culprits=verdict.culprits,
+            title=f"{verdict.verdict.upper()} {cause} in {run_id}".replace("  ", " "),
+            text=render_line(verdict)[:LONGEST_TEXT],
+            run_dir=run_dir,
+            number=number,
+        )
+        # an environment may be larger than a pipe holds, and the messenger has yet to start
+        thread = threading.Thread(target=self._send, args=(news,), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def close(self) -> None:
+        """Wait for those under way, within a limit; then end them and say so."""
+        deadline = time.monotonic() + AT_THE_END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for messenger in self._under_way:
+            with suppress(subprocess.TimeoutExpired):
+                messenger.wait(max(0.0, deadline - time.monotonic()))
+        late = [one for one in self._under_way if one.poll() is None]
+        for messenger in late:
+            log.once(
+                "messenger late",
+                f"what was to be done on the hang took {AT_THE_END_S:g} s longer than the job, "
+                "and is ended",
+            )
+            messenger.terminate()
+        for messenger in late:
+            with suppress(subprocess.TimeoutExpired):
+                messenger.wait(LAST_GRACE_S)
+            messenger.kill()
+
+    def _send(self, news: HangNews) -> None:
+        try:
+            experiment = noted_experiment(self._session) if self.asked_for.wandb else None
+            require_room(MESSENGER_TASKS)
+            messenger = subprocess.Popen(
+                own_command(MESSENGER),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=environment_of_module(),
+                start_new_session=True,
+            )
+        except (OSError, RuntimeError) as error:  # no process, or no thread
+            log.once(
+                "messenger", f"nobody was told of the hang: no process can be started ({error})"
+            )
+            return
+        self._under_way.append(messenger)
+        if messenger.stdin is not None:
+            with suppress(BrokenPipeError), messenger.stdin as pipe:
+                pipe.write(encode(Errand(self.asked_for, news, experiment)))

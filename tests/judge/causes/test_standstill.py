@@ -1,0 +1,367 @@
+"""A job that no collective joins: who is suspected where every rank stands still by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import (
+    FUTEX,
+    IN_BARRIER,
+    IN_LOAD,
+    LOCKED,
+    MAIN,
+    SITE,
+    gone,
+    job,
+    look,
+    rank,
+    user,
+    waiting_for,
+    with_lock_owner,
+    with_threads,
+)
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case, RankView
+
+SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
+FUTEX_WAIT = {"waits_for": FUTEX, "syscall": 202}
+IN_POLL = (MAIN, user("wait_for_flag", 37))
+STORE = waiting_for("socket", "recvfrom", "127.0.0.1:29500")
+
+
+def polling(view: RankView, each: int = 1) -> RankView:
+    """The rank, each time asleep until another moment, or until the same one."""
+    own = view.processes[0]
+    samples = []
+    for number, one in enumerate(own.samples):
+        assert one.kernel is not None
+        main = replace(one.kernel.threads[0], wakes_ns=1 + number * each)
+        samples.append(replace(one, kernel=replace(one.kernel, threads=(main,))))
+    return replace(view, processes=(replace(own, samples=tuple(samples)),))
+
+
+def told(case: Case) -> tuple[Any, ...]:
+    verdict = judge(case)
+    return verdict.verdict, verdict.culprits, verdict.cause
+
+
+def both(silent: float, **fields: Any) -> Case:
+    return job(*(rank(number, IN_LOAD, silent=silent, **fields) for number in range(2)))
+
+
+@pytest.mark.parametrize(("silent", "kind"), [(4.9, "healthy"), (5.0, "suspect"), (30.0, "hang")])
+def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
+    silent: float, kind: str
+) -> None:
+    verdict = judge(both(silent))
+    assert verdict.verdict == kind
+    assert verdict.culprits == (() if kind == "healthy" else (0, 1))
+
+
+def test_ranks_that_poll_alike_are_named_together_though_one_is_awake_just_then() -> None:
+    asleep, awake = (rank(number, IN_POLL, silent=11.0, **SLEEPS) for number in range(2))
+    assert told(job(asleep, _found_awake(awake))) == ("suspect", (0, 1), "rank_stalled")
+
+
+def _found_awake(view: RankView) -> RankView:
+    """The rank, ready to run in the newest sample."""
+    own = view.processes[0]
+    newest = own.samples[-1]
+    assert newest.kernel is not None
+    main = replace(newest.kernel.threads[0], state="R", waits_for=())
+    newest = replace(newest, kernel=replace(newest.kernel, state="R", threads=(main,)))
+    return replace(view, processes=(replace(own, samples=(*own.samples[:-1], newest)),))
+
+
+@pytest.mark.parametrize(
+    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
+)
+@pytest.mark.parametrize(
+    "waits", [SLEEPS, waiting_for("socket", "recvfrom", "10.0.0.1:443"), {"waits_for": ()}]
+)
+def test_ranks_that_something_outside_could_wake_have_the_long_patience(
+    waits: dict[str, Any], silent: float, kind: str
+) -> None:
+    assert judge(both(silent, **waits)).verdict == kind
+
+
+def test_a_lone_process_is_the_whole_job() -> None:
+    assert told(job(rank(0, IN_LOAD, silent=6.0))) == ("suspect", (0,), "rank_stalled")
+    assert told(job(rank(0, IN_LOAD, silent=6.0, **SLEEPS)))[0] == "healthy"
+
+
+def test_a_lone_process_whose_child_works_only_waits() -> None:
+    child = look(IN_LOAD, pid=700, role="child", cpu=1.0)
+    waits = waiting_for("process", "wait4", "700", 700)
+    assert (
+        judge(job(rank(0, IN_LOAD, silent=290.0, children=[child], **waits))).verdict == "healthy"
+    )
+
+
+def test_all_that_wait_for_a_lock_of_an_idle_process_outside_are_named() -> None:
+    case = both(31.0, **waiting_for("lock", "fcntl", "/data/index.lock", 4711))
+    assert told(case) == ("hang", (0, 1), "file_lock")
+    assert "pid 4711" in judge(case).summary
+
+
+def test_where_one_rank_does_anything_nobody_is_suspected() -> None:
+    works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
+    assert judge(job(rank(0, IN_LOAD, silent=60.0), works)).verdict == "healthy"
+
+
+ROUND = (IN_LOAD, (MAIN, user("load", 42)), IN_LOAD)
+
+
+def rounds(number: int, silent: float, **fields: Any) -> RankView:
+    """A rank that burns a core and goes to and fro between two lines."""
+    return rank(number, *ROUND, cpu=1.0, silent=silent, **fields)
+
+
+@pytest.mark.parametrize(
+    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
+)
+def test_ranks_that_all_go_round_and_round_are_suspected_together(silent: float, kind: str) -> None:
+    verdict = judge(job(rounds(0, silent), rounds(1, silent)))
+    assert verdict.verdict == kind
+    assert verdict.culprits == (() if kind == "healthy" else (0, 1))
+    assert verdict.cause == (None if kind == "healthy" else "spinning")
+
+
+def test_one_long_call_does_not_go_round() -> None:
+    computes = [rank(number, IN_LOAD, cpu=1.0, silent=299.0) for number in range(2)]
+    assert judge(job(*computes)).verdict == "healthy"
+    in_python = [with_lock_owner(one) for one in computes]
+    assert told(job(*in_python)) == ("suspect", (0, 1), "spinning")
+
+
+def test_an_idle_rank_may_wait_for_what_one_that_goes_round_does_not_make() -> None:
+    case = job(rank(0, IN_LOAD, silent=60.0), rounds(1, 60.0))
+    assert told(case) == ("suspect", (1,), "spinning")
+
+
+def test_of_ranks_in_the_same_functions_one_that_is_seen_to_go_round_shows_that_all_do() -> None:
+    alike = [rank(number, IN_LOAD, cpu=1.0, silent=11.0) for number in (0, 1)]
+    seen = replace(alike[0], goes_round=True)
+    assert told(job(seen, alike[1])) == ("suspect", (0, 1), "spinning")
+    elsewhere = rank(1, (MAIN, user("whiten", 9)), cpu=1.0, silent=11.0)
+    assert judge(job(seen, elsewhere)).verdict == "healthy"
+
+
+def test_children_may_have_been_given_the_same_again_and_again() -> None:
+    """Of a pool, not of a DataLoader."""
+    child = look(*ROUND, pid=700, role="worker", cpu=1.0)
+    waits = waiting_for("pipe", "read", "pipe:[9]", 700)
+    view = rank(0, IN_LOAD, silent=60.0, children=[child], **waits)
+    view = replace(view, nothing_new_for_s=60.0)
+    assert judge(job(view)).verdict == "healthy"
+    awaited = job(view, rank(1, IN_BARRIER, silent=60.0))
+    assert told(awaited) == ("suspect", (0,), "spinning")
+    said = judge(awaited)
+    assert said.summary.startswith("rank 0 makes no progress in ")
+    assert any("idle itself, 0.00 of a core" in item.text for item in said.evidence)
+
+
+def test_ranks_that_go_round_stand_at_other_lines_each_time_they_are_seen() -> None:
+    case = job(rounds(0, 60.0), rank(1, *ROUND[:2], cpu=1.0, silent=60.0), rounds(2, 60.0))
+    assert told(case)[0] == "healthy"  # of rank 1 there are two samples: too few for a suspicion
+    third = rank(1, *ROUND[1:], ROUND[1], cpu=1.0, silent=60.0)
+    assert told(job(rounds(0, 60.0), third, rounds(2, 60.0)))[:2] == ("suspect", (0, 1, 2))
+
+
+@pytest.mark.parametrize(("silent", "kind"), [(119.0, "suspect"), (120.0, "hang")])
+def test_a_loop_in_a_place_of_known_pace_is_called_by_that(silent: float, kind: str) -> None:
+    pace = Pace(longest_pause_s=0.5, pauses=9)
+    assert judge(job(rounds(0, silent, pace=pace), rounds(1, silent, pace=pace))).verdict == kind
+
+
+def test_where_ranks_run_on_nodes_that_are_not_seen_nobody_is_suspected() -> None:
+    case = job(rank(0, IN_LOAD, silent=60.0), world_size=2, local_world_size=1, nnodes=2)
+    assert judge(case).verdict == "healthy"
+
+
+def test_one_that_asks_again_and_again_waits_for_what_the_other_does_not_make() -> None:
+    asks = rank(0, IN_POLL, silent=60.0, **SLEEPS)
+    assert told(job(asks, rank(1, IN_LOAD, silent=60.0)))[:2] == ("hang", (1,))
+
+
+def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
+    """Remote procedure calls: one waits for an answer, for which a thread of the other sleeps."""
+    asks = rank(0, IN_LOAD, silent=200.0, **FUTEX_WAIT)
+    assert told(job(asks, rank(1, IN_POLL, silent=200.0, **FUTEX_WAIT)))[0] == "hang"
+    once, again = (rank(1, IN_POLL, silent=200.0, **SLEEPS) for _ in range(2))
+    assert told(job(asks, polling(once, each=0)))[0] == "suspect"
+    assert told(job(asks, polling(again)))[0] == "hang"
+
+
+def test_of_several_ranks_the_one_that_stands_apart_is_asked() -> None:
+    together = [rank(number, IN_POLL, silent=60.0) for number in (0, 2)]
+    assert told(job(together[0], rank(1, IN_LOAD, silent=60.0), together[1]))[1] == (1,)
+
+
+@pytest.mark.parametrize("waits", [{"waits_for": FUTEX}, STORE])
+def test_a_rank_that_failed_is_dead_where_the_others_ask_the_job_itself(
+    waits: dict[str, Any],
+) -> None:
+    asks = rank(1, IN_LOAD, silent=5.0, **waits)
+    case = job(gone(0, -9, silent=5.0), asks)
+    assert told(case) == ("dead", (0,), "process_dead")
+    assert "rank 1 is idle in load (demo/train.py:41)" in judge(case).summary
+
+
+def test_a_rank_that_failed_is_dead_later_where_the_others_may_ask_for_anything() -> None:
+    for silent, kind in ((5.0, "suspect"), (29.0, "suspect"), (30.0, "dead")):
+        asks = rank(1, IN_POLL, silent=silent, **SLEEPS)
+        assert told(job(gone(0, -9, silent=silent), asks)) == (kind, (0,), "process_dead")
+
+
+def test_a_rank_that_failed_is_dead_where_the_others_ask_again_and_again() -> None:
+    """They sleep until another moment each time, so they poll: a file that never comes."""
+    for silent, kind in ((3.0, "suspect"), (5.0, "dead")):
+        polls = [polling(rank(number, IN_POLL, silent=silent, **SLEEPS)) for number in (1, 2)]
+        case = job(gone(0, -9, silent=silent), *polls)
+        assert told(case) == (kind, (0,), "process_dead")
+        assert judge(case).victims == (1, 2)
+
+
+def test_a_rank_that_failed_stays_the_culprit_however_many_stand_still() -> None:
+    asks = [rank(number, IN_LOAD, silent=400.0, **STORE) for number in (1, 2, 3)]
+    assert told(job(gone(0, 1, silent=400.0), *asks)) == ("dead", (0,), "process_dead")
+
+
+def test_ranks_that_poll_for_one_that_left_well_may_get_it_from_outside() -> None:
+    polls = polling(rank(1, IN_POLL, silent=60.0, **SLEEPS))
+    assert told(job(gone(0, 0), polls)) == ("suspect", (1,), "rank_stalled")
+
+
+def test_each_rank_has_its_own_cause_and_that_of_most_is_named() -> None:
+    lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
+    locked = [rank(number, IN_POLL, silent=31.0, **lock) for number in (0, 1)]
+    stalled = [rank(number, IN_LOAD, silent=31.0) for number in (2, 3, 4)]
+    verdict = judge(job(*locked, *stalled))
+    assert (verdict.verdict, verdict.cause) == ("hang", "rank_stalled")
+    assert verdict.culprits == (0, 1, 2, 3, 4)
+    assert "/data/index.lock" in verdict.summary
+
+
+def test_of_as_many_ranks_each_the_more_specific_cause_is_named() -> None:
+    lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
+    case = job(rank(0, IN_LOAD, silent=31.0), rank(1, IN_POLL, silent=31.0, **lock))
+    verdict = judge(case)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "file_lock")
+    assert "rank 0 is stuck in load" in verdict.summary
+
+
+def test_a_rank_that_left_well_is_nobodys_fault() -> None:
+    asks = rank(1, IN_LOAD, silent=31.0)
+    assert told(job(gone(0, 0), asks)) == ("hang", (1,), "rank_stalled")
+
+
+def test_a_rank_that_failed_while_the_others_work_is_no_alarm() -> None:
+    works = rank(1, IN_LOAD, cpu=1.0, silent=60.0)
+    assert judge(job(gone(0, 1, silent=60.0), works)).verdict == "healthy"
+
+
+def test_ranks_whose_threads_lock_each_other_alike_are_named_together() -> None:
+    ranks = [with_threads(rank(number, IN_LOAD, silent=6.0), LOCKED) for number in range(3)]
+    verdict = judge(job(*ranks))
+    assert (verdict.verdict, verdict.cause) == ("hang", "thread_deadlock")
+    assert verdict.culprits == (0, 1, 2)
+    assert verdict.summary.startswith("ranks 0-2 have waited 6 s each with 2 threads that wait for")
+
+
+def test_a_rank_with_a_thread_that_ticks_beside_the_deadlock_stands_like_the_others() -> None:
+    locked = [with_threads(rank(number, IN_LOAD, silent=6.0), LOCKED) for number in range(3)]
+    verdict = judge(job(_with_ticking_thread(locked[0]), *locked[1:]))
+    assert (verdict.verdict, verdict.cause) == ("hang", "thread_deadlock")
+    assert verdict.culprits == (0, 1, 2)
+
+
+def _with_ticking_thread(view: RankView) -> RankView:
+    """The rank with a thread that draws its progress bar anew each second."""
+    own = view.processes[0]
+    bar = ThreadStack(tid=300, name="refresh", frames=(Frame("run", f"{SITE}/rich/live.py", 37),))
+    state = ThreadState(tid=300, state="S", cpu_s=0.0, **SLEEPS)
+    samples = []
+    for one in own.samples:
+        assert one.kernel is not None
+        assert one.stack is not None
+        kernel = replace(one.kernel, threads=(*one.kernel.threads, state))
+        stack = replace(one.stack, threads=(*one.stack.threads, bar))
+        samples.append(replace(one, kernel=kernel, stack=stack))
+    return replace(view, processes=(replace(own, samples=tuple(samples)),))
+
+
+def _left(ending: str = "running", membership: str = "member") -> RankView:
+    """Rank 0 after os._exit(0), long ago."""
+    beat = Beat(pid=100, ending=ending, membership=membership)
+    return replace(gone(0, 0, silent=900.0), beat=beat)
+
+
+def _asking(silent: float) -> RankView:
+    return polling(rank(1, IN_POLL, silent=silent, **SLEEPS))
+
+
+@pytest.mark.parametrize(
+    ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "dead")]
+)
+def test_a_rank_that_broke_off_may_be_what_all_others_ask_for(silent: float, kind: str) -> None:
+    """Or something outside may be: what is asked for is seen by nobody."""
+    blamed = (0,) if kind != "healthy" else ()
+    cause = "process_dead" if blamed else None
+    assert told(job(_left(), _asking(silent))) == (kind, blamed, cause)
+
+
+@pytest.mark.parametrize(("ending", "membership"), [("finished", "member"), ("running", "left")])
+def test_a_rank_that_came_to_its_end_is_not_what_another_asks_for(
+    ending: str, membership: str
+) -> None:
+    case = job(_left(ending, membership), _asking(60.0))
+    assert told(case) == ("suspect", (1,), "rank_stalled")
+
+
+def test_who_waits_for_a_remote_end_waits_for_no_rank_that_broke_off() -> None:
+    remote = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+    case = job(_left(), rank(1, IN_LOAD, silent=60.0, **remote))
+    assert told(case) == ("suspect", (1,), "network_wait")
+
+
+@pytest.mark.parametrize(("newest", "kind"), [(4.0, "healthy"), (5.0, "suspect"), (30.0, "hang")])
+def test_a_job_stands_still_since_the_last_progress_of_any_rank(newest: float, kind: str) -> None:
+    """An evaluator has waited for minutes; those that train are idle between two steps."""
+    evaluates = rank(1, IN_POLL, silent=200.0)
+    assert told(job(rank(0, IN_LOAD, silent=newest), evaluates))[0] == kind
+
+
+ACCEPTS = waiting_for("socket", "accept4", "")
+OF_RANK = waiting_for("socket", "recvfrom", "127.0.0.1:29999", 100)
+OF_OUTSIDER = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+
+
+@pytest.mark.parametrize(
+    ("waits", "kind"),
+    [
+        *((one, "healthy") for one in ({}, SLEEPS, ACCEPTS, OF_RANK)),
+        (OF_OUTSIDER, "hang"),
+    ],
+)
+def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
+    waits: dict[str, Any], kind: str
+) -> None:
+    moves = (IN_LOAD, (*IN_LOAD, IN_LOAD[-1]), IN_LOAD)
+    trains = rank(0, *moves, silent=0.5, cpu=1.0)
+    assert told(job(trains, rank(1, IN_POLL, silent=301.0, **waits)))[0] == kind
+
+
+def test_all_that_wait_for_one_remote_end_are_named() -> None:
+    remote = waiting_for("socket", "recvfrom", "10.0.0.9:443")
+    verdict = judge(both(400.0, **remote))
+    assert (verdict.culprits, verdict.cause) == ((0, 1), "network_wait")
+    assert verdict.summary.startswith("ranks 0-1 have waited 7 min for 10.0.0.9:443")

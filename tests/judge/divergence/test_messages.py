@@ -1,0 +1,250 @@
+"""Sends and receives: who waits for which other end, and where that ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, torch, user
+from flights import TRAIN, flying, on_device, posting, spinning
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.case import CodeNote
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import Frame
+
+IN_RECV = (MAIN, user("forward", 20), torch("recv"))
+IN_SEND = (MAIN, user("backward", 25), torch("send"))
+AT_WAIT = (MAIN, user("exchange", 30))
+WAITS = CodeNote(file=TRAIN, line=30, awaits=True)
+
+
+def _edges(*ranks: object, **fields: object) -> tuple[set[tuple[str, str]], tuple[int, ...]]:
+    verdict = judge(job(*ranks, **fields))  # type: ignore[arg-type]
+    return {(edge.source, edge.target) for edge in verdict.wait_for}, verdict.culprits
+
+
+def test_of_a_chain_the_rank_where_it_ends_is_the_culprit() -> None:
+    edges, culprits = _edges(
+        posting(rank(0, IN_LOAD), sent={1: 4}),
+        posting(rank(1, IN_RECV), received={0: 5}, sent={2: 4}),
+        posting(rank(2, IN_RECV), received={1: 5}),
+    )
+    assert edges == {("rank:2", "rank:1"), ("rank:1", "rank:0")}
+    assert culprits == (0,)
+
+
+def test_of_a_ring_all_are_culprits_and_a_rank_that_waits_for_it_is_none() -> None:
+    edges, culprits = _edges(
+        posting(rank(0, IN_RECV), received={1: 1}),
+        posting(rank(1, IN_RECV), received={0: 1}),
+        posting(rank(2, IN_RECV), received={1: 1}),
+    )
+    assert edges == {("rank:0", "rank:1"), ("rank:1", "rank:0"), ("rank:2", "rank:1")}
+    assert culprits == (0, 1)
+
+
+def test_of_a_ring_each_waits_for_the_end_of_the_message_in_which_it_stands() -> None:
+    """All receive from the left first, where before each sent to the right meanwhile."""
+    edges, culprits = _edges(
+        *(
+            posting(rank(one, IN_RECV), sent={(one + 1) % 4: 240}, received={(one - 1) % 4: 241})
+            for one in range(4)
+        )
+    )
+    assert edges == {(f"rank:{one}", f"rank:{(one - 1) % 4}") for one in range(4)}
+    assert culprits == (0, 1, 2, 3)
+
+
+def test_a_ring_of_sends_is_told_in_one_and_advised_about_sends() -> None:
+    """The order is the same on all ranks, and that is the fault."""
+    ring = (posting(rank(one, IN_SEND), sent={(one + 1) % 4: 1}) for one in range(4))
+    verdict = judge(job(*ring))
+    assert verdict.culprits == (0, 1, 2, 3)
+    assert "ranks 0-3 are in send called in backward (demo/train.py:25)" in verdict.summary
+    texts = [one.text for one in verdict.remedies]
+    assert "batch_isend_irecv" in texts[0]
+    assert not any(
+        "the same on all ranks" in text or "where shapes differ" in text for text in texts
+    )
+
+
+def test_two_that_wait_for_each_other_in_messages_of_other_tags_are_told() -> None:
+    """As many were sent as received, so by number they match, and no byte goes anywhere."""
+    sends = posting(rank(0, IN_SEND, silent=6.0), sent={1: 17}, received={1: 16})
+    asks = posting(rank(1, IN_RECV, silent=6.0), sent={0: 16}, received={0: 17})
+    verdict = judge(job(sends, asks))
+    assert (verdict.verdict, verdict.culprits) == ("suspect", (0, 1))
+    later = judge(job(*(replace(one, silent_for_s=31.0, idle_for_s=31.0) for one in (sends, asks))))
+    assert (later.verdict, later.cause) == ("hang", "collective_mismatch")
+    assert "tags" in later.summary
+    assert "tag" in later.remedies[0].text
+
+
+def test_two_stages_whose_messages_differ_are_told_and_the_stages_beside_them_wait() -> None:
+    """Stage 1 dropped a micro-batch, and sends the next one under that one's number."""
+    verdict = judge(
+        job(
+            posting(rank(0, IN_RECV, silent=31.0), sent={1: 17}, received={1: 17}),
+            posting(rank(1, IN_SEND, silent=31.0), sent={0: 16, 2: 17}, received={0: 17, 2: 16}),
+            posting(rank(2, IN_RECV, silent=31.0), sent={1: 16, 3: 16}, received={1: 17, 3: 16}),
+            posting(rank(3, IN_RECV, silent=31.0), sent={2: 16}, received={2: 17}),
+        )
+    )
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1, 2), (0, 3))
+    assert verdict.cause == "collective_mismatch"
+    assert verdict.summary.startswith(
+        "ranks 1-2 have waited for 31 s: rank 1 in send called in backward (demo/train.py:25), "
+        "rank 2 in recv"
+    )
+    assert "their tags, groups or sizes differ; ranks 0,3 wait for them" in verdict.summary
+
+
+def test_two_that_send_to_each_other_first_wait_for_each_other() -> None:
+    _, culprits = _edges(
+        posting(rank(0, IN_SEND), sent={1: 1}), posting(rank(1, IN_SEND), sent={0: 1})
+    )
+    assert culprits == (0, 1)
+
+
+def test_a_receive_that_was_started_before_waits_at_its_end() -> None:
+    edges, culprits = _edges(
+        posting(rank(0, IN_LOAD)), posting(rank(1, AT_WAIT), received={0: 1}), code=(WAITS,)
+    )
+    assert (edges, culprits) == ({("rank:1", "rank:0")}, (0,))
+
+
+def test_a_message_that_both_ends_posted_is_waited_for_by_nobody() -> None:
+    edges, _ = _edges(
+        posting(rank(0, IN_LOAD), sent={1: 1}),
+        posting(rank(1, AT_WAIT), received={0: 1}),
+        code=(WAITS,),
+    )
+    assert edges == set()
+
+
+def test_a_receive_in_one_and_a_barrier_in_the_other_have_parted() -> None:
+    under = CodeNote(file=TRAIN, line=20, condition="rank == 0", condition_line=19)
+    verdict = judge(
+        job(
+            posting(flying(rank(0, IN_RECV), "barrier", open_ops=0), received={1: 1}),
+            posting(flying(rank(1, IN_BARRIER), "barrier", "barrier")),
+            code=(under,),
+        )
+    )
+    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
+
+
+def test_the_rank_that_left_out_what_most_posted_diverged() -> None:
+    """In a ring rank 2 forgets to send, and goes on to the barrier with rank 1."""
+    barrier = ("barrier", "barrier")
+    verdict = judge(
+        job(
+            posting(flying(rank(0, AT_WAIT), "barrier", open_ops=0), sent={1: 2}, received={2: 2}),
+            posting(flying(rank(1, IN_BARRIER), *barrier), sent={2: 2}, received={0: 2}),
+            posting(flying(rank(2, IN_BARRIER), *barrier), sent={0: 1}, received={1: 2}),
+            code=(WAITS,),
+        )
+    )
+    assert (verdict.culprits, verdict.cause) == ((2,), "rank_diverged")
+    assert verdict.confidence == 0.95
+
+
+def test_a_rank_whose_device_keeps_it_for_a_message_waits_for_the_other_end() -> None:
+    """Rank 1 asks its GPU for a number behind a receive for which rank 0 never sends.
+
+    The GPU may as well work beside a receive that was posted early: that has a computation's time.
+    """
+    receives = posting(on_device(spinning(1), first=41), received={0: 1})
+    goes_on = posting(on_device(spinning(0), "barrier", first=41))
+    assert judge(job(goes_on, receives)).verdict == "healthy"
+    ranks = [replace(one, silent_for_s=300.0) for one in (goes_on, receives)]
+    verdict = judge(job(*ranks))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "rank_diverged")
+    assert ("rank:1", "rank:0") in {(edge.source, edge.target) for edge in verdict.wait_for}
+
+
+def test_a_rank_that_computes_beside_a_message_that_both_posted_spins() -> None:
+    sends = posting(on_device(rank(0, IN_LOAD), first=41), sent={1: 1})
+    verdict = judge(job(sends, posting(on_device(spinning(1), first=41), received={0: 1})))
+    assert not verdict.wait_for
+
+
+FORWARD = {0: ["send 1"], 1: ["recv 0", "send 2"], 2: ["recv 1"]}
+BACK = {0: ["recv 1"], 1: ["recv 2", "send 0"], 2: ["send 1"]}
+
+
+def _stage(number: int, *last: str, stack: tuple[Frame, ...] = IN_RECV) -> RankView:
+    """A stage of a pipeline of three with four micro-batches: five steps, and a sixth begun."""
+    steps = 5 * (4 * FORWARD[number] + 4 * BACK[number])
+    return posting(rank(number, stack), order=(*steps, *last))
+
+
+def test_a_stage_that_ends_its_forward_early_departs_from_its_own_steps() -> None:
+    verdict = judge(
+        job(
+            _stage(0, *4 * FORWARD[0]),
+            _stage(1, *3 * FORWARD[1], "recv 2", stack=(*IN_SEND[:2], IN_RECV[-1])),
+            _stage(2, *4 * FORWARD[2]),
+        )
+    )
+    assert (verdict.culprits, verdict.cause) == ((1,), "rank_diverged")
+    assert "rank 1 is in recv called in backward" in verdict.summary
+    assert any("earlier steps followed another" in item.text for item in verdict.evidence)
+
+
+def test_where_every_stage_departs_alike_nobody_is_named_for_it() -> None:
+    """A validation posts other messages than a step, on all ranks."""
+    _, culprits = _edges(
+        _stage(0, "send 1", "send 1", "recv 1"),
+        _stage(1, "recv 0", "recv 0", "recv 2"),
+        _stage(2, "recv 1", "recv 1", "recv 1"),
+    )
+    assert culprits != (1,)
+
+
+HALO = [7, -7, 9, -9]
+"""Sent to rank 6, asked of rank 6, sent to rank 8, asked of rank 8: none of them is seen."""
+
+
+def _names_first(posted: list[int]) -> bool:
+    """Whether rank 0 is named for what it posted, where ranks 1 and 2 follow their steps."""
+
+    def receives(number: int, newest: list[int]) -> RankView:
+        words = [f"{'send' if one > 0 else 'recv'} {abs(one) - 1}" for one in newest]
+        return posting(rank(number, IN_RECV), order=words)
+
+    return judge(job(receives(0, posted), *(receives(n, 9 * HALO) for n in (1, 2)))).culprits == (
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("posted", "departs"),
+    [
+        (10 * HALO, False),
+        (10 * HALO + HALO[:3], False),
+        ([8, 8, 5, *10 * HALO], False),
+        ([*HALO[2:], *10 * HALO, 5], True),
+        (10 * HALO + [-9], True),
+        (10 * HALO + [7, 7], True),
+        (10 * HALO + [5] + 2 * HALO, False),
+        (2 * HALO + [5], False),
+        (20 * [5], False),
+        ([*20 * [5], -5], True),
+        (list(range(10, 60)), False),
+    ],
+)
+def test_a_pattern_is_what_was_repeated_three_times(posted: list[int], *, departs: bool) -> None:
+    assert _names_first(posted) is departs
+
+
+@given(st.lists(st.integers(4, 6) | st.integers(-6, -4), min_size=1, max_size=60))
+def test_whatever_was_posted_a_repetition_is_one(posted: list[int]) -> None:
+    """Three times the same and a beginning of it is no departure."""
+    assert not _names_first([*3 * posted, *posted[: len(posted) // 2]])

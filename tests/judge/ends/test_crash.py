@@ -1,0 +1,333 @@
+"""The job is over: finished, or crashed, and who failed first, on one node or several."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cases import IN_BACKWARD, IN_LOAD, NOW_NS, SECOND, gone, job, rank
+from judge.ends.ended_ranks import beaten, raising
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.job import read_job
+from lightning_hangcheck.judge.joining import NodeCase, merge_cases
+from lightning_hangcheck.model.beat import STARTING_SERVER, Beat, OpenSection
+from lightning_hangcheck.model.case import Case, RankView, SilentNode
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+
+def test_ranks_that_all_left_well_finished() -> None:
+    verdict = judge(job(gone(0, 0, order=1), gone(1, 0), ended=True, exit_code=0))
+    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("finished", None, ())
+
+
+def test_a_job_is_over_when_no_rank_is_left() -> None:
+    assert judge(job(gone(0, 0), gone(1, 0))).verdict == "finished"
+    assert judge(job(rank(0, IN_LOAD), gone(1, 0))).verdict != "finished"
+
+
+def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
+    verdict = judge(
+        job(
+            gone(0, 1, order=1, words="RuntimeError: Connection closed by peer"),
+            gone(1, 1, order=0, words="ValueError: bad sample"),
+            ended=True,
+            exit_code=1,
+        )
+    )
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
+    assert verdict.cause == "process_dead"
+    assert verdict.summary == (
+        "rank 1 failed first: it exited with code 1: ValueError: bad sample; rank 0 ended after it"
+    )
+    assert "rank 1 raised" in verdict.remedies[0].text
+
+
+FULL = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
+    "of 24.00 GiB of which 1.50 GiB is free. {} in fit (train.py:9)"
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_gpu_is_told_in_sizes_with_remedies_of_its_own(ranks: int) -> None:
+    first = gone(0, 1, order=0, words=FULL.format(""))
+    others = [gone(number, 1, order=number, words="DistError: peer") for number in range(1, ranks)]
+    verdict = judge(job(first, *others, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("crashed", "process_dead", (0,))
+    (told,) = (one.text for one in verdict.evidence if one.kind == "memory")
+    assert told == (
+        "its GPU was full: 2.00 GiB more were wanted, 1.50 GiB of 24.00 GiB were free, "
+        "512.00 MiB were missing"
+    )
+    assert verdict.remedies[0].text.startswith("Reduce batch size")
+    assert "max_new_tokens=256, or 128" in verdict.remedies[1].text
+    assert not any("PYTORCH_CUDA_ALLOC_CONF" in one.text for one in verdict.remedies)
+
+
+def test_memory_that_lies_in_pieces_has_its_own_remedy() -> None:
+    words = FULL.format("and 3.00 GiB is reserved by PyTorch but unallocated.")
+    verdict = judge(job(gone(0, 1, words=words), ended=True, exit_code=1))
+    assert verdict.remedies[1].text.startswith("3.00 GiB were kept in pieces")
+
+
+def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
+    """Rank 1 raised, and the launcher ended it on its way out, for rank 0 failed for want of it."""
+    late = raising(gone(1, -15, order=1, words="ValueError: bad sample"), 100)
+    early = raising(gone(0, 1, order=0, words="RuntimeError: Connection closed by peer"), 200)
+    verdict = judge(job(early, late, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "ValueError: bad sample" in verdict.summary
+
+
+def test_whom_the_launcher_ended_on_its_way_out_did_not_fail_first() -> None:
+    """Both were gone at the next look: rank 0 lost its peer, and the launcher ended it for that."""
+    failure = raising(gone(0, -15, order=0, words="RuntimeError: Connection closed by peer"), 100)
+    verdict = judge(job(failure, gone(1, -9, order=1), ended=True, exit_code=1))
+    assert verdict.culprits == (1,)
+    assert "killed by SIGKILL" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("function", "step", "phase"),
+    [
+        ("read_config", None, "startup"),
+        ("read_config", 40, "training_step"),
+        ("__getitem__", 40, "dataloading"),
+        ("load_weights", None, "model_load"),
+    ],
+)
+def test_where_an_exception_came_from_tells_place_and_phase_of_a_crash(
+    function: str, step: int | None, phase: str
+) -> None:
+    """What was seen of the rank a second before it raised is older than its own last words."""
+    words = f"FileNotFoundError: config.yaml in {function} (sub/train.py:6)"
+    beat = Beat(pid=1, phase="startup", step=step, ending="raised", ended_ns=NOW_NS + SECOND)
+    seen = gone(1, 1, order=0, words=words)
+    failure = msgspec.structs.replace(rank(1, IN_LOAD), process_exit=seen.process_exit, beat=beat)
+    verdict = judge(job(gone(0, -15, order=1), failure, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.phase) == ("crashed", (1,), phase)
+    assert f"exited with code 1: {words} (in phase {phase}); rank 0" in verdict.summary
+    assert any("1 s before its last progress" in one.text for one in verdict.evidence)
+
+
+def test_a_rank_that_leaves_before_it_joined_the_others_is_where_it_left() -> None:
+    ending = OpenSection(name="interpreter shutdown", since_ns=1)
+    early = Beat(pid=1, phase="teardown", world_size=2, ending="finished", sections=(ending,))
+    at_its_end = msgspec.structs.replace(early, membership="left")
+    phases = [
+        read_job(job(beaten(gone(0, 0), beat))).ranks[0].phase for beat in (early, at_its_end)
+    ]
+    assert phases == ["startup", "teardown"]
+
+
+def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
+    caught = raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
+    failure = raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
+    assert judge(job(failure, caught, ended=True, exit_code=1)).culprits == (0,)
+
+
+def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
+    verdict = judge(job(gone(0, -15, order=0), gone(1, -9, order=1), ended=True, exit_code=1))
+    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
+    assert "killed by SIGKILL (usually the kernel's out-of-memory killer" in verdict.summary
+    assert "dmesg" in verdict.remedies[0].text
+
+
+def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
+    assert view.process_exit is not None
+    seen = msgspec.structs.replace(view.process_exit, memory_kills=kills, memory_kills_scope=scope)
+    return msgspec.structs.replace(view, process_exit=seen)
+
+
+def test_the_kernels_count_of_ends_for_want_of_memory_is_told_with_the_killed_rank() -> None:
+    killed = _with_memory_kills(gone(1, -9), 1, "control group")
+    verdict = judge(job(gone(0, 1, order=1), killed, ended=True, exit_code=1))
+    assert (verdict.culprits, verdict.cause) == ((1,), "process_dead")
+    told = "the kernel's out-of-memory killer ended a process of its control group meanwhile"
+    assert f"killed by SIGKILL ({told})" in verdict.summary
+    assert "memory" not in {item.kind for item in verdict.evidence}
+
+
+def test_a_rank_that_failed_when_others_were_killed_for_memory_has_that_among_its_facts() -> None:
+    """A DataLoader worker is killed, and its rank raises."""
+    raised = _with_memory_kills(gone(1, 1, words="RuntimeError: worker exited"), 2, "machine")
+    verdict = judge(job(rank(0, IN_LOAD), raised, ended=True, exit_code=1))
+    told = "the kernel's out-of-memory killer ended 2 processes of this machine meanwhile"
+    assert [item.text for item in verdict.evidence if item.kind == "memory"] == [told]
+
+
+def test_lightnings_own_word_for_sigterm_is_no_failure_either() -> None:
+    verdict = judge(
+        job(gone(0, 1, order=0, words="SIGTERMException"), gone(1, 1, order=1), ended=True)
+    )
+    assert verdict.culprits == (1,)
+
+
+@pytest.mark.parametrize("code", [-15, 143, -2])
+def test_a_job_ended_from_outside_blames_no_rank(code: int) -> None:
+    verdict = judge(job(gone(0, code), gone(1, code, order=1), ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("finished", (), None)
+    name = signal.Signals(code % 128 if code > 0 else -code).name
+    assert verdict.summary == f"the job was ended by {name} to rank 0; no rank failed by itself"
+
+
+def test_a_command_that_fails_before_any_rank_is_told() -> None:
+    verdict = judge(job(ended=True, exit_code=2))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "exit code 2" in verdict.summary
+
+
+def test_a_command_that_was_killed_without_a_rank_is_told_in_words_with_what_to_do() -> None:
+    verdict = judge(job(ended=True, exit_code=-9))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "exit code 137: killed by SIGKILL (usually the kernel" in verdict.summary
+    assert "killed for memory" in verdict.remedies[0].text
+
+
+def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:
+    raised = beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    verdict = judge(job(gone(0, 0), raised, ended=True, exit_code=1))
+    assert verdict.culprits == (1,)
+    assert "KeyError: 'x'" in verdict.summary
+
+
+def test_an_exception_that_was_caught_is_no_crash() -> None:
+    raised = beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
+    assert judge(job(gone(0, 0), raised, ended=True, exit_code=0)).verdict == "finished"
+
+
+def test_helpers_that_a_finished_job_ended_are_no_crash() -> None:
+    case = job(gone(0, 0, order=1), gone(1, -15), ended=True, exit_code=0)
+    assert judge(case).verdict == "finished"
+
+
+def test_an_unknown_signal_is_told_by_its_number() -> None:
+    assert "killed by signal 99" in judge(job(gone(0, -99), ended=True)).summary
+
+
+@pytest.mark.parametrize(
+    ("section", "blamed"), [(STARTING_SERVER, True), ("init_process_group", False)]
+)
+def test_an_abort_while_our_server_starts_is_laid_to_it(section: str, blamed: bool) -> None:
+    aborted = beaten(gone(1, -6, order=0), Beat(pid=1, sections=(OpenSection(section, 1),)))
+    verdict = judge(job(gone(0, 1, order=1), aborted, ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("crashed", (1,), "process_dead")
+    assert ("which lightning-hangcheck asks for" in verdict.summary) is blamed
+    assert "gloo" not in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("went_on_s", "phase", "seen"),
+    [(8, "training_step", ") last seen in step ("), (-8, "backward", ") in step")],
+)
+def test_where_a_rank_was_seen_before_it_went_on_is_not_where_it_ended(
+    went_on_s: int, phase: str, seen: str
+) -> None:
+    """Its newest stack is in the backward pass; since then it may have gone anywhere."""
+    killed = msgspec.structs.replace(
+        rank(0, IN_BACKWARD), process_exit=gone(0, -signal.SIGABRT).process_exit
+    )
+    beat = Beat(pid=100, step=3, last_beat_ns=NOW_NS + went_on_s * SECOND)
+    verdict = judge(job(beaten(killed, beat), gone(1, -15, order=1), ended=True, exit_code=1))
+    assert (verdict.verdict, verdict.culprits, verdict.phase) == ("crashed", (0,), phase)
+    assert seen in verdict.summary
+    assert ("8 s before its last progress" in verdict.summary) == (went_on_s > 0)
+
+
+def _beside(number: int, at_s: float, words: str = "", code: int = 1) -> RankView:
+    """A rank in an actor, which ends when who it serves ends it."""
+    view = gone(number, code, order=number, words=words)
+    ended = msgspec.structs.replace(view.process_exit, seen_ns=int(at_s * SECOND))
+    beat = Beat(pid=1, training="beside", ending="raised" if words else "running")
+    return msgspec.structs.replace(view, process_exit=ended, beat=beat)
+
+
+def test_actors_that_are_ended_together_did_not_fail() -> None:
+    verdict = judge(job(_beside(0, 10.0), _beside(1, 10.1)))
+    assert (verdict.verdict, verdict.culprits) == ("finished", ())
+    assert "the job was ended by whom its processes serve (as actors serve Ray)" in verdict.summary
+
+
+def test_an_actor_that_went_long_before_the_others_were_ended_failed_by_itself() -> None:
+    verdict = judge(job(_beside(0, 12.0), _beside(1, 10.0)))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+
+
+@pytest.mark.parametrize("failed", [_beside(1, 10.0, code=-11), _beside(1, 10.0, "ValueError: no")])
+def test_an_actor_that_crashed_or_raised_is_blamed_and_the_others_are_not(failed: RankView) -> None:
+    verdict = judge(job(_beside(0, 10.0), failed, _beside(2, 10.0)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0, 2))
+
+
+def test_how_the_training_ended_in_a_process_that_goes_on_is_told_as_it_was() -> None:
+    over = Beat(pid=1, training="over", ending="raised", ended_ns=5, last_beat_ns=5)
+    first = beaten(gone(1, None, words="ValueError: bad sample"), over)
+    well = beaten(gone(0, None, order=1), Beat(pid=2, training="over", ending="finished"))
+    verdict = judge(job(first, well))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "rank 1 failed first: it raised ValueError: bad sample" in verdict.summary
+
+
+def test_moments_of_two_nodes_single_out_no_actor() -> None:
+    two = job(_beside(0, 12.0), _beside(1, 10.0), nnodes=2)
+    assert judge(two).culprits == ()
+
+
+LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711"
+FACTS: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2, "ended": True}
+
+
+def ended(view: RankView, node: int, seen_s: float) -> NodeCase:
+    assert view.process_exit is not None
+    seen = replace(view.process_exit, seen_ns=NOW_NS + int(seen_s * SECOND))
+    case = job(replace(view, process_exit=seen, host=f"node{node}"), **FACTS)
+    return NodeCase(f"node {node}", case, 0.0)
+
+
+def whole(*nodes: NodeCase) -> Case:
+    return replace(merge_cases(nodes, "whole"), ended=True, exit_code=1)
+
+
+@pytest.mark.parametrize("later_s", [-1.5, 1.5])
+def test_who_was_killed_is_named_and_not_who_lost_its_connection(later_s: float) -> None:
+    """What another node saw may come a second late, or be told a second late."""
+    here = ended(gone(0, 1, words=LOST), 0, 0.0)
+    there = ended(gone(1, -9), 1, later_s)
+    verdict = judge(whole(here, there))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
+    assert verdict.summary.startswith("rank 1 failed first: it was killed by SIGKILL")
+
+
+def test_ends_are_in_one_order_through_all_nodes() -> None:
+    here, there = ended(gone(0, 1, words="ValueError: 0"), 0, 5.0), ended(gone(1, -11), 1, 0.0)
+    verdict = judge(whole(here, there))
+    assert verdict.culprits == (1,)
+
+
+def test_a_node_that_was_lost_is_blamed_where_others_lost_their_peers() -> None:
+    lost = replace(rank(1, IN_LOAD), unheard_for_s=4.0, processes=())
+    node = SilentNode(number=1, ranks="1", silent_s=4.0)
+    facts = {**FACTS, "local_world_size": 2, "silent_nodes": (node,)}
+    verdict = judge(job(gone(0, 1, words=LOST), lost, exit_code=1, **facts))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert verdict.summary.startswith(
+        "rank 1 was lost with node 1: nothing was heard from there for 4 s; rank 0 failed then"
+    )
+
+
+def test_where_nothing_is_known_of_other_nodes_nobody_is_blamed_for_losing_a_peer() -> None:
+    verdict = judge(job(gone(0, 1, words=LOST), exit_code=1, **FACTS))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+    assert "rank 0 failed because it lost a peer" in verdict.summary
+    assert "for rank 1 see the other nodes' verdicts" in verdict.summary
+
+
+def test_a_rank_that_fails_by_itself_is_blamed_whatever_is_not_known_of_others() -> None:
+    verdict = judge(job(gone(0, 1, words="ValueError: bad batch"), exit_code=1, **FACTS))
+    assert verdict.culprits == (0,)

@@ -1,0 +1,130 @@
+"""The data files that contributors extend: whole, and without dead ends."""
+
+from __future__ import annotations
+
+import ast
+import signal
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+import lightning_hangcheck
+from lightning_hangcheck.judge.causes import RULES
+from lightning_hangcheck.judge.frames import meanings
+from lightning_hangcheck.judge.knowledge import JobKind, causes_file, frames_file
+from lightning_hangcheck.judge.words import PLACEHOLDERS, placeholders
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.judge.knowledge import FrameRule
+    from lightning_hangcheck.model.naming.slugs import Cause
+
+CAUSES = sorted(causes_file().cause)
+REMEDIES = [remedy for cause in CAUSES for remedy in causes_file().cause[cause].remedies]
+OF_OURS = [one for one in frames_file().frame if one.file.startswith("lightning_hangcheck/")]
+OF_SEVERAL_RANKS = {"collective_mismatch", "rank_diverged", "uneven_work"}
+ASPECTS = {
+    "rendezvous": {"peers", "store", "nodes", "address"},
+    "spinning": {"cpu", "gpu"},
+    "rank_stalled": {
+        *(None, "child", "forked", "worker", "full_pipe", "input", "store", "peer"),
+        *("exit_thread", "exit_queue", "own_pool"),
+    },
+    "thread_deadlock": {None, "awaited", "across_ranks"},
+    "logger_init": {"own", "wandb"},
+    "dataloader_worker": {None, "forked", "child"},
+    "file_lock": {"held", "stale"},
+    "filesystem_wait": {"file", "fifo"},
+    "checkpoint_io": {"file", "fifo"},
+    "network_wait": {"node", "remote", "hub", "store"},
+    "rank_diverged": {"made", "left_out", "messages", "asked_to_end"},
+    "collective_mismatch": {None, "messages", "tags"},
+    "unknown": {None, "node"},
+    "slow_progress": {"silent", "loader", "forward", "waiting"},
+    "process_dead": {
+        *("killed", "raised", "gpu_memory", "silent", "left", "outside"),
+        *("child_killed", "child_raised"),
+    },
+}
+
+
+def test_every_rules_cause_is_explained() -> None:
+    assert {cause for rule in RULES for cause in rule.causes} == set(CAUSES)
+
+
+def test_every_remedy_can_be_filled_in_and_read_on() -> None:
+    assert REMEDIES
+    unknown = [one.text for one in REMEDIES if placeholders(one.text) - set(PLACEHOLDERS)]
+    assert unknown == []
+    assert [one.text for one in REMEDIES if not one.see.startswith("https://")] == []
+
+
+def test_no_finding_is_without_a_remedy() -> None:
+    """For each aspect one remedy needs no more than the rank and its process."""
+    found = [
+        (cause, kind, aspect)
+        for cause, kind in product(CAUSES, get_args(JobKind))
+        if not (cause in OF_SEVERAL_RANKS and kind == "one process")
+        for aspect in ASPECTS.get(cause, {None})
+    ]
+    assert [one for one in found if not has_remedy(*one)] == []
+
+
+def has_remedy(cause: Cause, kind: JobKind, aspect: str | None) -> bool:
+    return any(
+        placeholders(one.text) <= {"rank", "pid"}
+        for one in causes_file().cause[cause].remedies
+        if one.aspect in (None, aspect)
+        and one.needs in (None, kind)
+        and aspect not in one.other_than
+    )
+
+
+@pytest.mark.parametrize("cause", sorted(OF_SEVERAL_RANKS))
+def test_what_takes_several_ranks_is_mended_for_several(cause: Cause) -> None:
+    assert {one.needs for one in causes_file().cause[cause].remedies} == {"several ranks"}
+
+
+def test_every_aspect_of_a_remedy_is_one_that_a_finding_has() -> None:
+    for cause in CAUSES:
+        told = {one.aspect for one in causes_file().cause[cause].remedies} - {None}
+        assert told <= ASPECTS.get(cause, set()), cause
+
+
+def test_every_frame_rule_matches_what_it_names_and_nothing_else() -> None:
+    assert [one for one in frames_file().frame if not matches_what_it_names(one)] == []
+
+
+def matches_what_it_names(rule: FrameRule) -> bool:
+    first = rule.functions.split("|")[0]
+    file = f"{rule.file}{'x.py' if rule.file.endswith('/') else ''}"
+    path = f"/venv/lib/python3.11/site-packages/{file}"
+    elsewhere = meanings("no_such_function", path), meanings(first, f"/home/ada/my_{path[-9:]}")
+    return rule in meanings(f"Some.{first}", path) and not any(rule in one for one in elsewhere)
+
+
+def test_frame_rules_of_our_own_code_name_functions_that_are_there() -> None:
+    """Whoever renames or moves one changes frames.toml with it, or the wait is no longer known."""
+    assert OF_OURS
+    for rule in OF_OURS:
+        source = Path(lightning_hangcheck.__file__).parent.parent / rule.file
+        defined = {
+            node.name
+            for node in ast.walk(ast.parse(source.read_text()))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        assert set(rule.functions.split("|")) <= defined, rule
+
+
+def test_every_alias_is_spelled_out() -> None:
+    files = {rule.file for rule in frames_file().frame}
+    assert not any(file.startswith("@") for file in files)
+    assert "pytorch_lightning/loops/fit_loop.py" in files
+    assert "lightning/pytorch/loops/fit_loop.py" in files
+
+
+def test_signals_have_real_names() -> None:
+    names = set(causes_file().signals)
+    assert names
+    assert names <= {one.name for one in signal.Signals}

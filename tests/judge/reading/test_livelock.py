@@ -1,0 +1,263 @@
+"""Loops that get nowhere: what shows them, and what a computation looks like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cases import (
+    IN_BARRIER,
+    IN_GETITEM,
+    IN_LOAD,
+    IN_LOADER,
+    SECOND,
+    job,
+    look,
+    rank,
+    user,
+    worker,
+)
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.activity import read_rank_activity
+from lightning_hangcheck.judge.livelock import LOOKS, FunctionsMet, naps
+from lightning_hangcheck.model.case import Pace, RankView
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack, WaitTarget
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.evidence import ProcessLook, ProcessState
+
+OURS = "/venv/lib/python3.11/site-packages/lightning_hangcheck/recorder/background.py"
+
+
+def at(second: int, *functions: str, helper: str = "", helper_file: str = "work.py") -> Sample:
+    """A look that finds the main thread in these functions, and another thread in one."""
+    main = ThreadStack(tid=1, frames=tuple(Frame(name, "train.py", second) for name in functions))
+    other = ThreadStack(tid=2, frames=(Frame(helper, helper_file, 1),) if helper else ())
+    stack = ProcessStack(pid=1, source="py-spy", threads=(main, other))
+    return Sample(taken_ns=second * SECOND, stack=stack)
+
+
+def test_functions_are_new_once_whatever_their_lines() -> None:
+    met = FunctionsMet()
+    assert met.meet(at(2, "main", "crop"), 0, of_child=False)
+    assert met.meet(at(3, "main", "crop", "random"), 2 * SECOND, of_child=False)
+    assert not met.meet(at(4, "main", "crop"), 3 * SECOND, of_child=False)
+    assert not met.meet(at(5, "main"), 3 * SECOND, of_child=False)
+
+
+def test_several_lines_or_python_at_one_show_that_it_goes_round() -> None:
+    met = FunctionsMet()
+    met.meet(at(2, "main"), 0, of_child=False)
+    assert not met.goes_round
+    met.meet(at(2, "main"), 2 * SECOND, of_child=False)
+    met.meet(at(3, "crop"), 2 * SECOND, of_child=True)
+    assert not met.goes_round
+    met.meet(at(4, "main"), 3 * SECOND, of_child=False)
+    assert not met.goes_round  # the worker's function was new, so what was seen before is past
+    met.meet(at(5, "main"), 3 * SECOND, of_child=False)
+    assert met.goes_round
+    met.meet(at(6, "main", "evaluate"), 3 * SECOND, of_child=False)
+    assert not met.goes_round
+    met.meet(in_python(at(7, "main", "evaluate")), 6 * SECOND, of_child=False)
+    assert met.goes_round
+
+
+def in_python(sample: Sample) -> Sample:
+    assert sample.stack is not None
+    main, *others = sample.stack.threads
+    threads = (replace(main, owns_gil=True), *others)
+    return replace(sample, stack=replace(sample.stack, threads=threads))
+
+
+def test_all_threads_count_but_our_own() -> None:
+    met = FunctionsMet()
+    met.meet(at(2, "main"), 0, of_child=False)
+    assert not met.meet(at(3, "main", helper="pulse", helper_file=OURS), 2 * SECOND, of_child=False)
+    assert met.meet(at(4, "main", helper="compress"), 2 * SECOND, of_child=False)
+
+
+def test_after_a_beat_all_is_new_again() -> None:
+    met = FunctionsMet()
+    met.meet(at(2, "main"), 0, of_child=False)
+    assert met.meet(at(9, "main"), 8 * SECOND, of_child=False)
+
+
+def test_a_look_without_stacks_shows_nothing_new() -> None:
+    assert not FunctionsMet().meet(Sample(taken_ns=SECOND), 0, of_child=False)
+
+
+def evaluating(second: int) -> Sample:
+    return at(second, "main", "evaluate", f"forward_of_layer_{second % 12}")
+
+
+def test_a_rank_that_repeats_much_may_do_it_to_new_data() -> None:
+    met = FunctionsMet()
+    for second in range(24):
+        met.meet(evaluating(second), 0, of_child=False)
+    assert met.meet(evaluating(24), 11 * SECOND, of_child=False)
+
+
+def test_what_it_went_through_once_does_not_make_its_later_loop_larger() -> None:
+    """Seen: a rank in a collective at the first look, then for ever with a worker that loops."""
+    met = FunctionsMet()
+    before = [f"function_{number}" for number in range(12)]
+    met.meet(at(0, *before), 0, of_child=False)
+    told = [met.meet(at(1 + one, "main", "poll"), 0, of_child=False) for one in range(LOOKS + 1)]
+    assert told[1]
+    assert not told[-1]
+
+
+def test_a_worker_that_repeats_much_still_owes_one_batch() -> None:
+    met = FunctionsMet()
+    for second in range(24):
+        met.meet(evaluating(second), 0, of_child=True)
+    assert not met.meet(evaluating(24), 11 * SECOND, of_child=True)
+
+
+def test_other_processes_and_failed_looks_make_no_loop_larger() -> None:
+    met = FunctionsMet()
+    loop = [f"function_{number}" for number in range(12)]
+    met.meet(at(2, *loop), 0, of_child=False)
+    met.meet(at(2, "child"), 2 * SECOND, of_child=True)
+    met.meet(Sample(taken_ns=3 * SECOND), 2 * SECOND, of_child=False)
+    assert not met.meet(at(4, *loop), 2 * SECOND, of_child=False)
+
+
+DEEPER = (*IN_LOAD, user("pick", 52))
+CROPPING = (*IN_GETITEM, user("crop", 9, "data.py"))
+WAITS = rank(0, IN_BARRIER)
+KNOWN = Pace(longest_pause_s=0.2, pauses=9)
+
+
+def without_news(seconds: float, *children: ProcessLook, **fields: Any) -> RankView:
+    """A rank that moves, and has shown nothing new for so long: its worker, or it itself."""
+    stacks = (IN_LOADER,) if children else (IN_LOAD, DEEPER, IN_LOAD)
+    view = rank(1, *stacks, children=children, cpu=0.0 if children else 1.0, **fields)
+    return msgspec.structs.replace(view, nothing_new_for_s=seconds)
+
+
+def cropping(**fields: Any) -> ProcessLook:
+    return worker(0, IN_GETITEM, CROPPING, IN_GETITEM, cpu=1.0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("view", "activity"),
+    [
+        (without_news(5.9), "moving"),
+        (without_news(6.0), "busy"),
+        (without_news(5.9, cropping()), "moving"),
+        (without_news(6.0, cropping()), "busy"),
+        (without_news(99.0, bytes_s=100_000), "moving"),
+        (without_news(99.0, cropping(bytes_s=100_000)), "moving"),
+    ],
+)
+def test_a_livelock_takes_some_time_to_know_and_moves_no_bytes(
+    view: RankView, activity: str
+) -> None:
+    assert read_rank_activity(view).activity == activity
+
+
+@pytest.mark.parametrize(("turns", "activity"), [((7, 7, 9), "moving"), ((7, 8, 9), "busy")])
+def test_a_rank_that_was_just_woken_has_not_gone_round_while_it_slept(
+    turns: tuple[int, ...], activity: str
+) -> None:
+    """A signal ends its wait: what it did in functions that it knew took no time until then."""
+    view = rank(1, IN_LOAD, IN_LOAD, (*IN_LOAD[:-1], user("load", 43)))
+    own = view.processes[0]
+    samples = tuple(
+        msgspec.structs.replace(one, kernel=with_turns(one.kernel, count))
+        for one, count in zip(own.samples, turns, strict=True)
+    )
+    own = msgspec.structs.replace(own, samples=samples)
+    view = msgspec.structs.replace(view, processes=(own,), nothing_new_for_s=40.0)
+    assert read_rank_activity(view).activity == activity
+
+
+def with_turns(kernel: ProcessState | None, count: int) -> ProcessState:
+    """The state of a process whose main thread was given the processor so often."""
+    assert kernel is not None
+    main, *others = kernel.threads
+    threads = (msgspec.structs.replace(main, turns=count), *others)
+    return msgspec.structs.replace(kernel, threads=threads)
+
+
+def test_what_a_child_without_python_stacks_does_may_be_no_livelock() -> None:
+    program = look(IN_LOAD, pid=900, role="child", cpu=1.0)
+    blind = tuple(msgspec.structs.replace(one, stack=None) for one in program.samples)
+    assert read_rank_activity(
+        without_news(99.0, msgspec.structs.replace(program, samples=blind))
+    ).activity == ("moving")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")],
+)
+@pytest.mark.parametrize("children", [(), (cropping(),)])
+def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pace(
+    seconds: float, told: str, children: tuple[ProcessLook, ...]
+) -> None:
+    assert judge(job(WAITS, without_news(seconds, *children, pace=KNOWN))).verdict == told
+
+
+def test_the_worker_that_goes_round_is_named_with_its_line() -> None:
+    verdict = judge(job(WAITS, without_news(300.0, cropping())))
+    assert (verdict.culprits, verdict.cause) == ((1,), "dataloader_worker")
+    assert "has waited 5 min for its next batch" in verdict.summary
+    assert "worker pid 500 is busy in Samples.__getitem__" in verdict.summary
+
+
+def test_a_rank_that_goes_round_spins() -> None:
+    verdict = judge(job(WAITS, without_news(300.0)))
+    assert (verdict.culprits, verdict.cause) == ((1,), "spinning")
+    told = [item.text for item in verdict.evidence]
+    assert "it ran for 5 min, but only through functions seen before" in told
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(299.0, "healthy"), (300.0, "hang")])
+def test_where_nobody_waits_one_that_goes_round_has_the_stall_timeout_too(
+    seconds: float, told: str
+) -> None:
+    assert judge(job(without_news(seconds))).verdict == told
+
+
+SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
+FOR_INTERPRETER_LOCK = WaitTarget(call="futex", kind="time")
+
+
+def seen(second: int, turns: int | None, *waits_for: WaitTarget, helpers_s: float = 0.0) -> Sample:
+    """A sample of a main thread with so many turns so far; helpers computed for so long."""
+    (one,) = look(IN_LOAD, samples=1, turns=turns, waits_for=waits_for).samples
+    assert one.kernel is not None
+    kernel = replace(one.kernel, cpu_s=one.kernel.threads[0].cpu_s + helpers_s)
+    return replace(one, taken_ns=second * SECOND, kernel=kernel)
+
+
+@pytest.mark.parametrize(
+    ("later", "napping"),
+    [
+        (seen(4, 100 + 40, SLEEP), True),
+        (seen(4, 100 + 39, SLEEP), False),
+        (seen(4, 9_000), False),
+        (seen(4, 9_000, FOR_INTERPRETER_LOCK), False),
+        (seen(4, None, SLEEP), False),
+        (seen(4, 9_000, SLEEP, helpers_s=0.39), True),
+        (seen(4, 9_000, SLEEP, helpers_s=0.4), False),
+    ],
+)
+def test_naps_are_many_turns_of_a_thread_that_sleeps_while_no_helper_works(
+    later: Sample, napping: bool
+) -> None:
+    assert naps(seen(2, 100), later) is napping
+
+
+def test_whoever_naps_at_one_line_goes_round() -> None:
+    met = FunctionsMet()
+    met.meet(seen(2, 100, SLEEP), 0, of_child=False)
+    met.meet(seen(3, 9_000), 2 * SECOND, of_child=False)
+    assert not met.goes_round
+    met.meet(seen(4, 18_000, SLEEP), 2 * SECOND, of_child=False)
+    assert met.goes_round

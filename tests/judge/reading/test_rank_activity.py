@@ -1,0 +1,330 @@
+"""What a process does is told by its samples alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BACKWARD,
+    IN_CONNECT,
+    IN_GETITEM,
+    IN_GUARD,
+    IN_LOAD,
+    IN_LOADER,
+    MAIN,
+    NOW_NS,
+    SECOND,
+    SITE,
+    STDLIB,
+    beside,
+    gone,
+    job,
+    look,
+    missing,
+    rank,
+    sample,
+    user,
+    waiting_for,
+    worker,
+)
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.activity import Activity, read_process_activity, read_rank_activity
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessLook,
+    Sample,
+    ThreadStack,
+    ThreadState,
+    WaitTarget,
+)
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+
+def activity_of(view: RankView) -> Activity:
+    """What a rank does, in one word."""
+    return read_rank_activity(view).activity
+
+
+def _of_process(process: ProcessLook) -> Activity:
+    return read_process_activity(process).activity
+
+
+ELSEWHERE = (MAIN, user("save", 70))
+OTHER_LINE = (MAIN, user("load", 42))
+DEEPER = (*IN_LOAD, user("load", 41))
+POLLING = (*IN_LOAD, Frame("acquire", f"{SITE}/filelock/_api.py", 1))
+READ = 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "activity"),
+    [
+        (look(IN_LOAD), "idle"),
+        (look(IN_LOAD, POLLING, IN_LOAD), "idle"),
+        (look(IN_LOAD, OTHER_LINE), "moving"),
+        (look(IN_LOAD, cpu=1.0), "busy"),
+        (look(IN_LOAD, OTHER_LINE, IN_LOAD, cpu=1.0), "busy"),
+        (look(IN_LOAD, DEEPER, IN_LOAD, cpu=1.0), "moving"),
+        (look(IN_LOAD, ELSEWHERE, cpu=0.1), "moving"),
+        (look(IN_LOAD, cpu=0.1), "busy"),
+        (look(IN_LOAD, bytes_s=100_000), "moving"),
+        (look(IN_LOAD, bytes_s=700), "idle"),
+        (look(IN_LOAD, bytes_s=8_000, syscall=READ), "moving"),
+        (look(IN_LOAD, bytes_s=700, syscall=READ), "idle"),
+        (look(IN_LOAD, bytes_s=8_000, syscall=202), "idle"),
+        (look(IN_LOAD, state="T"), "stopped"),
+        (look(IN_LOAD, state="T", samples=1), "stopped"),
+        (look(IN_LOAD, state="t", samples=1), "unseen"),
+        (look(IN_LOAD, state="t"), "stopped"),
+        (look(IN_LOAD, state="Z"), "gone"),
+        (look(IN_LOAD, samples=1), "unseen"),
+        (ProcessLook(pid=1, role="rank"), "unseen"),
+    ],
+)
+def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> None:
+    assert _of_process(seen) == activity
+
+
+@pytest.mark.parametrize("part", ["kernel", "stack"])
+def test_half_a_sample_is_no_sample(part: str) -> None:
+    whole = look(IN_LOAD)
+    halves = tuple(msgspec.structs.replace(one, **{part: None}) for one in whole.samples)
+    assert _of_process(msgspec.structs.replace(whole, samples=halves)) == "unseen"
+
+
+@pytest.mark.parametrize(("read", "activity"), [(390, "idle"), (2_000, "moving")])
+def test_a_line_that_our_own_threads_read_between_two_looks_is_no_transfer(
+    read: int, activity: str
+) -> None:
+    """Looks may come 0.2 s after each other."""
+    waits = (WaitTarget(call="recvmsg", kind="socket"),)
+    at_socket = {"state": "S", "waits_for": waits}
+    first, second = (
+        sample(IN_LOAD, NOW_NS + n * SECOND // 5, pid=1, cpu_s=0, read_bytes=n * read, **at_socket)
+        for n in range(2)
+    )
+    seen = ProcessLook(pid=1, role="rank", samples=(first, second))
+    assert _of_process(seen) == activity
+
+
+@pytest.mark.parametrize(("carried", "activity"), [(0, "idle"), (4_000, "moving")])
+def test_at_a_connection_only_what_connections_carried_is_a_transfer(
+    carried: int, activity: str
+) -> None:
+    """Our own threads read 1,200 bytes in a second where they came late."""
+    at_socket = {"state": "S", "waits_for": (WaitTarget(call="poll", kind="socket"),)}
+    samples = [
+        sample(IN_LOAD, NOW_NS + n * SECOND, pid=1, cpu_s=0, read_bytes=n * 1_200, **at_socket)
+        for n in range(2)
+    ]
+    told = tuple(
+        replace(one, kernel=replace(one.kernel, network_bytes=n * carried))
+        for n, one in enumerate(samples)
+        if one.kernel is not None
+    )
+    assert _of_process(ProcessLook(pid=1, role="rank", samples=told)) == activity
+
+
+def test_two_samples_of_the_same_moment_show_nothing() -> None:
+    one = look(IN_LOAD, samples=1).samples[0]
+    assert (
+        read_process_activity(ProcessLook(pid=1, role="rank", samples=(one, one))).activity
+        == "unseen"
+    )
+
+
+def test_movement_before_the_last_three_samples_is_forgotten() -> None:
+    assert _of_process(look(ELSEWHERE, IN_LOAD, IN_LOAD, IN_LOAD)) == "idle"
+
+
+def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
+    """A rank whose main thread is idle, with one more thread that uses the processor."""
+    plain = look(IN_LOAD, samples=len(stacks))
+    return msgspec.structs.replace(
+        plain,
+        samples=tuple(
+            _add_helper(one, stack, cpu * 1.1 * number, state)
+            for number, (one, stack) in enumerate(zip(plain.samples, stacks, strict=True))
+        ),
+    )
+
+
+def _add_helper(one: Sample, frames: tuple[Frame, ...], cpu_s: float, state: str) -> Sample:
+    assert one.kernel is not None
+    assert one.stack is not None
+    threads = (*one.kernel.threads, ThreadState(tid=9, state=state, cpu_s=cpu_s))
+    stacks = (*one.stack.threads, ThreadStack(tid=9, frames=frames))
+    return msgspec.structs.replace(
+        one,
+        kernel=msgspec.structs.replace(one.kernel, cpu_s=cpu_s, threads=threads),
+        stack=msgspec.structs.replace(one.stack, threads=stacks),
+    )
+
+
+def test_a_helper_thread_that_works_moves_the_rank() -> None:
+    assert (
+        read_process_activity(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.9)).activity
+        == "moving"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "state", "activity"), [(0.12, "S", "idle"), (0.12, "R", "busy"), (0.01, "R", "idle")]
+)
+def test_a_helper_thread_that_is_ready_at_each_look_computes_on_a_crowded_machine(
+    cpu: float, state: str, activity: str
+) -> None:
+    assert _of_process(_with_helper(*[IN_LOAD] * 3, cpu=cpu, state=state)) == activity
+
+
+def test_a_helper_thread_that_hardly_works_leaves_the_rank_idle() -> None:
+    assert (
+        read_process_activity(_with_helper(IN_LOAD, ELSEWHERE, IN_LOAD, cpu=0.05)).activity
+        == "idle"
+    )
+
+
+def test_a_thread_of_this_package_is_no_activity() -> None:
+    ours = (Frame("run", f"{SITE}/lightning_hangcheck/recorder/background.py", 1),)
+    also_ours = (*ours, Frame("wait", f"{STDLIB}/threading.py", 1))
+    assert _of_process(_with_helper(ours, also_ours, ours, cpu=0.9)) == "busy"
+
+
+def test_frames_of_this_package_in_the_main_thread_are_no_movement() -> None:
+    hook = Frame(
+        "on_train_batch_end", f"{SITE}/lightning_hangcheck/hooks/callbacks/lightning_callback.py", 1
+    )
+    inside = (*IN_LOAD, hook, Frame("acquire", f"{STDLIB}/threading.py", 1))
+    assert _of_process(look(IN_LOAD, inside, IN_LOAD, cpu=1.0)) == "busy"
+
+
+@pytest.mark.parametrize("frames", [IN_ALL_REDUCE, IN_CONNECT, IN_GUARD])
+@pytest.mark.parametrize("cpu", [0.0, 1.0])
+def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
+    frames: tuple[Frame, ...], cpu: float
+) -> None:
+    assert activity_of(rank(0, frames, cpu=cpu)) == "waiting"
+
+
+def test_backward_is_a_wait_only_if_it_is_idle() -> None:
+    assert activity_of(rank(0, IN_BACKWARD)) == "waiting"
+    assert activity_of(rank(0, IN_BACKWARD, cpu=1.0)) == "busy"
+    assert activity_of(rank(0, IN_BACKWARD, samples=1)) == "unseen"
+
+
+def test_backward_waits_for_nobody_in_a_single_process() -> None:
+    assert activity_of(rank(0, IN_BACKWARD, beat=Beat(pid=100, world_size=1))) == "idle"
+
+
+def test_a_stopped_rank_is_stopped_even_in_a_collective() -> None:
+    assert activity_of(rank(0, IN_ALL_REDUCE, state="T")) == "stopped"
+
+
+def test_an_idle_rank_whose_worker_works_moves() -> None:
+    loads = worker(0, IN_GETITEM, (*IN_GETITEM, user("decode", 30)), IN_GETITEM, cpu=0.9)
+    assert activity_of(rank(0, IN_LOADER, children=[loads])) == "moving"
+
+
+def test_an_idle_rank_whose_worker_spins_is_busy() -> None:
+    assert activity_of(rank(0, IN_LOADER, children=[worker(0, IN_GETITEM, cpu=1.0)])) == "busy"
+
+
+def test_an_idle_rank_whose_program_computes_moves() -> None:
+    seen = look((), pid=7, role="child", cpu=0.9)
+    blind = tuple(msgspec.structs.replace(one, stack=None) for one in seen.samples)
+    program = msgspec.structs.replace(seen, samples=blind)
+    assert activity_of(rank(0, IN_LOAD, children=[program])) == "moving"
+
+
+def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:
+    stirs = [
+        msgspec.structs.replace(
+            one, kernel=msgspec.structs.replace(one.kernel, read_bytes=0 if number == 0 else 10**6)
+        )
+        for number, one in enumerate(look((), pid=7, role="child").samples)
+        if one.kernel is not None
+    ]
+    service = ProcessLook(pid=7, role="child", samples=tuple(stirs))
+    assert activity_of(rank(0, IN_LOAD, children=[service])) == "idle"
+
+
+def test_a_working_child_does_not_help_a_rank_in_a_collective() -> None:
+    busy = worker(0, IN_GETITEM, (*IN_GETITEM, user("decode", 30)), IN_GETITEM, cpu=0.9)
+    assert activity_of(rank(0, IN_ALL_REDUCE, children=[busy])) == "waiting"
+
+
+def test_a_rank_that_beat_just_now_moves() -> None:
+    beat = Beat(pid=100, beats=10, last_beat_ns=NOW_NS - SECOND // 2)
+    assert activity_of(rank(0, IN_LOAD, silent=0.5, beat=beat)) == "moving"
+    assert activity_of(rank(0, IN_LOAD, silent=5.0, beat=beat)) == "idle"
+
+
+def test_ranks_without_a_process_are_gone_or_missing() -> None:
+    assert activity_of(gone(0, exit_code=0)) == "gone"
+    assert activity_of(missing(0)) == "missing"
+
+
+@pytest.mark.parametrize(
+    ("turns_s", "states", "cpu", "queued", "activity"),
+    [
+        (500, "DD", 0.0, 0.0, "moving"),
+        (500, "RD", 0.1, 0.0, "moving"),
+        (500, "RR", 0.01, 0.1, "moving"),
+        (500, "RR", 1.0, 0.0, "busy"),
+        (500, "RR", 0.01, 0.9, "busy"),
+        (500, "SS", 0.0, 0.0, "idle"),
+        (500, "RS", 0.0, 0.0, "idle"),
+        (1, "DD", 0.0, 0.0, "idle"),
+        (None, "DD", 0.0, 0.0, "idle"),
+    ],
+)
+def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
+    turns_s: int | None, states: str, cpu: float, queued: float, activity: str
+) -> None:
+    assert _of_process(_with_turns(turns_s, states, cpu, queued)) == activity
+
+
+def _with_turns(turns_s: int | None, states: str, cpu: float, queued: float) -> ProcessLook:
+    """A rank in one line, seen twice, in these states, so many turns of a processor a second.
+
+    Args:
+        turns_s: None where the kernel does not count.
+        states: Letter by letter.
+        cpu: Its share of a processor.
+        queued: Share of its time in which it waits for one.
+    """
+    seen = [
+        look(
+            IN_LOAD,
+            state=state,
+            cpu=cpu,
+            turns=None if turns_s is None else number * 2 * turns_s,
+            queued_s=number * 1.1 * queued,
+        ).samples[number + 1]
+        for number, state in enumerate(states)
+    ]
+    return ProcessLook(pid=100, role="rank", samples=tuple(seen))
+
+
+def test_a_child_that_only_holds_the_pipe_of_a_queue_excuses_nobody() -> None:
+    """A fork copies every pipe. Who gave a queue anything has a thread that feeds it."""
+    feeds = Frame("Queue._feed", f"{STDLIB}/multiprocessing/queues.py", 251)
+    makes, encodes = worker(0, IN_LOAD), worker(1, IN_LOAD, DEEPER, ELSEWHERE, cpu=0.9)
+    holds = waiting_for("pipe", "read", "pipe:[9]", makes.pid, encodes.pid)
+    waits = rank(0, IN_LOAD, children=[makes, encodes], **holds)
+    assert activity_of(waits) == "moving", "either may write"
+    fed = beside(replace(waits, processes=(makes,)), (feeds,)).processes[0]
+    waits = replace(waits, processes=(waits.processes[0], fed, encodes))
+    assert activity_of(waits) == "idle"
+    assert judge(job(waits, rank(1, IN_ALL_REDUCE))).verdict in ("suspect", "healthy")
+    late = replace(waits, silent_for_s=301.0, idle_for_s=301.0)
+    verdict = judge(job(late, rank(1, IN_ALL_REDUCE, silent=301.0)))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (0,))

@@ -1,0 +1,130 @@
+"""A job of one process hears nothing of ranks that it has not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cases import (
+    IN_GETITEM,
+    IN_LOAD,
+    IN_LOADER,
+    IN_WANDB,
+    LOCKED,
+    MAIN,
+    finding,
+    gone,
+    job,
+    rank,
+    torch,
+    user,
+    with_lock_owner,
+    with_threads,
+    worker,
+)
+from cases import waiting_for as waits
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.causes import RULES
+from lightning_hangcheck.judge.job import read_job
+from lightning_hangcheck.judge.knowledge import causes_file
+from lightning_hangcheck.judge.words import remedies_for
+from lightning_hangcheck.model.evidence import Gap, MemoryUse
+from lightning_hangcheck.report.verdict_text.terminal import render
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.naming.slugs import Cause
+
+OF_SEVERAL = re.compile(
+    r"collective|process.group|\bgroup\b|\branks\b|(other|every|each|all) ranks?\b|the others"
+    r"|barrier|torchrun|distributed|flight record",
+    re.IGNORECASE,
+)
+SAVING = (MAIN, user("save_weights", 7), torch("save", "serialization.py"))
+LOADING = (MAIN, user("begin", 7), torch("load", "serialization.py"))
+
+
+def alone(*stack: Any, **fields: Any) -> RankView:
+    return rank(0, *stack, silent=301.0, **fields)
+
+
+def thrashing() -> RankView:
+    view = alone(IN_LOAD)
+    own = view.processes[0]
+    samples = tuple(
+        msgspec.structs.replace(
+            one,
+            kernel=msgspec.structs.replace(
+                one.kernel, major_faults=number * 400, memory=MemoryUse(97, 100, "machine")
+            ),
+        )
+        for number, one in enumerate(own.samples)
+        if one.kernel is not None
+    )
+    return msgspec.structs.replace(view, processes=(msgspec.structs.replace(own, samples=samples),))
+
+
+STUCK: dict[Cause, RankView] = {
+    "rank_stalled": alone(IN_LOAD),
+    "spinning": alone(IN_LOAD, cpu=1.0),
+    "process_stopped": alone(IN_LOAD, state="T"),
+    "dataloader_worker": alone(IN_LOADER, children=[worker(0, IN_GETITEM)]),
+    "file_lock": alone(IN_LOAD, **waits("lock", "flock", "/data/x.lock", 4711)),
+    "network_wait": alone(IN_LOAD, **waits("socket", "recvfrom", "10.0.0.7:443")),
+    "filesystem_wait": alone(IN_LOAD, **waits("file", "read", "/data/x")),
+    "checkpoint_io": alone(SAVING, **waits("file", "write", "/data/x.ckpt")),
+    "model_load": alone(LOADING),
+    "logger_init": alone(IN_WANDB),
+    "thread_deadlock": with_threads(alone(IN_LOAD), LOCKED),
+    "gil_held": with_lock_owner(alone(IN_LOAD)),
+    "memory_pressure": thrashing(),
+    "unknown": alone(),
+}
+NEVER_ALONE = {"collective_mismatch", "rank_diverged", "uneven_work", "rendezvous"}
+"""Causes that ask for further ranks, or for a process that asked for them itself."""
+
+
+def test_every_cause_that_one_process_can_have_is_here() -> None:
+    """process_dead and slow_progress are named only where somebody waits, or of a crash."""
+    others = {"process_dead", "slow_progress"}
+    assert {cause for rule in RULES for cause in rule.causes} == {*STUCK, *NEVER_ALONE, *others}
+
+
+def _told(case: Case) -> str:
+    return render(case, judge(case), "run")
+
+
+@pytest.mark.parametrize("cause", STUCK)
+def test_a_verdict_on_one_process_speaks_of_one(cause: Cause) -> None:
+    why = "its process is stopped, so its server does not answer"
+    missed = Gap("flight record", 0, why, "flight_record")
+    case = job(STUCK[cause], gaps=(missed,), command="python train.py")
+    verdict = judge(case)
+    assert (verdict.cause, verdict.culprits) == (cause, (0,))
+    assert verdict.phase is not None
+    assert verdict.remedies
+    assert not OF_SEVERAL.search(_told(case)), _told(case)
+
+
+@pytest.mark.parametrize("code", [-9, 1, 3])
+def test_a_crash_of_one_process_speaks_of_one(code: int) -> None:
+    case = job(gone(0, code, words="KeyError: 3"), ended=True, exit_code=1, command="python x.py")
+    assert judge(case).verdict == "crashed"
+    assert judge(case).remedies
+    assert not OF_SEVERAL.search(_told(case)), _told(case)
+
+
+@pytest.mark.parametrize("cause", sorted(set(causes_file().cause) - {"rendezvous"}))
+def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
+    several = job(rank(0, IN_LOAD), rank(1, IN_LOAD))
+    known = causes_file().cause[cause].remedies
+    aspects = {(remedy.aspect, remedy.phase) for remedy in known}
+    for aspect, phase in aspects | {(None, None)}:
+        found = finding(cause, aspect=aspect, phase=phase, place=IN_LOAD[-1])
+        for remedy in remedies_for(found, read_job(job(alone(IN_LOAD)))):
+            assert not OF_SEVERAL.search(remedy.text)
+    if cause in NEVER_ALONE:
+        assert remedies_for(found, read_job(several))

@@ -1,0 +1,379 @@
+"""Each cause, from a case of a few lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from cases import (
+    IN_ALL_REDUCE,
+    IN_BACKWARD,
+    IN_BARRIER,
+    IN_CONNECT,
+    IN_GETITEM,
+    IN_GUARD,
+    IN_INIT,
+    IN_LOAD,
+    IN_LOADER,
+    IN_WANDB,
+    MAIN,
+    gone,
+    job,
+    rank,
+    user,
+    waiting_for,
+    worker,
+)
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
+from lightning_hangcheck.model.case import Case, Pace, RankView
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.naming.phase_words import phase_of_name
+from lightning_hangcheck.model.verdict import Gap as ToldGap
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
+
+WAITS = rank(0, IN_ALL_REDUCE)
+FAST = Pace(longest_pause_s=0.5, pauses=9)
+
+
+def _told(case: Case) -> tuple[Any, ...]:
+    verdict = judge(case)
+    return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause
+
+
+def _facts(verdict: Verdict) -> str:
+    return "\n".join(item.text for item in verdict.evidence)
+
+
+def test_an_idle_rank_that_others_wait_for_is_stalled() -> None:
+    verdict = judge(job(WAITS, rank(1, IN_LOAD)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
+    assert verdict.cause == "rank_stalled"
+    assert verdict.summary == (
+        "rank 1 is stuck in load (demo/train.py:41): idle for 31 s; "
+        "rank 0 waits for it in all_reduce (demo/train.py:90)"
+    )
+    assert "is in load (/home/ada/demo/train.py:41)" in _facts(verdict)
+    assert "demo/train.py:41" in verdict.remedies[0].text
+    assert verdict.ranks[1].state == "stalled"
+    assert verdict.ranks[0].state == "waiting"
+    assert verdict.stalled_since == "2026-11-20T10:23:45.500Z"
+    assert verdict.detected_at == "2026-11-20T10:24:16.500Z"
+
+
+def test_a_short_silence_is_a_suspicion_that_names_culprit_and_place() -> None:
+    verdict = judge(job(rank(0, IN_BACKWARD, silent=5.0), rank(1, IN_LOAD, silent=5.0)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "rank_stalled")
+    assert "load (demo/train.py:41)" in verdict.summary
+
+
+def test_a_rank_that_computed_silently_is_idle_only_since_it_stopped_computing() -> None:
+    computed = msgspec.structs.replace(rank(1, IN_LOAD, silent=200.0), idle_for_s=5.0)
+    verdict = judge(job(WAITS, computed))
+    assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 5.0)
+
+
+def test_a_rank_that_burns_cpu_spins() -> None:
+    spins = rank(1, IN_LOAD, cpu=1.0, pace=FAST, silent=121.0, goes_round=True)
+    assert _told(job(WAITS, spins)) == ("hang", (1,), (0,), "spinning")
+    in_one_call = rank(1, IN_LOAD, cpu=1.0, pace=FAST, silent=121.0)
+    assert _told(job(WAITS, in_one_call))[0] == "healthy"
+    goes_round = rank(1, IN_LOAD, cpu=1.0, goes_round=True)
+    assert _told(job(WAITS, goes_round))[0] == "suspect"
+
+
+def test_one_long_call_is_a_computation_of_which_nothing_is_known() -> None:
+    for silent, kind in ((299.0, "healthy"), (300.0, "hang")):
+        computes = rank(1, IN_LOAD, cpu=1.0, silent=silent)
+        assert _told(job(rank(0, IN_BARRIER, silent=silent), computes))[0] == kind
+
+
+def test_a_stopped_rank_is_proven_at_once() -> None:
+    stopped = rank(1, IN_LOAD, state="T", silent=11.0)
+    assert _told(job(WAITS, stopped)) == ("hang", (1,), (0,), "process_stopped")
+    verdict = judge(job(WAITS, stopped))
+    assert verdict.remedies[0].text.endswith("kill -CONT 101")
+    assert verdict.ranks[1].state == "stopped"
+
+
+def test_a_rank_that_was_stopped_twice_counts_from_the_second_time() -> None:
+    """It ran between, for a moment that no sample met."""
+    again = msgspec.structs.replace(rank(1, IN_LOAD, state="T", silent=21.0), stopped_for_s=7.0)
+    assert _told(job(WAITS, again))[0] == "suspect"
+
+
+def test_a_debugger_that_comes_to_a_silent_rank_has_not_stopped_it_all_the_time() -> None:
+    silent = rank(1, IN_LOAD, state="t", silent=200.0)
+    own = silent.processes[0]
+    before = rank(1, IN_LOAD).processes[0].samples[:1]
+    looks = msgspec.structs.replace(own, samples=(*before, *own.samples[1:]))
+    debugged = msgspec.structs.replace(silent, processes=(looks,))
+    assert judge(job(WAITS, debugged)).cause != "process_stopped"
+    assert judge(job(WAITS, silent)).cause == "process_stopped"
+
+
+@pytest.mark.parametrize("code", [-9, 0, 1, None])
+def test_a_rank_that_is_gone_while_others_wait_is_dead(code: int | None) -> None:
+    verdict = judge(job(WAITS, gone(1, code)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0,))
+    assert verdict.cause == "process_dead"
+    words = {-9: "killed by SIGKILL", 0: "exit code 0", 1: "code 1", None: "is unknown"}
+    assert words[code] in verdict.summary
+    assert verdict.remedies
+
+
+def test_a_rank_that_left_while_the_others_work_is_no_alarm() -> None:
+    assert judge(job(rank(0, IN_LOAD, silent=1.0), gone(1, 0))).verdict == "healthy"
+
+
+def test_the_first_of_several_dead_ranks_is_named_first() -> None:
+    verdict = judge(job(WAITS, gone(1, 1, order=1), gone(2, -11, order=0)))
+    assert verdict.culprits == (2, 1)
+    assert "rank 2 was killed by SIGSEGV" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    "creating",
+    [
+        rank(0, IN_WANDB),
+        rank(0, IN_LOAD, beat=Beat(pid=100, beats=9, phase="logger_init")),
+        rank(0, IN_LOAD, beat=Beat(pid=100, sections=(OpenSection("WandbLogger constructor", 0),))),
+    ],
+)
+@pytest.mark.parametrize("waiting", [IN_BARRIER, IN_GUARD])
+def test_creating_the_logger_is_named_before_standing_still(
+    creating: RankView, waiting: tuple[Any, ...]
+) -> None:
+    verdict = judge(job(creating, rank(1, waiting)))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (0,), (1,))
+    assert (verdict.cause, verdict.phase) == ("logger_init", "logger_init")
+
+
+@pytest.mark.parametrize(
+    ("section", "frames", "cause", "confidence"),
+    [
+        ("WandbLogger constructor", IN_LOAD, "logger_init", 0.75),
+        ("Datalogger sync", IN_LOAD, "rank_stalled", 0.85),
+        ("upload wandb artifact", IN_LOAD, "rank_stalled", 0.85),
+        ("dataset logger model weights", IN_LOAD, "rank_stalled", 0.85),
+        ("Datalogger sync", IN_WANDB, "logger_init", 0.9),
+        ("load model", IN_LOAD, "model_load", 0.6),
+        ("upload model", IN_LOAD, "rank_stalled", 0.85),
+    ],
+)
+def test_a_cause_needs_the_deed_and_a_name_tells_less_than_a_call(
+    section: str, frames: tuple[Any, ...], cause: str, confidence: float
+) -> None:
+    beat = Beat(pid=101, beats=9, phase=phase_of_name(section), sections=(OpenSection(section, 0),))
+    verdict = judge(job(WAITS, rank(1, frames, beat=beat)))
+    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+
+
+def test_a_name_of_the_users_function_is_no_cause_of_its_own() -> None:
+    verdict = judge(job(WAITS, rank(1, (MAIN, user("load_weights", 7)))))
+    assert (verdict.cause, verdict.phase) == ("rank_stalled", "model_load")
+
+
+@pytest.mark.parametrize("function", ["create_logger", "create_wandb_artifact"])
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [(None, "rank_stalled"), ("socket", "network_wait"), ("lock", "file_lock")],
+)
+def test_the_name_of_a_function_is_no_proof_that_it_creates_the_logger(
+    function: str, kind: str | None, cause: str
+) -> None:
+    waits = waiting_for(kind, "recvfrom", "10.0.0.7:443", 4711) if kind else {}
+    assert _told(job(WAITS, rank(1, (MAIN, user(function, 7)), **waits)))[3] == cause
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("lock", "file_lock"), ("socket", "logger_init"), ("file", "logger_init")]
+)
+def test_creating_the_logger_gives_way_to_a_lock_that_another_process_holds(
+    kind: str, cause: str
+) -> None:
+    beat = Beat(pid=101, beats=9, sections=(OpenSection("WandbLogger constructor", 0),))
+    waits = waiting_for(kind, "recvfrom", "10.0.0.7:443", 4711)
+    assert _told(job(WAITS, rank(1, IN_LOAD, beat=beat, **waits)))[3] == cause
+
+
+def test_a_stuck_worker_is_named_with_its_own_line() -> None:
+    loading = rank(1, IN_LOADER, children=[worker(0, IN_GETITEM, wchan="futex_do_wait")])
+    verdict = judge(job(WAITS, loading))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
+    assert (verdict.cause, verdict.phase) == ("dataloader_worker", "dataloading")
+    assert "worker pid 500 is stuck in Samples.__getitem__ (demo/data.py:17)" in verdict.summary
+    assert "futex_do_wait" in _facts(verdict)
+    assert "demo/data.py:17" in verdict.remedies[0].text
+
+
+@pytest.mark.parametrize(
+    ("children", "words"),
+    [
+        ([worker(0, IN_GETITEM, state="Z")], "worker pid 500 is dead"),
+        ([worker(0, IN_GETITEM, state="T")], "is stopped by a signal in Samples.__getitem__"),
+        ([], "none of its worker processes is left"),
+    ],
+)
+def test_a_dead_or_stopped_worker_is_told(children: list[Any], words: str) -> None:
+    verdict = judge(job(WAITS, rank(1, IN_LOADER, children=children)))
+    assert verdict.cause == "dataloader_worker"
+    assert words in verdict.summary
+
+
+def test_a_spinning_worker_has_the_patience_of_a_busy_rank() -> None:
+    elsewhere = (*IN_GETITEM[:-1], user("Samples.__getitem__", 18, "data.py"))
+    spins = [worker(0, IN_GETITEM, elsewhere, IN_GETITEM, cpu=1.0)]
+    assert _told(job(WAITS, rank(1, IN_LOADER, children=spins)))[0] == "suspect"
+    known = rank(1, IN_LOADER, children=spins, pace=FAST, silent=121.0)
+    assert _told(job(WAITS, known)) == ("hang", (1,), (0,), "dataloader_worker")
+
+
+def test_ranks_that_wait_for_each_other_have_parted_and_a_record_is_missed() -> None:
+    verdict = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "rank_diverged")
+    assert verdict.confidence <= 0.4
+    assert "flight record" in [gap.what for gap in verdict.gaps]
+    assert "rank 0 is in all_reduce called in step (demo/train.py:90)" in verdict.summary
+
+
+def test_one_rank_against_a_majority_is_named() -> None:
+    case = job(rank(0, IN_ALL_REDUCE), rank(1, IN_BARRIER), rank(2, IN_ALL_REDUCE))
+    assert _told(case) == ("hang", (1,), (0, 2), "rank_diverged")
+
+
+def test_all_ranks_in_one_collective_may_be_at_work_for_long() -> None:
+    early = [rank(n, IN_ALL_REDUCE, silent=200.0) for n in range(2)]
+    late = [rank(n, IN_ALL_REDUCE, silent=300.0) for n in range(2)]
+    assert judge(job(*early)).verdict == "healthy"
+    assert _told(job(*late)) == ("hang", (0, 1), (), "unknown")
+
+
+def test_nobody_is_blamed_for_ranks_on_other_nodes() -> None:
+    case = job(
+        rank(0, IN_ALL_REDUCE, silent=301.0),
+        rank(1, IN_BARRIER, silent=301.0),
+        world_size=8,
+    )
+    assert _told(case) == ("hang", (), (), "unknown")
+
+
+def test_a_moving_rank_is_slow_however_silent() -> None:
+    moves = rank(1, IN_LOAD, bytes_s=10**6, silent=5_000.0)
+    assert _told(job(WAITS, moves)) == ("slow", (1,), (0,), "slow_progress")
+
+
+def test_a_moving_rank_within_its_pace_is_healthy() -> None:
+    moves = rank(1, IN_LOAD, bytes_s=10**6, silent=29.0, pace=FAST)
+    assert judge(job(rank(0, IN_ALL_REDUCE, silent=29.0), moves)).verdict == "healthy"
+
+
+def test_the_idle_one_of_two_awaited_ranks_is_the_culprit() -> None:
+    moves = rank(2, IN_LOAD, bytes_s=10**6)
+    assert _told(job(WAITS, rank(1, IN_LOAD), moves)) == ("hang", (1,), (0,), "rank_stalled")
+
+
+def test_a_hang_weighs_more_than_a_suspicion_of_a_more_specific_rule() -> None:
+    stopped = rank(2, IN_LOAD, state="T", silent=4.0)
+    assert _told(job(WAITS, rank(1, IN_LOAD), stopped))[3] == "rank_stalled"
+
+
+def test_a_lone_process_has_the_patience_of_what_cannot_be_proven() -> None:
+    unknown = {"waits_for": ()}
+    assert judge(job(rank(0, IN_LOAD, silent=299.0, **unknown))).verdict == "suspect"
+    lone = job(rank(0, IN_LOAD, silent=301.0, **unknown))
+    assert _told(lone) == ("hang", (0,), (), "rank_stalled")
+    assert _told(job(rank(0, IN_LOAD, silent=301.0, cpu=1.0)))[3] == "spinning"
+
+
+def test_where_no_wait_is_seen_the_rank_that_stands_apart_is_asked() -> None:
+    copies = (MAIN, user("to_host", 9))
+    case = job(
+        rank(0, copies, silent=301.0, cpu=1.0),
+        rank(1, IN_LOAD, silent=301.0, cpu=1.0),
+        rank(2, copies, silent=301.0, cpu=1.0),
+    )
+    assert _told(case) == ("hang", (1,), (), "spinning")
+
+
+def test_a_rank_that_cannot_be_seen_is_unknown_and_a_gap() -> None:
+    refused = Gap("stack of pid 101", 1, "py-spy may not read it", "stack", "run as root")
+    verdict = judge(job(rank(0, silent=301.0), rank(1, silent=301.0), gaps=(refused,)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "unknown")
+    assert ToldGap("stack of pid 101", 1, "py-spy may not read it; run as root") in verdict.gaps
+    assert "activity of rank 0" in [gap.what for gap in verdict.gaps]
+    assert verdict.ranks[0].state == "unseen"
+
+
+def test_an_open_logger_section_is_told_even_of_a_rank_that_cannot_be_seen() -> None:
+    beat = Beat(pid=100, beats=5, sections=(OpenSection("WandbLogger constructor", 0),))
+    assert _told(job(rank(0, silent=301.0, beat=beat)))[3] == "logger_init"
+
+
+@pytest.mark.parametrize(("limit_s", "kind"), [(None, "hang"), (60.0, "suspect")])
+def test_a_culprit_in_a_guard_that_goes_on_by_itself_is_only_suspected(
+    limit_s: float | None, kind: str
+) -> None:
+    sections = (OpenSection("wandb run creation", 0, goes_on_after_s=limit_s),)
+    stuck = rank(1, IN_LOAD, silent=40.0, beat=Beat(pid=101, beats=5, sections=sections))
+    assert _told(job(rank(0, IN_ALL_REDUCE, silent=40.0), stuck))[0] == kind
+
+
+def test_two_processes_of_one_rank_are_a_gap() -> None:
+    verdict = judge(job(rank(0, IN_LOAD, silent=0.1), rank(0, IN_LOAD, silent=0.1)))
+    assert [gap.rank for gap in verdict.gaps] == [0]
+    assert len(verdict.ranks) == 1
+
+
+def test_the_page_stands_in_the_table_and_the_evidence() -> None:
+    beat = Beat(
+        pid=101,
+        beats=5,
+        step=12,
+        phase="training_step",
+        checkpoint=CheckpointMark(11, "Trainer ready", "2026-11-20T10:23:30Z"),
+        sections=(OpenSection("fetch", 0),),
+    )
+    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=beat)))
+    row = verdict.ranks[1]
+    assert (row.step, row.phase, row.open_sections) == (12, "training_step", ("fetch",))
+    assert row.last_checkpoint is not None
+    assert row.last_checkpoint.number == 11
+    assert "last checkpoint 11 Trainer ready, step 12, inside section 'fetch'" in _facts(verdict)
+    assert verdict.phase == "training_step"
+
+
+def test_of_the_open_sections_the_main_threads_come_last() -> None:
+    sections = (OpenSection("fetch", 0), OpenSection("upload", 1, in_main_thread=False))
+    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=Beat(pid=101, beats=5, sections=sections))))
+    assert verdict.ranks[1].open_sections == ("upload", "fetch")
+    assert "inside section 'fetch'" in _facts(verdict)
+
+
+def test_a_healthy_job_blames_nobody() -> None:
+    verdict = judge(job(rank(0, IN_ALL_REDUCE, silent=0.1), rank(1, IN_LOAD, silent=0.1)))
+    assert (verdict.verdict, verdict.cause, verdict.culprits) == ("healthy", None, ())
+    assert verdict.summary == "all 2 ranks advance"
+    assert (verdict.stalled_since, verdict.stalled_for_s) == (None, 0.0)
+
+
+def test_evidence_that_no_rank_has_is_a_gap_that_names_what_nobody_looked_for() -> None:
+    unseen = judge(job(rank(0, silent=301.0), rank(1, silent=301.0)))
+    gaps = {gap.what: gap.why for gap in unseen.gaps}
+    assert unseen.cause == "unknown"
+    assert "rank_stalled" in gaps["Python stacks"]
+    assert "file_lock" in gaps["the kernel's view of processes"]
+    assert "process_stopped" not in "".join(gaps.values())  # it needs neither
+    stuck = judge(job(WAITS, rank(1, IN_LOAD)))
+    assert not gaps.keys() & {gap.what for gap in stuck.gaps}
+
+
+def test_what_a_more_specific_rule_explains_is_not_called_sooner_as_unknown() -> None:
+    """Nobody comes to the store where rank 1 looks: an outsider may, so it is only suspected."""
+    lost, waits = rank(1, IN_CONNECT, silent=60.0), rank(0, IN_INIT, silent=60.0)
+    verdict = judge(job(waits, lost, local_world_size=None))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), "rendezvous")

@@ -1,0 +1,191 @@
+"""Who could end a wait is told by what stands at its end, from process to process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cases import (
+    FUTEX,
+    IN_BARRIER,
+    IN_GETITEM,
+    IN_LOAD,
+    IN_LOADER,
+    LOCKED,
+    job,
+    look,
+    rank,
+    user,
+    waiting_for,
+    with_threads,
+    worker,
+)
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.graph import build_graph
+from lightning_hangcheck.judge.job import read_job
+from lightning_hangcheck.judge.operations import awaited_ranks, pending_collectives
+from lightning_hangcheck.judge.patience import who_ends
+from lightning_hangcheck.judge.rule import Situation
+from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.model.evidence import WaitTarget
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.evidence import ProcessLook
+
+WAITS = rank(0, IN_BARRIER)
+SLEEPS = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
+ASKS_REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+FAST = Pace(longest_pause_s=0.5, pauses=9)
+
+
+def ended_by(culprit: RankView) -> str:
+    """Who could end what rank 1 waits for, where rank 0 waits for it."""
+    reading = read_job(job(WAITS, culprit))
+    awaited = awaited_ranks(reading, pending_collectives(reading))
+    graph = build_graph(reading, None, awaited)
+    situation = Situation(job=reading, graph=graph, waited_for=True)
+    return who_ends(situation, [reading.ranks[1]])
+
+
+@pytest.mark.parametrize(
+    ("waits", "who"),
+    [
+        ({"waits_for": FUTEX}, "inside"),
+        ({"waits_for": ()}, "outside"),
+        (SLEEPS, "outside"),
+        (ASKS_REMOTE, "outside"),
+        (waiting_for("socket", "accept4", "127.0.0.1:80"), "outside"),
+        (waiting_for("terminal", "read", "/dev/pts/1"), "person"),
+        (waiting_for("lock", "flock", "/l", 4711), "inside"),
+        (waiting_for("lock", "flock", "/l"), "outside"),
+        (waiting_for("file", "write", "/nfs/a.ckpt"), "outside"),
+        (waiting_for("fifo", "open", "/data/fifo"), "outside"),
+        (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
+        (waiting_for("pipe", "read", "pipe:[9]"), "outside"),
+        (waiting_for("process", "wait4", "700", 700), "outside"),
+        (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
+        (waiting_for("shared", "futex", ""), "outside"),
+    ],
+)
+def test_an_idle_rank_is_told_by_what_the_kernel_shows(waits: dict[str, Any], who: str) -> None:
+    assert ended_by(rank(1, IN_LOAD, **waits)) == who
+
+
+def test_of_several_things_that_could_end_a_wait_the_most_patient_counts() -> None:
+    lock = waiting_for("lock", "poll", "/l", 4711)["waits_for"]
+    remote = ASKS_REMOTE["waits_for"]
+    assert ended_by(rank(1, IN_LOAD, waits_for=(*lock, *remote))) == "outside"
+
+
+@pytest.mark.parametrize(
+    ("of_child", "who"),
+    [
+        ({"waits_for": FUTEX}, "inside"),
+        (SLEEPS, "outside"),
+        (ASKS_REMOTE, "outside"),
+        (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
+        ({"state": "T"}, "person"),
+        ({"state": "Z"}, "nobody"),
+    ],
+)
+@pytest.mark.parametrize(
+    "waits",
+    [waiting_for("process", "wait4", "700", 700), waiting_for("pipe", "read", "pipe:[8]", 700)],
+)
+def test_a_wait_for_a_child_is_told_by_what_the_child_waits_for(
+    waits: dict[str, Any], of_child: dict[str, Any], who: str
+) -> None:
+    child = look(IN_LOAD, pid=700, role="child", **of_child)
+    assert ended_by(rank(1, IN_LOAD, children=[child], **waits)) == who
+
+
+@pytest.mark.parametrize(
+    ("of_child", "who"),
+    [({"waits_for": FUTEX}, "inside"), (ASKS_REMOTE, "outside"), ({"cpu": 1.0}, "unknown_pace")],
+)
+def test_a_wait_for_a_semaphore_is_told_by_what_those_do_that_share_it(
+    of_child: dict[str, Any], who: str
+) -> None:
+    child = look(IN_LOAD, pid=700, role="child", **of_child)
+    semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == who
+
+
+@pytest.mark.parametrize(
+    ("of_worker", "who"),
+    [
+        ({"waits_for": FUTEX}, "inside"),
+        (ASKS_REMOTE, "outside"),
+        ({"state": "T"}, "person"),
+        ({"state": "Z"}, "nobody"),
+        ({"cpu": 1.0}, "unknown_pace"),
+    ],
+)
+def test_a_wait_for_a_batch_is_told_by_what_its_worker_waits_for(
+    of_worker: dict[str, Any], who: str
+) -> None:
+    owes = worker(0, IN_GETITEM, **of_worker)
+    assert ended_by(rank(1, IN_LOADER, children=[owes])) == who
+
+
+def test_a_batch_that_no_worker_is_left_to_make_never_comes() -> None:
+    assert ended_by(rank(1, IN_LOADER)) == "nobody"
+
+
+def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST, goes_round=True)) == "known_pace"
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0, pace=FAST)) == "unknown_pace"
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0, goes_round=True)) == "circles"
+    assert ended_by(rank(1, IN_LOAD, cpu=1.0)) == "unknown_pace"
+    cropping = (*IN_GETITEM, user("crop", 9, "data.py"))
+    loops = worker(0, IN_GETITEM, cropping, IN_GETITEM, cpu=1.0)
+    circling = replace(rank(1, IN_LOADER, children=[loops]), nothing_new_for_s=9.0)
+    assert ended_by(circling) == "circles"
+
+
+def test_the_only_thread_of_a_process_waits_in_vain_for_its_own_memory() -> None:
+    """A worker was forked while a thread held a lock: nobody in it can release its copy."""
+    forked = alone_in(worker(0, IN_GETITEM))
+    assert ended_by(rank(1, IN_LOADER, children=[forked])) == "nobody"
+    left = alone_in(look(IN_LOAD, pid=700, role="worker"))
+    joined = waiting_for("process", "wait4", "700", 700)
+    waits = rank(1, IN_LOAD, children=[left], **joined)
+    assert ended_by(waits) == "nobody"
+    verdict = judge(job(WAITS, waits))
+    assert "which waits in load (demo/train.py:41) for a lock" in verdict.summary
+    assert "spawn" in verdict.remedies[0].text
+    timed = alone_in(worker(0, IN_GETITEM, **SLEEPS))
+    assert ended_by(rank(1, IN_LOADER, children=[timed])) == "outside"
+
+
+def alone_in(seen: ProcessLook) -> ProcessLook:
+    """The process with its main thread alone, as the kernel counts them."""
+    samples = []
+    for one in seen.samples:
+        assert one.kernel is not None
+        kernel = replace(one.kernel, threads=one.kernel.threads[:1])
+        samples.append(replace(one, kernel=kernel))
+    return replace(seen, samples=tuple(samples))
+
+
+def test_threads_that_all_stand_in_locks_are_ended_by_nobody() -> None:
+    assert ended_by(with_threads(rank(1, IN_LOAD), LOCKED)) == "nobody"
+
+
+@pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
+def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
+    holds: dict[str, Any],
+) -> None:
+    """Whether a rank happened to start it or not."""
+    holder = look(IN_LOAD, pid=700, role="child", **holds)
+    waits = waiting_for("lock", "flock", "/l", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
+
+
+def test_two_processes_that_wait_for_each_other_are_ended_by_nobody() -> None:
+    writes = look(IN_LOAD, pid=700, role="child", **waiting_for("pipe", "write", "pipe:[9]", 101))
+    waits = waiting_for("process", "wait4", "700", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[writes], **waits)) == "nobody"

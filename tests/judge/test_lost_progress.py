@@ -1,0 +1,107 @@
+"""What a restart would throw away is said with a hang, a crash, and an end that was asked for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.words import lost_progress
+from lightning_hangcheck.model.beat import Beat, SaveMark
+from lightning_hangcheck.model.case import AskedEnd, RankView, Spent
+
+ASKED = AskedEnd(by="SIGINT from the terminal")
+AT = "2026-11-20T10:22:00Z"
+
+
+def stepped(
+    view: RankView, step: int | None, save: SaveMark | None = None, unsaved_s: float | None = None
+) -> RankView:
+    """The rank with this on its page."""
+    beat = Beat(pid=1, step=step, save=save)
+    return msgspec.structs.replace(view, beat=beat, spent=Spent(unsaved_s=unsaved_s))
+
+
+def lost(*ranks: RankView) -> str:
+    return lost_progress(job(*ranks))
+
+
+def test_steps_and_time_since_the_last_save_are_lost_for_every_rank() -> None:
+    ranks = [stepped(rank(n, silent=0.0), 12, SaveMark(1, AT, 10), 90.0) for n in range(2)]
+    assert lost(*ranks) == "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
+
+
+def test_silence_is_no_work_that_could_be_lost() -> None:
+    ranks = [stepped(rank(n, silent=30.0), 11, SaveMark(1, AT, 10), 90.0) for n in range(2)]
+    assert lost(*ranks) == "last checkpoint step 10; 1 step, 60 s, 0.03 rank hours are lost"
+
+
+def test_without_a_save_all_is_lost() -> None:
+    assert (
+        lost(stepped(rank(0, silent=0.0), 12, None, 36_000.0))
+        == "no save of a checkpoint was seen; 12 steps, 600 min, 10 rank hours are lost"
+    )
+
+
+def test_where_only_rank_0_saves_its_save_counts_for_the_job() -> None:
+    saver = stepped(rank(0, silent=0.0), 12, SaveMark(3, AT, 12), 1.0)
+    assert lost(saver, stepped(rank(1), 12)) == "last checkpoint step 12; nothing is lost"
+
+
+def test_of_several_saves_the_newest_counts() -> None:
+    ranks = [stepped(rank(n, silent=0.0), 30, SaveMark(1, AT, at)) for n, at in ((0, 10), (1, 20))]
+    assert lost(*ranks) == "last checkpoint step 20; 10 steps are lost"
+
+
+def test_a_save_without_steps_is_told_by_its_time() -> None:
+    view = stepped(rank(0, silent=0.0), None, SaveMark(1, AT), 3_600.0)
+    assert lost(view) == "last checkpoint step unknown; 60 min, 1.00 rank hours are lost"
+
+
+def test_a_save_before_the_first_step_holds_none() -> None:
+    view = stepped(rank(0, silent=0.0), 12, SaveMark(1, AT))
+    assert lost(view) == "last checkpoint step 0; 12 steps are lost"
+
+
+def test_steps_of_other_ranks_are_not_counted_from_a_save_of_unknown_step() -> None:
+    saver = stepped(rank(0, silent=0.0), None, SaveMark(1, AT))
+    assert lost(saver, stepped(rank(1), 12)) == "last checkpoint step unknown"
+
+
+@pytest.mark.parametrize("step", [None, 0])
+def test_of_a_job_that_made_no_step_nothing_is_said(step: int | None) -> None:
+    assert lost(stepped(rank(0), step, None, 5.0), rank(1)) == ""
+
+
+def test_an_end_that_was_asked_for_says_it_in_its_one_line() -> None:
+    ranks = [stepped(gone(n, -2, silent=0.0), 12, SaveMark(1, AT, 10), 90.0) for n in range(2)]
+    verdict = judge(job(*ranks, ended=True, exit_code=1, asked_end=ASKED))
+    assert (verdict.verdict, verdict.evidence) == ("finished", ())
+    assert verdict.summary == (
+        "the job was ended by SIGINT from the terminal; no rank failed by itself; "
+        "last checkpoint step 10; 2 steps, 90 s, 0.05 rank hours are lost"
+    )
+
+
+def test_a_job_that_ended_well_lost_nothing() -> None:
+    ranks = [stepped(gone(n, 0), 12) for n in range(2)]
+    assert "lost" not in judge(job(*ranks, ended=True, exit_code=0)).summary
+
+
+def test_a_hang_and_a_crash_say_it_beside_their_evidence_and_a_suspicion_does_not() -> None:
+    told = "last checkpoint step 10; 2 steps are lost"
+    save = SaveMark(1, AT, 10)
+    stuck = [rank(0, IN_ALL_REDUCE, silent=40.0), rank(1, IN_LOAD, silent=40.0)]
+    fresh = [rank(0, IN_ALL_REDUCE, silent=6.0), rank(1, IN_LOAD, silent=6.0)]
+    failed = [gone(0, -15, order=1), gone(1, 1)]
+    for views, ended, kind in (
+        (stuck, False, "hang"),
+        (fresh, False, "suspect"),
+        (failed, True, "crashed"),
+    ):
+        case = job(*(stepped(view, 12, save) for view in views), ended=ended)
+        verdict = judge(case)
+        assert verdict.verdict == kind
+        expected = [] if kind == "suspect" else [told]
+        assert [item.text for item in verdict.evidence if item.kind == "lost"] == expected

@@ -1,0 +1,169 @@
+"""Many ranks: a verdict is made fast, merges what is alike, and says what it left out."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, gone, job, missing, rank
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.judge.alike import group_stacks, latest_frames
+from lightning_hangcheck.model.beat import Beat, CheckpointMark
+from lightning_hangcheck.model.case import Alike, Case, RankView, RunFacts
+from lightning_hangcheck.model.codec import encode_for_file
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessLook,
+    ProcessStack,
+    Sample,
+    ThreadStack,
+)
+from lightning_hangcheck.report.verdict_text.terminal import render
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
+
+DEEP = tuple(Frame(f"call_{n}", f"{SITE}/lightning/pytorch/x.py", n) for n in range(40))
+SPINS = rank(1, IN_LOAD, cpu=1.0, silent=301.0)
+MOST_BYTES = 256_000
+MOST_LINES = 40
+
+
+def of_many(world: int, usual: RankView, odd: RankView, every: int) -> Case:
+    """A job in which every so many ranks stand as the odd one, all others as the usual one."""
+    odds = range(1, world, every)
+    rest = sorted(set(range(world)) - set(odds))
+    views = replace(usual, rank=rest[0]), replace(odd, rank=odds[0])
+    alike = [Alike(rank=ranks[0], ranks=format_ranks(ranks)) for ranks in (rest, list(odds))]
+    return job(*views, world_size=world, alike=tuple(alike))
+
+
+@pytest.mark.parametrize("every", [2, 3, 100, 1_000])
+@pytest.mark.parametrize(
+    "odd",
+    [rank(1, IN_LOAD), rank(1, IN_BARRIER), gone(1, -9), missing(1), SPINS],
+)
+def test_the_file_and_the_report_of_many_ranks_stay_small(odd: RankView, every: int) -> None:
+    case = of_many(8_000, rank(0, IN_ALL_REDUCE), odd, every)
+    verdict = judge(case)
+    assert len(encode_for_file(verdict)) <= MOST_BYTES
+    assert len(render(case, verdict, "run").splitlines()) <= MOST_LINES
+    assert len(verdict.culprits) == min(1_024, len(range(1, 8_000, every)))
+
+
+def test_what_was_left_out_is_counted_and_the_rest_is_whole() -> None:
+    verdict = judge(of_many(8_000, rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD), 100))
+    whats = [gap.what for gap in verdict.gaps]
+    assert "6,896 of 7,920 victims" in whats
+    assert verdict.culprits == tuple(range(1, 8_000, 100))
+    waiting, standing = verdict.stack_groups
+    assert (waiting.count, standing.count) == (7_920, 80)
+    assert parse_ranks(standing.ranks) == verdict.culprits
+    assert {edge.target for edge in verdict.wait_for} == {f"rank:{one}" for one in verdict.culprits}
+
+
+def test_a_thousand_ranks_with_all_that_they_say_fit_into_the_file() -> None:
+    beat = Beat(
+        pid=1,
+        step=12_345,
+        phase="training_step",
+        checkpoint=CheckpointMark(12, "Training finished", "2026-11-20T10:24:00.123Z"),
+    )
+    views = [
+        rank(n, (*DEEP, *(IN_LOAD if n % 100 == 1 else IN_ALL_REDUCE)), beat=beat)
+        for n in range(1_024)
+    ]
+    verdict = judge(job(*views))
+    assert len(encode_for_file(verdict)) <= MOST_BYTES
+    assert {row.rank for row in verdict.ranks} >= {*verdict.culprits}
+
+
+@pytest.mark.parametrize("other_half", [IN_ALL_REDUCE, IN_BARRIER, IN_LOAD])
+def test_1024_ranks_are_judged_within_a_second(other_half: Frames) -> None:
+    case = job(
+        *(rank(n, (*DEEP, *(IN_ALL_REDUCE if n < 512 else other_half))) for n in range(1024))
+    )
+    judge(job(rank(0, IN_LOAD)))  # reads the data files and imports networkx
+    started = time.process_time()
+    verdict = judge(case)
+    assert time.process_time() - started < 1.0
+    assert len(verdict.ranks) == 1024
+
+
+def test_above_1024_ranks_only_culprits_and_examples_are_listed() -> None:
+    case = job(*(rank(n, IN_LOAD if n == 700 else IN_ALL_REDUCE) for n in range(1100)))
+    verdict = judge(case)
+    assert verdict.culprits == (700,)
+    assert [row.rank for row in verdict.ranks] == [0, 700]
+    assert verdict.world_size == 1100
+
+
+LOAD = (Frame("<module>", "/home/ada/train.py", 9), Frame("load", "/home/ada/train.py", 41))
+STEP = (Frame("<module>", "/home/ada/train.py", 9), Frame("step", "/home/ada/train.py", 88))
+
+
+def _look(*stacks: tuple[Frame, ...] | None, role: str = "rank") -> ProcessLook:
+    """A process; None is a sample without a stack."""
+    return ProcessLook(
+        pid=1,
+        role=role,
+        samples=tuple(
+            Sample(
+                taken_ns=number,
+                stack=None
+                if frames is None
+                else ProcessStack(
+                    pid=1, source="py-spy", threads=(ThreadStack(tid=1, frames=frames),)
+                ),
+            )
+            for number, frames in enumerate(stacks)
+        ),
+    )
+
+
+def _case(*processes: tuple[ProcessLook, ...]) -> Case:
+    run = RunFacts(run_id="r", command="c", started_at="2026-11-20T10:23:01Z")
+    ranks = tuple(RankView(rank=n, processes=looks) for n, looks in enumerate(processes))
+    return Case(run=run, taken_at="2026-11-20T10:23:01Z", taken_ns=0, ranks=ranks)
+
+
+def test_equal_stacks_are_one_group_and_the_largest_comes_first() -> None:
+    groups, group_of = group_stacks(_case((_look(LOAD),), (_look(STEP),), (_look(STEP),)))
+    assert [(group.id, group.ranks, group.count) for group in groups] == [
+        (0, "1-2", 2),
+        (1, "0", 1),
+    ]
+    assert groups[1].frames == ("<module> (/home/ada/train.py:9)", "load (/home/ada/train.py:41)")
+    assert group_of == {0: 1, 1: 0, 2: 0}
+
+
+def test_the_newest_stack_counts_even_if_the_last_sample_has_none() -> None:
+    assert latest_frames(_look(LOAD, STEP, None)) == STEP
+    assert latest_frames(_look(None)) == ()
+
+
+def test_workers_are_grouped_apart_from_ranks_and_counted_each() -> None:
+    worker = _look(STEP, role="worker")
+    groups, group_of = group_stacks(_case((_look(STEP), worker, worker), (_look(STEP), worker)))
+    assert [(group.process, group.ranks, group.count) for group in groups] == [
+        ("worker", "0-1", 3),
+        ("rank", "0-1", 2),
+    ]
+    assert group_of == {0: 1, 1: 1}
+
+
+def test_other_programs_and_ranks_without_a_stack_have_no_group() -> None:
+    groups, group_of = group_stacks(
+        _case(
+            (_look(None), _look(LOAD, role="child")),
+        )
+    )
+    assert groups == ()
+    assert group_of == {}
+
+
+def test_a_rank_that_was_seen_twice_counts_once() -> None:
+    case = _case((_look(LOAD),))
+    twice = Case(run=case.run, taken_at=case.taken_at, taken_ns=0, ranks=case.ranks * 2)
+    groups, _ = group_stacks(twice)
+    assert [group.count for group in groups] == [1]

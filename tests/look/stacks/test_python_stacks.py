@@ -1,0 +1,161 @@
+"""Stacks of real programs that are really stuck: exact functions, files and lines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import PROGRAMS, until
+
+from lightning_hangcheck.look.proc import vitals
+from lightning_hangcheck.look.py_spy import python_stacks
+from lightning_hangcheck.look.source import Sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
+
+    from lightning_hangcheck.model.evidence import Frame, ProcessStack
+
+pytestmark = pytest.mark.real
+
+
+def take(pid: int) -> ProcessStack:
+    """The stacks, which must be there without a gap."""
+    stack, gaps = python_stacks(pid, 3, 20.0)
+    assert gaps == ()
+    return stack
+
+
+def line_of(program: str, text: str) -> int:
+    """Number of the first line that holds the text."""
+    lines = (PROGRAMS / program).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def innermost_when_at(pid: int, line: int) -> Frame:
+    """The main thread's innermost frame, once it is at that line."""
+
+    def at_line() -> Frame | None:
+        frame = take(pid).threads[0].frames[-1]
+        return frame if frame.line == line else None
+
+    return until(at_line, f"line {line}")
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "text"),
+    [
+        ("sleeping.py", "waits_in_sleep", "time.sleep(1000)"),
+        ("deadlocked_threads.py", "wants_second", "second.acquire()"),
+    ],
+)
+def test_a_blocked_main_thread_is_shown_at_its_line(
+    program: StartProgram, name: str, function: str, text: str
+) -> None:
+    running = program(name)
+    frame = innermost_when_at(running.pid, line_of(name, text))
+    assert frame.function == function
+    assert frame.file == str(PROGRAMS / name)
+
+
+def test_a_reader_of_a_fifo_is_shown_at_its_line(program: StartProgram, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    running = program("fifo_reading.py", str(tmp_path / "fifo"))
+    frame = innermost_when_at(running.pid, line_of("fifo_reading.py", "os.read("))
+    assert frame.function == "reads_the_fifo"
+
+
+def test_frames_are_outermost_first(program: StartProgram) -> None:
+    running = program("sleeping.py")
+    functions = [frame.function for frame in take(running.pid).threads[0].frames]
+    assert functions[:2] == ["<module>", "waits_in_sleep"]
+
+
+def test_a_busy_thread_holds_the_interpreter_lock(program: StartProgram) -> None:
+    running = program("busy_loop.py")
+    main = until(lambda: (t := take(running.pid).threads[0]).owns_gil and t, "the lock")
+    assert main.active
+    assert main.frames[-1].function == "spins"
+
+
+def test_both_sides_of_a_deadlock_are_shown_under_their_names(program: StartProgram) -> None:
+    running = program("deadlocked_threads.py")
+    threads = until(lambda: (t := take(running.pid).threads)[1:] and t, "the second thread")
+    assert [thread.name for thread in threads] == ["MainThread", "other side"]
+    assert threads[0].tid == running.pid
+    assert "wants_first" in [frame.function for frame in threads[1].frames]
+
+
+def test_a_stopped_process_is_read_without_pausing_it(program: StartProgram) -> None:
+    running = program("stopping_itself.py")
+    until(lambda: vitals(running.pid).state == "T", "it to stop")
+    frames = take(running.pid).threads[0].frames
+    assert frames[-1].function == "stops_here"
+    assert vitals(running.pid).state == "T"
+
+
+def test_two_hundred_threads_are_all_shown_the_main_thread_first(program: StartProgram) -> None:
+    running = program("many_threads.py", "200")
+    threads = take(running.pid).threads
+    assert len(threads) == 201
+    assert threads[0].name == "MainThread"
+    assert "waits_in_main" in [frame.function for frame in threads[0].frames]
+    assert {thread.name for thread in threads[1:]} == {f"thread {n}" for n in range(200)}
+
+
+def test_forked_workers_show_the_function_that_they_are_stuck_in(program: StartProgram) -> None:
+    running = program("fork_workers.py")
+    lines = [running.first_words, running.announcement(), running.announcement()]
+    for line in lines:
+        if line.startswith("worker"):
+            frames = take(int(line.split()[2])).threads[0].frames
+            assert "works_forever" in [frame.function for frame in frames]
+
+
+def test_names_and_paths_that_are_not_ascii_come_out_whole(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    folder = tmp_path / "Ordner (é) 日本"
+    folder.mkdir()
+    for name in ("unusual_names.py", "announcing.py"):
+        shutil.copy(PROGRAMS / name, folder)
+    running = program(folder / "unusual_names.py")
+    threads = take(running.pid).threads
+    frame = threads[0].frames[1]
+    assert frame.function == "öffnet_das_märchenbuch"
+    assert frame.file == str(folder / "unusual_names.py")
+    assert [thread.name for thread in threads[1:]] == ["Fädchen (1) {x}"]
+
+
+def test_a_process_in_state_d_is_read(program: StartProgram) -> None:
+    """A pause would wait for it as long as the kernel does."""
+    pid = int(program("uninterruptible.py").first_words)
+    until(lambda: vitals(pid).state == "D", "state D")
+    frames = take(pid).threads[0].frames
+    assert "waits_for_its_child" in [frame.function for frame in frames]
+
+
+@pytest.mark.parametrize(
+    ("line", "takes"),
+    [
+        ("with self.lock:", True),
+        ("    with guard:  # of the cache (all of it)", True),
+        ("with guard: hits += 1", True),
+        ("with guard, other as taken:", True),
+        ("self.lock.acquire(timeout=5)", True),
+        ("with guard: torch.mm(a, b)", False),
+        ("with open(path):", False),
+        ("without: int = 1", False),
+    ],
+)
+def test_a_line_that_takes_a_lock_and_calls_nothing_else_is_known(
+    tmp_path: Path, line: str, takes: bool
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"{line}\n")
+    assert Sources("", time.time()).takes_lock(str(file), 1) == takes

@@ -1,0 +1,128 @@
+"""A process that no debugger may read writes its stacks itself; nothing is sent to any other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+from processes import PROGRAMS, until
+
+from lightning_hangcheck.look.signalled_stacks import signalled_stacks
+from lightning_hangcheck.session.stack_offers import find_offer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from processes import RunningProgram, StartProgram
+
+pytestmark = pytest.mark.real
+FIRST_CHOICE = signal.SIGRTMIN + 9
+
+
+@pytest.fixture
+def offering(program: StartProgram) -> Iterator[StartProgram]:
+    """Starts the program that offers; its session goes with the test."""
+    sessions: list[str] = []
+
+    def start(*arguments: str) -> RunningProgram:
+        running = program("offering_stacks.py", *arguments)
+        sessions.append(running.first_words)
+        return running
+
+    yield start
+    for session in sessions:
+        shutil.rmtree(session, ignore_errors=True)
+
+
+def why_not(pid: int) -> str:
+    """The reason of the one gap; there must be no stack."""
+    stack, (gap,) = signalled_stacks(pid, 3, 2.0)
+    assert stack is None
+    return gap.reason
+
+
+def innermost(pid: int) -> str:
+    """The function in which its main thread stands."""
+    stack, gaps = signalled_stacks(pid, 3, 10.0)
+    assert gaps == ()
+    assert stack is not None
+    return stack.threads[0].frames[-1].function
+
+
+def test_where_py_spy_is_refused_the_rank_writes_its_stack_and_the_gap_says_so(
+    offering: StartProgram,
+) -> None:
+    """The refusal is the kernel's: the target is protected, and the looker may not override it."""
+    running = offering("stands_with_a_helper")
+    unable = ["setpriv", "--bounding-set=-sys_ptrace"] if os.geteuid() == 0 else []
+    looker = [*unable, sys.executable, str(PROGRAMS / "probing_refused.py"), str(running.pid)]
+    output = subprocess.run(looker, capture_output=True, check=True, timeout=120)
+    answer = msgspec.json.decode(output.stdout)
+    stack = answer["sample"]["stack"]
+    assert stack["source"] == "faulthandler"
+    threads = [[frame["function"] for frame in one["frames"]] for one in stack["threads"]]
+    assert threads[0] == ["<module>", "stands_with_a_helper", "waits_for_ever"]
+    assert threads[1][-1] == "run"
+    (why,) = [gap["why"] for gap in answer["gaps"] if gap["what"] == f"stack of pid {running.pid}"]
+    assert "run" in why
+    assert "wrote its stack itself" in why
+
+
+def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
+    offering: StartProgram,
+) -> None:
+    running = offering("keeps_the_interpreter_lock")
+    until(lambda: innermost(running.pid) == "keeps_the_interpreter_lock", "it to keep the lock")
+    assert innermost(running.pid) == "keeps_the_interpreter_lock"
+
+
+def test_beyond_a_hundred_threads_the_main_one_is_missing_and_the_gap_says_so(
+    offering: StartProgram,
+) -> None:
+    running = offering("stands_with_many_helpers")
+    assert "more than 100 threads" in why_not(running.pid)
+    assert "main thread is not among them" in why_not(running.pid)
+
+
+def test_a_signal_that_somebody_handles_is_not_taken(offering: StartProgram) -> None:
+    taken, free = offering("waits_for_ever", "taken"), offering("waits_for_ever")
+    offers = [find_offer(running.pid) for running in (taken, free)]
+    assert [offer.signal for offer in offers if offer] == [FIRST_CHOICE + 1, FIRST_CHOICE]
+
+
+def test_a_process_that_became_another_program_is_sent_nothing(offering: StartProgram) -> None:
+    """It has no handler any more: the signal would end it."""
+    running = offering("becomes_another_program")
+    until(lambda: psutil.Process(running.pid).name() == "sleep", "the other program")
+    assert why_not(running.pid) == f"it no longer handles signal {FIRST_CHOICE}"
+    assert running.process.poll() is None
+
+
+def test_a_stopped_process_is_left_alone(offering: StartProgram) -> None:
+    running = offering("waits_for_ever")
+    os.kill(running.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(running.pid).status() == "stopped", "it to stop")
+    assert why_not(running.pid) == "it is stopped, so it answers no signal"
+
+
+def test_at_its_end_a_process_takes_its_offer_back(offering: StartProgram) -> None:
+    running = offering("leaves")
+    assert find_offer(running.pid) is not None
+    running.tell("leave")
+    assert running.process.wait(120) == 0
+    assert find_offer(running.pid) is None
+    assert list(Path(running.first_words, "stacks").iterdir()) == []
+
+
+def test_a_process_that_offers_nothing_leaves_no_gap(program: StartProgram) -> None:
+    running = program("sleeping.py")
+    assert signalled_stacks(running.pid, 3, 2.0) == (None, ())
+    assert running.process.poll() is None

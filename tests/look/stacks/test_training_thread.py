@@ -1,0 +1,97 @@
+"""Which thread comes first: the one that trains, in processes that really train beside the main."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import PROGRAMS, until
+
+from lightning_hangcheck.look.sample import sample
+from lightning_hangcheck.look.threads import training_first
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
+
+if TYPE_CHECKING:
+    from processes import StartProgram
+
+    from lightning_hangcheck.model.evidence import Sample
+
+ACTOR = PROGRAMS / "site-packages" / "serving_actor.py"
+SERVES = (
+    Frame("<module>", "/lib/python3.11/site-packages/ray/_private/workers/default_worker.py", 9),
+    Frame("Worker.main_loop", "/lib/python3.11/site-packages/ray/_private/worker.py", 1014),
+)
+JOINS = (Frame("init_process_group", "/lib/python3.11/site-packages/torch/distributed/c.py", 3),)
+TRAINS = (
+    Frame("Thread._bootstrap", "/lib/python3.11/threading.py", 995),
+    Frame("train", "/home/ada/train.py", 12),
+)
+OF_USER = (Frame("<module>", "/home/ada/train.py", 40),)
+LEFT = (Frame("_shutdown", "/lib/python3.11/threading.py", 1600),)
+
+
+def first_of(main: tuple[Frame, ...], *others: tuple[Frame, ...]) -> str:
+    """The name of the thread that comes first: main, a, b, ..."""
+    names = ["main", *"abc"[: len(others)]]
+    pairs = zip(names, (main, *others), strict=True)
+    threads = tuple(ThreadStack(tid=None, name=name, frames=frames) for name, frames in pairs)
+    ordered = training_first(ProcessStack(pid=1, source="", threads=threads)).threads
+    assert sorted(one.name for one in ordered) == sorted(names)
+    return ordered[0].name
+
+
+@pytest.mark.parametrize(
+    ("threads", "first"),
+    [
+        ((SERVES, (), TRAINS), "b"),
+        ((SERVES, TRAINS, TRAINS), "b"),  # newest first where no ids are known: b was there before
+        ((SERVES, SERVES), "main"),
+        ((OF_USER, TRAINS), "main"),
+        (((*SERVES, *JOINS), TRAINS), "main"),
+        ((LEFT, TRAINS), "main"),
+        (((), TRAINS), "main"),
+    ],
+)
+def test_the_main_thread_is_first_unless_it_only_serves(
+    threads: tuple[tuple[Frame, ...], ...], first: str
+) -> None:
+    assert first_of(*threads) == first
+
+
+def seen(pid: int, *, trains: bool = True) -> Sample:
+    found, gaps = sample(pid, 3, 20.0, trains=trains)
+    assert gaps == ()
+    assert found.stack is not None
+    assert found.kernel is not None
+    return found
+
+
+def functions(found: Sample) -> list[str]:
+    return [frame.function for frame in found.stack.threads[0].frames]
+
+
+@pytest.mark.real
+def test_an_actor_stands_where_its_training_stands(program: StartProgram) -> None:
+    """In its stack and in what the kernel tells, so that both are of one thread."""
+    running = program(ACTOR, "training_in_thread", "train")
+    found = seen(running.pid)
+    assert functions(found)[-2:] == ["train", "stand_still"]
+    first = found.kernel.threads[0]
+    assert first.tid == found.stack.threads[0].tid != running.pid
+    assert first.turns, "counted for the first thread only"
+    assert "serve" in functions(seen(running.pid, trains=False)), "a helper is read as it is"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "words", "function"),
+    [
+        ("training_in_thread.py", (), "wait_for"),
+        (ACTOR, ("training_in_thread", "train", "leave"), "_shutdown"),
+    ],
+)
+def test_a_main_thread_that_the_user_wrote_or_that_exits_is_the_rank(
+    name: str, words: tuple[str, ...], function: str, program: StartProgram
+) -> None:
+    running = program(name, *words)
+    until(lambda: function in functions(seen(running.pid)), f"the main thread in {function}")

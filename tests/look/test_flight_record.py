@@ -1,0 +1,402 @@
+"""torch's flight record over a unix socket: from the installed torch, and from broken servers."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import pickle
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import job
+from flights import AT_ITEM, spinning
+from msgspec.structs import replace
+from processes import until
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.look.flight_record import (
+    ENTRIES_KEPT,
+    flight_record,
+    has_nccl2,
+    record_of_dump,
+)
+from lightning_hangcheck.model.flight import FlightRecord, MessageCounts
+from lightning_hangcheck.session.collectives.collective_notes import note_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from processes import StartProgram
+
+RECORDED = (Path(__file__).parent / "recorded" / "fr_trace_gloo.json").read_bytes()
+COUNTERS = b'{"pytorch.wait_counter.TCPStore__get": {"active_count": 2, "total_calls": 9}}'
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    """Answers with what the server holds for each handler."""
+
+    def do_POST(self) -> None:
+        body = self.server.bodies.get(self.path.rpartition("/")[2])  # type: ignore[attr-defined]
+        self.send_response(404 if body is None else 200)
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        """A test's output is not for its requests."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Path, dict[str, bytes]]]:
+    """A server on a unix socket, and what it answers."""
+    path = tmp_path / "socket"
+    with socketserver.UnixStreamServer(str(path), _Answers) as running:
+        running.bodies = bodies = {"fr_trace_json": RECORDED, "wait_counter_values": COUNTERS}  # type: ignore[attr-defined]
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield path, bodies
+        running.shutdown()
+        thread.join(5)
+
+
+def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) -> None:
+    record, gaps = flight_record(server[0], 0, 5.0)
+    assert record is not None
+    assert gaps == ()
+    (group,) = record.groups
+    assert (group.group, group.description, group.ranks) == ("0", "default_pg", ())
+    assert (group.last_enqueued, group.last_completed) == (2, 1)
+    assert [(one.seq, one.op, one.sizes, one.retired) for one in group.entries] == [
+        (1, "all_reduce", ((1,),), True),
+        (2, "all_reduce", ((4,),), False),
+    ]
+    assert record.waits == {"TCPStore__get": 2}
+
+
+def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]) -> None:
+    """Constructed from gloo's: both are written by one class of torch."""
+    path, bodies = server
+    trace = json.loads(RECORDED)
+    for entry in trace["entries"]:
+        entry["process_group"] = ["3", "tensor_parallel"]
+        entry["profiling_name"] = "nccl:_all_gather_base"
+    trace["pg_config"] = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
+    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
+    record, gaps = flight_record(path, 0, 5.0)
+    assert gaps == ()
+    assert record is not None
+    assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
+    assert record.groups[1].entries[0].op == "_all_gather_base"
+    assert [one.on_device for one in record.groups] == [False, True]
+
+
+def nccl_trace(groups: dict[str, str], numbers: dict[int, int], *entries: object) -> bytes:
+    """What NCCL's recorder answers: members by a group's name, numbers by a process's own count."""
+    config = {name: {"name": name, "desc": "", "ranks": ranks} for name, ranks in groups.items()}
+    status = {
+        str(number): {"last_enqueued_collective": str(last), "last_completed_collective": str(last)}
+        for number, last in numbers.items()
+    }
+    trace = {"entries": entries, "pg_config": config, "pg_status": status}
+    return json.dumps(trace).encode()
+
+
+def posted(name: str, number: int, **fields: object) -> dict[str, object]:
+    """An entry of a message in group 2, as NCCL's recorder writes it."""
+    return {
+        "process_group": ["2", "pipeline"],
+        "pg_id": 1,
+        "collective_seq_id": 9,
+        "p2p_seq_id": number,
+        "profiling_name": f"nccl:{name}",
+        "is_p2p": True,
+        "retired": False,
+        "time_created_ns": number,
+        **fields,
+    }
+
+
+def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    """NCCL's record drops what has ended: that a rank lags shows in the numbers alone.
+
+    The rank's second group is named 2, its third 4: torch keys their numbers with 1 and 2.
+    """
+    path, bodies = server
+    groups = {"0": "[0, 1, 2, 3]", "2": "[0, 2]", "4": "[0, 3]"}
+    bodies["dump_nccl_trace_json"] = nccl_trace(groups, {0: 12, 1: 61, 2: 700})
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    found = {one.group: one for one in record.groups[1:]}
+    assert {name: one.last_enqueued for name, one in found.items()} == {"2": 61, "4": 700}
+    assert (found["2"].ranks, found["2"].on_device, found["2"].entries) == ((0, 2), True, ())
+    assert found["2"].last_completed == 61
+
+
+@pytest.mark.parametrize(
+    ("groups", "known"),
+    [
+        ({"0": "[0, 1]", "5f3a": "[0, 1]", "2": "[0, 2]"}, set()),
+        ({"0": "[0, 1]", "1": "[0, 1]", "2": "[0, 2]", "4": "[0, 3]"}, set()),
+        ({"0": "[0, 1]", "2": "[0, 2]", "4": "[0, 3]"}, {"4"}),
+    ],
+    ids=["a hashed name", "a group that was never used", "names that are numbers"],
+)
+def test_numbers_whose_group_is_not_told_are_of_none(
+    server: tuple[Path, dict[str, bytes]], groups: dict[str, str], known: set[str]
+) -> None:
+    """An entry tells of its own group alone; here group 2 has an open message."""
+    path, bodies = server
+    bodies["fr_trace_json"] = b'{"entries": []}'
+    numbers = {0: 12, 1: 3, 2: 700}
+    bodies["dump_nccl_trace_json"] = nccl_trace(groups, numbers, posted("recv 0<-1", 3))
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    found = {one.group: one.last_enqueued for one in record.groups}
+    assert found.pop("2") == 9, "that of the collective before the message"
+    assert found.keys() - {"0"} == known
+
+
+def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, bytes]]) -> None:
+    """Of a batch torch tells the end of the whole; of an ended one it leaves out that alone."""
+    path, bodies = server
+    batch = [posted("send 0->2", 5), posted("recv 0<-2", 5)]
+    ended = [posted("send 0->1", 4), posted("recv 0<-1", 4)]
+    collective = posted("all_reduce", 0, is_p2p=False, time_created_ns=9)
+    entries = [*ended, *batch, posted("coalesced", 5), posted("send 0->1", 6), collective]
+    bodies["fr_trace_json"] = b'{"entries": []}'
+    groups = {"2": "[3, 7, 11]"}
+    bodies["dump_nccl_trace_json"] = nccl_trace(groups, {1: 6}, *entries)
+    record, _ = flight_record(path, 3, 5.0)
+    assert record is not None
+    (group,) = record.groups
+    assert [(one.seq, one.op) for one in group.entries] == [(9, "all_reduce")]
+    assert [(one.seq, one.away, one.sends, one.retired) for one in group.messages] == [
+        (4, 4, True, True),
+        (4, 4, False, True),
+        (5, 8, True, False),
+        (5, 8, False, False),
+        (6, 4, True, False),
+    ]
+
+
+LEFT_BEHIND = Path(__file__).resolve().parents[3] / "shared" / "left-behind" / "flight-records"
+"""Dumps of a job of 16 ranks on NCCL, which are not part of this repository."""
+
+
+def test_a_dump_is_read_as_the_server_tells_it(server: tuple[Path, dict[str, bytes]]) -> None:
+    """torch pickles numbers and lists where its JSON has texts."""
+    path, bodies = server
+    told = nccl_trace({"0": "[0, 1]"}, {0: 7}, posted("nccl:all_reduce", 7))
+    bodies["fr_trace_json"], bodies["dump_nccl_trace_json"] = b'{"entries": []}', told
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    dump = json.loads(told)
+    for status in dump["pg_status"].values():
+        status.update({name: int(last) for name, last in status.items()})
+    assert record_of_dump(dump, 0).groups == record.groups != ()
+
+
+@pytest.mark.skipif(not LEFT_BEHIND.exists(), reason=f"{LEFT_BEHIND} is not there")
+def test_dumps_of_a_real_job_lead_to_the_ranks_that_did_not_come() -> None:
+    """Ranks 9 and 14 have nothing open; the stages before theirs wait in a send or receive."""
+    views = []
+    for number in range(16):
+        dump = pickle.loads((LEFT_BEHIND / "ranks-9-14" / f"_dump_{number}").read_bytes())  # noqa: S301
+        flight = record_of_dump(dump, 0)
+        views.append(replace(spinning(number, AT_ITEM), flight=flight, silent_for_s=400.0))
+        numbers = {one.group: (one.last_enqueued, one.last_completed) for one in flight.groups}
+        assert len(numbers) == 13, "each of its groups"
+        if number in (9, 14):
+            assert numbers["72"] == (45264, 45264)
+            assert numbers["37" if number == 9 else "38"] == (88683, 88683)
+    verdict = judge(job(*views))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (9, 14))
+    assert verdict.victims == (*range(9), *range(10, 14), 15)
+    edges = {(edge.source, edge.target) for edge in verdict.wait_for}
+    assert {("rank:0", "rank:8"), ("rank:1", "rank:9"), ("rank:6", "rank:14")} <= edges
+
+
+def test_the_newer_backend_of_nccl_is_asked_by_its_name(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, bodies = server
+    trace = json.loads(RECORDED)
+    for entry in trace["entries"]:
+        entry["profiling_name"] = "nccl2:all_reduce"
+    bodies["fr_trace_json"] = b'{"entries": [], "pg_config": {}}'
+    bodies["fr_trace_json?backend=nccl2"] = json.dumps(trace).encode()
+    unasked, _ = flight_record(path, 0, 5.0)
+    asked, _ = flight_record(path, 0, 5.0, nccl2=True)
+    assert unasked is not None
+    assert unasked.groups == ()
+    assert asked is not None
+    assert [(one.group, one.on_device) for one in asked.groups] == [("0", True)]
+
+
+NAMED = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME
+print("named", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "newer"), [("pt_nccl2_wtch", True), ("pt_nccl_watchd", False), ("python", False)]
+)
+def test_threads_of_nccl_tell_which_backend_there_is(name: str, newer: bool) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", NAMED, name], **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == b"named\n"
+        assert has_nccl2(process.pid) is newer
+        process.communicate(b"\n", timeout=120)
+    assert has_nccl2(process.pid) is False
+
+
+def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:
+    """Members of a group, one that it has not used, and that it has posted no message."""
+    path, _ = server
+    before, _ = flight_record(path, 0, 5.0)
+    note_group(path, "0", [0, 1])
+    note_group(path, "1", [1, 2])
+    record, _ = flight_record(path, 0, 5.0)
+    assert before is not None
+    assert before.messages is None
+    assert record is not None
+    assert [(one.group, one.ranks, one.last_enqueued) for one in record.groups] == [
+        ("0", (0, 1), 2),
+        ("1", (1, 2), 0),
+    ]
+    assert record.messages == MessageCounts()
+
+
+def test_of_a_record_that_does_not_reach_back_nothing_is_said_of_groups_without_entries(
+    server: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, bodies = server
+    trace = json.loads(RECORDED)
+    for entry in trace["entries"]:
+        entry["record_id"] = entry.get("record_id", 0) + 2_000
+    bodies["fr_trace_json"] = json.dumps(trace).encode()
+    note_group(path, "1", [1, 2])
+    record, _ = flight_record(path, 0, 5.0)
+    assert record is not None
+    assert [one.group for one in record.groups] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("handler", "body", "reason"),
+    [
+        ("fr_trace_json", b'{"entries": [{"seq": 1}]}', "another form"),
+        ("fr_trace_json", b"not json", "another form"),
+        ("wait_counter_values", None, "this torch is too old"),
+    ],
+)
+def test_an_answer_of_another_form_is_a_gap(
+    server: tuple[Path, dict[str, bytes]], handler: str, body: bytes | None, reason: str
+) -> None:
+    path, bodies = server
+    bodies.pop(handler)
+    if body is not None:
+        bodies[handler] = body
+    record, (gap,) = flight_record(path, 3, 5.0)
+    assert record is None
+    assert gap.rank == 3
+    assert reason in gap.why
+
+
+def test_a_rank_without_a_server_is_a_gap(tmp_path: Path) -> None:
+    record, (gap,) = flight_record(tmp_path / "none", 1, 5.0)
+    assert record is None
+    assert "no worker server" in gap.why
+
+
+def test_a_server_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "deaf"
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+        deaf.listen()
+        record, (gap,) = flight_record(path, 1, 0.2)
+    assert record is None
+    assert "gave no answer" in gap.why
+
+
+@pytest.mark.parametrize("dripped", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_server_that_drips_its_answer_has_one_limit_for_all_of_it(
+    tmp_path: Path, dripped: bytes
+) -> None:
+    """A byte in time for each read: neither its headers nor its body ever ends."""
+    ended = threading.Event()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "drip"))
+        server.listen()
+        thread = threading.Thread(target=_drips, args=(server, dripped, ended))
+        thread.start()
+        try:
+            record, (gap,) = flight_record(tmp_path / "drip", 1, 0.6)
+        finally:
+            ended.set()
+            thread.join(30)
+    assert record is None
+    assert "gave no answer" in gap.why
+
+
+def _drips(server: socket.socket, first: bytes, ended: threading.Event) -> None:
+    """Answer once: at first these bytes, then one at a time, well within any time limit."""
+    connection, _ = server.accept()
+    with connection, suppress(OSError):
+        connection.sendall(first)
+        while not ended.wait(0.05):
+            connection.sendall(b"a")
+
+
+@pytest.mark.real
+def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_path: Path) -> None:
+    """The canary: it fails when torch renames its server, its handlers or the fields we read."""
+    path = tmp_path / "torch" / "socket"
+    running = program("flight_recorded.py", str(path), str(ENTRIES_KEPT + 10))
+    assert running.first_words == "started"
+
+    def all_ended() -> FlightRecord | None:
+        """Gloo's own thread notes an end after it has woken who waited for it."""
+        record, gaps = flight_record(path, 0, 10.0)
+        assert gaps == ()
+        assert record is not None
+        return record if record.groups[0].last_completed == ENTRIES_KEPT + 10 else None
+
+    (group,) = until(all_ended, "all to be noted as ended").groups
+    assert (group.group, group.description) == ("0", "default_pg")
+    assert len(group.entries) == ENTRIES_KEPT
+    last = group.entries[-1]
+    assert (last.op, last.sizes, last.dtypes, last.retired) == (
+        "all_reduce",
+        ((4, 2),),
+        ("Float",),
+        True,
+    )
+    assert group.last_enqueued == group.last_completed == last.seq == ENTRIES_KEPT + 10
+    assert abs(last.created_ns / 1e9 - time.time()) < 120
+
+
+@pytest.mark.real
+def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = tmp_path / "torch" / "socket"
+    program("flight_recorded.py", str(path), "3", "keep-lock")
+    record, gaps = flight_record(path, 0, 10.0)
+    assert gaps == ()
+    assert record is not None
+    assert record.groups[0].last_enqueued == 3

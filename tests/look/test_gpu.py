@@ -1,0 +1,141 @@
+"""GPUs through NVIDIA's own library in a child: with a driver that answers, hangs, or is not there.
+
+No driver is needed: a module of the library's name, with its real structs, stands in for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import PROGRAMS
+
+from lightning_hangcheck.look.gpu import (
+    ABSENT,
+    DRIVER,
+    HIDDEN,
+    LOST,
+    SEE,
+    SEE_KERNEL_LOG,
+    Device,
+    Share,
+    gpus_here,
+    gpus_of,
+    shared_out,
+)
+from lightning_hangcheck.model.evidence import Gap, GpuState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GIB = 1 << 30
+OWN = os.getpid()
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """A machine whose driver behaves as asked; this process uses its GPU 1."""
+
+    def behave(manner: str) -> Path:
+        monkeypatch.syspath_prepend(str(PROGRAMS / "nvml_driver"))
+        monkeypatch.setenv("HANGCHECK_TEST_NVML", manner)
+        monkeypatch.setenv("HANGCHECK_TEST_GPU_USER", str(OWN))
+        return tmp_path
+
+    return behave
+
+
+def test_what_the_driver_tells_of_a_rank_and_its_gpu_is_kept(
+    driver: Callable[[str], Path],
+) -> None:
+    gpus, gaps = gpus_of([OWN, 1], 20.0, driver("answers"))
+    assert gaps == ()
+    assert gpus is not None
+    assert gpus.keys() == {OWN}
+    (gpu,) = gpus[OWN]
+    assert gpu == GpuState(
+        index=1,
+        name="Stand-in H200",
+        busy_percent=100,
+        own_busy_percent=97,
+        memory_used_bytes=61 * GIB,
+        memory_bytes=80 * GIB,
+        own_memory_bytes=60 * GIB,
+        power_w=412.0,
+        clock_mhz=1200,
+        full_clock_mhz=1980,
+        slowed_by=("thermal",),
+    )
+
+
+def test_a_driver_that_hangs_costs_the_time_limit_and_leaves_a_gap(
+    driver: Callable[[str], Path],
+) -> None:
+    gpus, (gap,) = gpus_of([OWN], 1.0, driver("hangs"))
+    assert not gpus
+    assert gap.reason == "the driver gave no answer within 1 s; ask the driver itself: nvidia-smi"
+
+
+def test_a_gpu_that_fell_off_the_bus_is_told_and_the_others_are_read(
+    driver: Callable[[str], Path],
+) -> None:
+    gpus, gaps = gpus_of([OWN], 20.0, driver("lost"))
+    assert gaps == (Gap("GPU 0", None, LOST, "gpu", SEE_KERNEL_LOG),)
+    assert gpus is not None
+    assert [gpu.index for gpu in gpus[OWN]] == [1]
+
+
+def test_a_gpu_that_tells_nothing_hides_no_other(driver: Callable[[str], Path]) -> None:
+    gpus, (gap,) = gpus_of([OWN], 20.0, driver("one refuses"))
+    assert gap == Gap("GPU 0", None, "NVML: Unknown Error", "gpu", SEE)
+    assert gpus is not None
+    assert [gpu.index for gpu in gpus[OWN]] == [1]
+
+
+@pytest.mark.skipif(DRIVER.exists(), reason="this machine has NVIDIA's driver")
+def test_the_librarys_own_word_is_passed_on_where_there_is_no_driver(tmp_path: Path) -> None:
+    pytest.importorskip("pynvml")
+    gpus, (gap,) = gpus_of([OWN], 20.0, tmp_path)
+    assert not gpus
+    assert gap.reason == "NVML: NVML Shared Library Not Found; ask the driver itself: nvidia-smi"
+
+
+def test_without_the_library_the_gap_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    assert gpus_of([OWN], 20.0, tmp_path) == ({}, (ABSENT,))
+
+
+def test_a_machine_without_gpus_misses_nothing() -> None:
+    assert gpus_of([OWN], 20.0, Path("/nowhere")) == ({}, ())
+
+
+BUSY, IDLE = GpuState(index=0, busy_percent=90), GpuState(index=1, busy_percent=0)
+
+
+def test_a_gpu_whose_users_are_hidden_counts_only_where_it_is_the_only_one() -> None:
+    assert shared_out([Device(BUSY)], [7, 8]) == ({7: (BUSY,), 8: (BUSY,)}, ())
+    assert shared_out([Device(BUSY), Device(IDLE)], [7]) == (
+        {},
+        (Gap("GPU of each rank", None, HIDDEN, "gpu"),),
+    )
+    assert shared_out([Device(IDLE), Device(IDLE)], [7]) == ({}, ())
+
+
+def test_somebody_elses_gpu_is_not_ours() -> None:
+    assert shared_out([Device(BUSY, {4711: Share(GIB, 90)})], [7]) == ({}, ())
+
+
+def test_all_gpus_of_the_machine_are_named(driver: Callable[[str], Path]) -> None:
+    states, gaps = gpus_here(20.0, driver("answers"))
+    assert gaps == ()
+    assert states is not None
+    assert {"Stand-in H200"} == {state.name for state in states}
+
+
+def test_without_a_driver_there_are_no_gpus_and_nothing_is_missed(tmp_path: Path) -> None:
+    assert gpus_here(20.0, tmp_path / "none") == ((), ())

@@ -1,0 +1,89 @@
+"""Kernel state and stacks taken together, of one process and of many."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import until
+
+from lightning_hangcheck.look.proc import vitals
+from lightning_hangcheck.look.sample import Subject, sample, sample_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
+
+
+@pytest.mark.real
+def test_a_sample_holds_kernel_state_and_stack(program: StartProgram) -> None:
+    running = program("sleeping.py")
+    seen, gaps = sample(running.pid, 3, 20.0)
+    assert gaps == ()
+    assert seen.kernel.pid == seen.stack.pid == running.pid
+    assert 0 < seen.taken_ns <= time.monotonic_ns()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "state", "function"),
+    [("stopping_itself.py", "T", "stops_here"), ("uninterruptible.py", "D", "waits_for_its_child")],
+)
+def test_a_process_that_cannot_be_paused_is_read_all_the_same(
+    program: StartProgram, name: str, state: str, function: str
+) -> None:
+    running = program(name)
+    pid = running.pid
+    until(lambda: vitals(pid).state == state, f"state {state}")
+    seen, gaps = sample(pid, 3, 20.0)
+    assert gaps == ()
+    assert seen.kernel.state == state
+    assert function in [frame.function for frame in seen.stack.threads[0].frames]
+
+
+@pytest.mark.real
+def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> None:
+    running = [program("sleeping.py") for _ in range(4)]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    pids = [each.pid for each in running] + [gone.pid]
+    answers = sample_all([Subject(pid=pid, rank=rank) for rank, pid in enumerate(pids)], 20.0)
+    assert [seen.stack.pid for seen, _ in answers[:4]] == [each.pid for each in running]
+    seen, gaps = answers[4]
+    assert seen.kernel is None
+    assert seen.stack is None
+    assert {gap.rank for gap in gaps} == {4}
+    assert {gap.why for gap in gaps} == {"the process has ended"}
+
+
+@pytest.mark.real
+def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        ((seen, gaps),) = sample_all([Subject(pid=sleeper.pid, rank=0, python=False)], 5.0)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert seen.kernel is not None
+    assert (seen.stack, gaps) == (None, ())
+
+
+def test_no_target_gives_no_sample() -> None:
+    assert sample_all([], 1.0) == []
+
+
+def test_without_py_spy_the_kernel_state_is_still_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    seen, gaps = sample(os.getppid(), 0, 10.0)
+    assert seen.kernel is not None
+    assert seen.stack is None
+    assert gaps[-1].reason.endswith("pip install py-spy")

@@ -1,0 +1,143 @@
+"""Who is inside of the lock that a thread takes, by its stack and the source alone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import STDLIB
+
+from lightning_hangcheck.look.py_spy import Variables
+from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.look.threads import with_relations
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    ProcessStack,
+    ProcessState,
+    ThreadStack,
+    ThreadState,
+    WaitTarget,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = """
+def want():
+    with lock:
+        pass
+def hold():
+    with lock:
+        work()
+def wait():
+    with lock:
+        lock.release()
+        work()
+class Store:
+    def want(self):
+        with self.lock:
+            pass
+    def hold(self):
+        with self.lock:
+            work()
+    def hold_again(self):
+        with self.lock:
+            self.want()
+"""
+CONDITION_WAIT = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
+EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
+OLD_WAIT = Frame("wait", f"{STDLIB}/threading.py", 320)
+ENTERS = Frame("Condition.__enter__", f"{STDLIB}/threading.py", 272)
+FUTURE = Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451)
+IN_EVENT = (EVENT_WAIT, CONDITION_WAIT)
+LINES = {"want": 3, "hold": 7, "wait": 11}
+METHODS = {"want": 14, "hold": 18, "hold_again": 21}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A file that was there before this process."""
+    file = tmp_path / "train.py"
+    file.write_text(SOURCE)
+    os.utime(file, (1e9, 1e9))
+    return str(file)
+
+
+def call(source: str, name: str) -> Frame:
+    """A call of a function of the source, or of a method where its class is named."""
+    owner, _, function = name.rpartition(".")
+    return Frame(name, source, (METHODS if owner else LINES)[function])
+
+
+def thread(source: str, tid: int, *names: str, within: tuple[Frame, ...] = ()) -> ThreadStack:
+    """A thread in these calls, which then called something else."""
+    frames = (*(call(source, name) for name in names), *within)
+    return ThreadStack(tid=tid, frames=frames, takes_lock=names[-1].endswith("want"))
+
+
+def holder(*threads: ThreadStack) -> int | None:
+    """Who has the lock that the first thread takes; of none the variables can be read."""
+    stack = ProcessStack(pid=os.getpid(), source="py-spy", threads=threads)
+    waits = ThreadState(
+        tid=threads[0].tid or 0,
+        state="S",
+        cpu_s=0.0,
+        waits_for=(WaitTarget(call="futex", kind="futex"),),
+    )
+    kernel = ProcessState(
+        pid=os.getpid(), parent_pid=1, state="S", started_ticks=1, cpu_s=0.0, threads=(waits,)
+    )
+    first, *_ = with_relations(
+        stack, kernel, Sources.of(os.getpid()), Variables(os.getpid(), 0.0)
+    ).threads
+    return first.tid if first.holds_lock else first.held_by
+
+
+def test_a_lock_of_the_file_is_held_by_who_is_inside_of_it(source: str) -> None:
+    waits, other = thread(source, 1, "want"), thread(source, 3, "want")
+    assert holder(waits, thread(source, 2, "hold"), other) == 2
+    assert holder(waits, other) is None
+
+
+def test_an_object_whose_place_is_not_known_may_be_another(source: str) -> None:
+    waits, holds = thread(source, 1, "Store.want"), thread(source, 2, "Store.hold")
+    assert holder(waits, holds) is None
+
+
+def test_of_several_who_seem_to_have_it_none_is_known_to(source: str) -> None:
+    """One of them was seen a moment later than the other."""
+    waits = thread(source, 1, "want")
+    assert holder(waits, thread(source, 2, "hold"), thread(source, 3, "hold")) is None
+
+
+@pytest.mark.parametrize(
+    ("within", "known"),
+    [
+        ((), True),
+        ((CONDITION_WAIT,), False),
+        ((OLD_WAIT,), False),
+        (IN_EVENT, True),
+        ((FUTURE, CONDITION_WAIT), True),
+        ((Frame("Condition.wait_for", f"{STDLIB}/threading.py", 359), CONDITION_WAIT), False),
+        ((Frame("work", "/demo/other.py", 3), CONDITION_WAIT), False),
+    ],
+)
+def test_who_waits_for_news_behind_a_lock_may_have_given_it_back(
+    source: str, within: tuple[Frame, ...], known: bool
+) -> None:
+    """A condition may be made of any lock; an event or a future has one of its own."""
+    holds = thread(source, 2, "hold", within=within)
+    assert holder(thread(source, 1, "want"), holds) == (2 if known else None)
+    assert holder(thread(source, 1, "want", within=(ENTERS,)), holds) == (2 if known else None)
+
+
+def test_who_lets_go_of_a_lock_in_between_is_not_known_to_have_it(source: str) -> None:
+    assert holder(thread(source, 1, "want"), thread(source, 2, "wait")) is None
+    assert holder(thread(source, 1, "want"), thread(source, 2, "hold", "wait")) is None
+
+
+def test_a_file_that_changed_since_is_not_what_runs(source: str) -> None:
+    waits, holds = thread(source, 1, "want"), thread(source, 2, "hold")
+    os.utime(source)
+    assert holder(waits, holds) is None

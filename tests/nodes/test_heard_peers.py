@@ -1,0 +1,410 @@
+"""Who hears whom, who judges, and where nodes go on when a place is lost: nodes that take turns.
+
+The clock of all is the test's: it goes on by a second a turn.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_BARRIER, job, rank
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from msgspec.structs import replace
+
+from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord, GroupFamily, GroupRun
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.classes import class_of
+from lightning_hangcheck.nodes.encoding import pack
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
+from lightning_hangcheck.nodes.peers import ALONE, SILENT_AFTER_S, Peers, Role
+from lightning_hangcheck.nodes.word import word_of
+from lightning_hangcheck.text.moments import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+NODES = 3
+MOST_TURNS = 300
+
+
+class Clock:
+    """Tells the time that it was set to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000 * NANOSECONDS
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Store:
+    """Keys and values of all nodes, as one of them reaches them."""
+
+    where = "torchrun's store at node0:29500"
+
+    def __init__(self, values: dict[str, bytes]) -> None:
+        self._values = values
+        self.lost = False
+        self.odd: dict[str, Exception] = {}
+
+    def post(self, key: str, value: bytes) -> None:
+        self._refuse()
+        self._values[key] = value
+
+    def look(self, key: str) -> bytes | None:
+        self._refuse()
+        return self._values.get(key)
+
+    def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        for key in self.odd.keys() & set(keys):
+            raise self.odd[key]
+        return [self.look(key) for key in keys]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _refuse(self) -> None:
+        if self.lost:
+            raise MeetingFailed("the store does not answer", "see whether its host runs")
+
+
+class Job:
+    """Nodes that tell in turns.
+
+    Args:
+        folders: Of each node, the one in which it goes on; none where there is only the store.
+        nodes: How many.
+    """
+
+    def __init__(self, folders: Sequence[Path] = (), nodes: int = NODES) -> None:
+        self.values: dict[str, bytes] = {}
+        self.folders = folders
+        self.stores = [Store(self.values) for _ in range(nodes)]
+        self.clock = Clock()
+        self.nodes = [
+            Peers(
+                NodePlace(number=n, nnodes=nodes),
+                [store, *map(FolderPlace, folders[n : n + 1])],
+                self.clock,
+            )
+            for n, store in enumerate(self.stores)
+        ]
+        self.silent: set[int] = set()
+
+    def turn(self, *silent: int) -> None:
+        self.clock.now_ns += NANOSECONDS
+        for number, node in enumerate(self.nodes):
+            if number not in self.silent and number not in silent:
+                told = [one for one in node.known.values() if node.silent_s(one)]
+                node.tell(word_of(job(rank(number, IN_BARRIER)), number, 1), silent=told)
+                node.take_turn()
+
+    def turns(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.turn()
+
+    def tell_until(self, done: Callable[[], object], what: str) -> None:
+        for _ in range(MOST_TURNS):
+            self.turn()
+            if done():
+                return
+        raise AssertionError(f"{MOST_TURNS} turns, and not yet {what}")
+
+    def meet(self) -> None:
+        others = set(range(1, len(self.nodes)))
+        self.tell_until(
+            lambda: (
+                set(self.nodes[0].heard) == others
+                and all(node.role == Role(judge=0) for node in self.nodes[1:])
+            ),
+            "the nodes to meet in the store",
+        )
+
+    def lose_first(self) -> None:
+        """The first node, and with it the store."""
+        self.silent = {0}
+        for store in self.stores:
+            store.lost = True
+
+    def roles(self) -> dict[int, Role]:
+        return {n: one.role for n, one in enumerate(self.nodes) if n not in self.silent}
+
+    def settled(self) -> bool:
+        """Whether the lowest node that is heard judges, and all others follow it."""
+        first, *others = sorted(self.roles())
+        return self.roles() == {first: Role(judges=True), **{n: Role(judge=first) for n in others}}
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[Job]:
+    """Three nodes, and a folder that all of them see."""
+    yield from closed(Job([tmp_path / "nodes"] * NODES))
+
+
+@pytest.fixture
+def meeting_apart(tmp_path: Path) -> Iterator[Job]:
+    """Three nodes, each with a folder of its own by the same name, as in containers."""
+    yield from closed(Job([tmp_path / f"node{n}" / "nodes" for n in range(NODES)]))
+
+
+def closed(nodes: Job) -> Iterator[Job]:
+    with ExitStack() as stack:
+        for node in nodes.nodes:
+            stack.enter_context(closing(node))
+        yield nodes
+
+
+@settings(max_examples=30, deadline=None)
+@given(some.sets(some.integers(0, 5), max_size=5), some.sets(some.integers(0, 5), max_size=5))
+def test_the_lowest_of_those_that_are_heard_judges_and_all_others_follow_it(
+    absent: set[int], lost: set[int]
+) -> None:
+    """Whether the others never came, fall silent, or come back."""
+    nodes = Job(nodes=6)
+    for silent in (absent, lost, absent & lost, set[int]()):
+        nodes.silent = silent - {max(silent)} if len(silent) == 6 else silent
+        nodes.tell_until(nodes.settled, f"the lowest node but {silent} to judge")
+        first = min(nodes.roles())
+        nodes.tell_until(
+            lambda first=first: nodes.nodes[first].heard.keys() >= nodes.roles().keys() - {first},
+            "it to hear all others",
+        )
+
+
+def test_the_second_node_judges_within_the_time_that_is_promised() -> None:
+    nodes = Job()
+    nodes.meet()
+    nodes.silent = {0}
+    nodes.turns(SILENT_AFTER_S - 1)
+    assert nodes.roles() == {1: Role(judge=0), 2: Role(judge=0)}
+    nodes.turns(5)
+    assert nodes.settled()
+
+
+def test_a_first_node_that_is_heard_now_and_then_changes_nothing() -> None:
+    nodes = Job()
+    nodes.meet()
+    nodes.silent = {0}
+    nodes.turns(20)
+    for _ in range(4):
+        nodes.silent = set()
+        nodes.turn()
+        nodes.silent = {0}
+        nodes.turns(20)
+        assert nodes.settled(), "one word is no return"
+
+
+def test_a_first_node_with_pauses_shorter_than_its_silence_judges_all_the_time() -> None:
+    nodes = Job()
+    nodes.meet()
+    for _ in range(10):
+        for _ in range(12):
+            nodes.turn(0)
+        nodes.turn()
+        assert nodes.roles()[2] == Role(judge=0)
+
+
+def test_a_node_that_reaches_no_place_judges_alone_and_listens_before_it_does_for_others() -> None:
+    """One whose own network was cut must not step up the moment that it is back."""
+    nodes = Job()
+    nodes.meet()
+    nodes.stores[1].lost = True
+    nodes.turns(40)
+    assert nodes.roles()[1] == ALONE
+    nodes.stores[1].lost = False
+    for _ in range(30):
+        nodes.turn()
+        assert not nodes.roles()[1].judges
+    assert nodes.roles()[1] == Role(judge=0)
+
+
+def test_who_begins_to_judge_calls_nobody_silent_before_it_has_listened_itself() -> None:
+    """The first node had lost another one for a moment: who follows it hears that one soon."""
+    nodes = Job()
+    nodes.meet()
+    nodes.silent = {2}
+    nodes.turns(SILENT_AFTER_S + 2)
+    assert [node for node, one in nodes.nodes[1].known.items() if not one.direct] == [2]
+    nodes.silent = {0}
+    said = []
+    for _ in range(int(SILENT_AFTER_S) + 10):
+        nodes.turn()
+        node = nodes.nodes[1]
+        said += [n for n, one in node.known.items() if node.role.judges and node.silent_s(one)]
+    assert set(said) == {0}
+    assert nodes.settled()
+
+
+def test_whoever_follows_knows_whom_the_judging_node_no_longer_heard() -> None:
+    nodes = Job()
+    nodes.meet()
+    nodes.silent = {2}
+    nodes.turns(SILENT_AFTER_S + 2)
+    nodes.silent = {0, 2}
+    nodes.turns(2 * SILENT_AFTER_S + 5)
+    second = nodes.nodes[1]
+    assert second.role == Role(judges=True)
+    lost = {n: [*one.ranks] for n, one in second.known.items() if second.silent_s(one)}
+    assert lost == {0: [0], 2: [2]}
+
+
+def test_while_the_store_answers_the_folder_is_not_touched(meeting: Job) -> None:
+    meeting.meet()
+    meeting.turns(30)
+    assert not meeting.folders[0].exists()
+    assert not any(node.moved for node in meeting.nodes)
+
+
+@pytest.mark.parametrize("losing", [{2}, {0}, {0, 1, 2}], ids=["one", "the first", "all"])
+def test_whoever_loses_the_store_goes_on_in_the_folder_and_is_heard(
+    meeting: Job, losing: set[int]
+) -> None:
+    meeting.meet()
+    for number in losing:
+        meeting.stores[number].lost = True
+    meeting.tell_until(
+        lambda: all(meeting.nodes[number].moved for number in losing), "them to be heard there"
+    )
+    meeting.turns(30)
+    assert meeting.settled()
+    first = meeting.nodes[0]
+    assert set(first.heard) == {1, 2}
+    assert not any(first.silent_s(one) for one in first.heard.values())
+    assert "folder" in first.where
+
+
+def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_folder(
+    meeting: Job,
+) -> None:
+    meeting.meet()
+    _, second, third = meeting.nodes
+    meeting.lose_first()
+    meeting.tell_until(
+        lambda: meeting.settled() and set(second.heard) >= {2}, "the second node to judge for both"
+    )
+    assert [node.trouble for node in (second, third)] == ["", ""]
+    assert all(node.moved and "folder" in node.where for node in (second, third))
+
+
+def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(
+    meeting_apart: Job,
+) -> None:
+    """Each would judge for a job of which it hears nobody, and nothing would say why."""
+    meeting_apart.meet()
+    meeting_apart.lose_first()
+    left, roles = meeting_apart.nodes[1:], set[Role]()
+
+    def told() -> bool:
+        roles.update(node.role for node in left)
+        return all(node.trouble for node in left)
+
+    meeting_apart.tell_until(told, "both to say that they hear nobody")
+    assert roles <= {Role(judge=0), ALONE}
+    for number, node in enumerate(left, 1):
+        assert not node.moved
+        assert node.where == Store.where
+        assert not node.in_trouble, "the folder can be used: another node may come yet"
+        assert f"no other node was seen in folder {meeting_apart.folders[number]};" in node.trouble
+        assert "the store does not answer" in node.trouble
+        assert "hangcheck merge" in node.trouble
+
+
+def test_at_the_end_of_a_job_nobody_waits_for_a_store_that_is_gone(meeting: Job) -> None:
+    meeting.meet()
+    meeting.lose_first()
+    for node in meeting.nodes[1:]:
+        node.hurry()
+    meeting.turns(3)
+    assert all(node.moved for node in meeting.nodes[1:])
+
+
+def test_what_an_earlier_job_left_is_nobody() -> None:
+    """It does not change: such a node is not there."""
+    nodes = Job(nodes=2)
+    nodes.silent = {1}
+    nodes.values["node-1"] = pack(word_of(job(rank(1, IN_BARRIER)), 1, 7))
+    nodes.turns(10)
+    assert nodes.nodes[0].heard == {}
+    nodes.values["node-1"] = pack(word_of(job(rank(1, IN_BARRIER)), 1, 8))
+    nodes.turn()
+    assert set(nodes.nodes[0].heard) == {1}, "it has changed"
+
+
+def test_of_two_words_of_a_node_the_newer_counts() -> None:
+    """Two places, and slow storage, may show an older one later."""
+    nodes = Job(nodes=2)
+    nodes.silent = {1}
+    for stamp in (1, 9, 5):
+        nodes.values["node-1"] = pack(word_of(job(rank(1, IN_BARRIER)), 1, stamp))
+        nodes.turn()
+    assert nodes.nodes[0].heard[1].word.stamp == 9
+
+
+def test_bytes_that_are_no_word_are_said_once_and_harm_nobody(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Of the third node a group with a name of 5,000 digits, which Python reads as no number."""
+    family = GroupFamily((0, 1, 1), (GroupRun(0, 1, 1, "1" * 5_000, 1),))
+    flight = FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="1"),))
+    odd = class_of(RankView(rank=2, flight=flight), (family,), 0)
+    nodes = Job(nodes=4)
+    nodes.silent = {1, 2}
+    for stamp in range(1, 4):
+        nodes.values["node-1"] = b"none of ours" * stamp
+        word = word_of(job(rank(2, IN_BARRIER)), 2, stamp)
+        nodes.values["node-2"] = pack(replace(word, lines=(odd,)))
+        nodes.turn()
+    assert (set(nodes.nodes[0].heard), set(nodes.nodes[0].unused)) == ({3}, {1, 2})
+    said = capfd.readouterr().err
+    assert said.count("what node 1 tells is not used") <= 1, "it is said once by a process"
+    assert "nodes do not hear each other" not in said
+
+
+@pytest.mark.parametrize(
+    "error", [MeetingFailed("it is a link", "remove it"), RuntimeError("anything")]
+)
+def test_a_node_that_cannot_hear_tells_all_the_same(error: Exception) -> None:
+    nodes = Job(nodes=2)
+    nodes.stores[0].odd = {"node-1": error}
+    nodes.turn()
+    assert set(nodes.values) == {"node-0", "node-1"}
+
+
+def test_who_has_the_number_of_another_node_is_found_in_some_seconds() -> None:
+    nodes = Job(nodes=2)
+    nodes.meet()
+    nodes.turns(20)
+    assert nodes.nodes[1].same_number is None
+    for stamp in range(1, 30):
+        word = word_of(job(rank(1, IN_BARRIER)), 1, stamp, addresses=("10.0.0.5",))
+        nodes.values["node-1"] = pack(word)
+        nodes.turn()
+    assert nodes.nodes[1].same_number == ("10.0.0.5",)
+
+
+def test_how_far_clocks_are_apart_is_known_on_the_first_node() -> None:
+    nodes = Job()
+    nodes.meet()
+    nodes.turns(5)
+    assert [clock.node for clock in nodes.nodes[0].clocks] == [1, 2]
+    assert nodes.nodes[1].clocks == ()
+    for clock in nodes.nodes[0].clocks:
+        assert abs(clock.ahead_s) <= clock.within_s < 2.0, "they have one clock"
+
+
+def test_a_calm_job_tells_less_and_less_and_a_silent_one_at_once() -> None:
+    nodes = Job()
+    nodes.meet()
+    node = nodes.nodes[1]
+    calm, silent = (word_of(job(rank(1, IN_BARRIER)), 1, stamp) for stamp in (1, 2))
+    nodes.clock.now_ns += 60 * NANOSECONDS
+    node.tell(calm, busy=False)
+    assert node.pause_s == 5.0
+    node.tell(silent, busy=True)
+    assert node.pause_s == 1.0

@@ -1,0 +1,235 @@
+"""Silence, idleness and pace of one rank, from readings at given times."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.observe.progress import MOST_PLACES, ProcessorTime, Progress
+
+SECOND = 1_000_000_000
+
+
+def beat(at_s: float, phase: str = "training_step", section: str = "") -> Beat:
+    sections = (OpenSection(section, 0),) if section else ()
+    return Beat(pid=1, beats=1, last_beat_ns=int(at_s * SECOND), phase=phase, sections=sections)  # type: ignore[arg-type]
+
+
+def read_beats(progress: Progress, *times_s: float, phase: str = "training_step") -> None:
+    for at_s in times_s:
+        progress.read_beat(beat(at_s, phase), int(at_s * SECOND))
+
+
+def silence(progress: Progress, now_s: float) -> float:
+    return progress.silent_ns(int(now_s * SECOND)) / SECOND
+
+
+def idleness(progress: Progress, now_s: float) -> float:
+    return progress.idle_ns(int(now_s * SECOND)) / SECOND
+
+
+def use_processor(
+    progress: Progress, from_s: int, to_s: int, share: float, *, main: bool = True
+) -> None:
+    """Use so much of a core, read four times a second."""
+    for quarter in range(4 * from_s, 4 * to_s + 1):
+        used = (quarter / 4 - from_s) * share
+        now_ns = quarter * SECOND // 4
+        progress.read_processor(ProcessorTime(used if main else 0.0, used), now_ns)
+
+
+def test_silence_counts_from_the_last_beat() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0, 2.0)
+    progress.read_beat(beat(2.0), 10 * SECOND)
+    assert silence(progress, 10.0) == 8.0
+
+
+def test_processor_time_is_no_progress_of_a_rank_that_beats() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 21, share=1.0)
+    assert silence(progress, 21.0) == 20.0
+
+
+def test_processor_time_is_no_progress_of_a_rank_without_beats_either() -> None:
+    progress = Progress(0)
+    use_processor(progress, 0, 20, share=1.0)
+    assert silence(progress, 21.0) == 21.0
+    assert idleness(progress, 21.0) == 1.0
+
+
+def test_another_number_of_its_collectives_is_progress_that_the_rank_tells() -> None:
+    progress = Progress(0)
+    progress.read_collectives(7 * SECOND)
+    assert silence(progress, 9.0) == 2.0
+    assert progress.untold_ns(9 * SECOND) == 2 * SECOND
+    assert progress.circling_ns(9 * SECOND) == 2 * SECOND
+
+
+def test_what_looks_saw_is_progress_but_no_word_of_the_rank() -> None:
+    progress = Progress(0)
+    progress.saw_movement(7 * SECOND)
+    assert silence(progress, 9.0) == 2.0
+    assert progress.untold_ns(9 * SECOND) == 9 * SECOND
+
+
+def test_a_pause_in_which_a_look_saw_the_rank_elsewhere_is_none_of_the_place() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0, 1.1, 1.2, 1.3, 1.4)
+    progress.read_beat(beat(1.4), 61 * SECOND)  # an evaluation that comes once an epoch
+    progress.saw_elsewhere("validation")
+    read_beats(progress, 61.5, 61.6)
+    pace = progress.pace()
+    assert pace is not None
+    assert pace.longest_pause_s < 1.0
+
+
+def test_what_comes_once_in_many_steps_has_a_pace_as_soon_as_it_was_seen_twice() -> None:
+    progress = Progress(0)
+    for began_s in (0, 100, 200):
+        read_beats(progress, *(began_s + part for part in (1.0, 1.1, 1.2, 1.3, 1.4)))
+        progress.read_beat(beat(began_s + 1.4), (began_s + 61) * SECOND)
+        progress.saw_elsewhere("optimizer_step")
+        pace = progress.pace("optimizer_step")
+        assert (pace is not None and pace.known) == (began_s == 200)
+    assert pace is not None
+    assert 59 < pace.longest_pause_s < 60
+    assert progress.pace("validation") is None
+
+
+def test_a_rank_that_computed_silently_and_then_waits_is_idle_only_since_it_waits() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 100, share=0.9)
+    use_processor(progress, 101, 103, share=0.0)
+    assert silence(progress, 103.0) == 102.0
+    assert idleness(progress, 103.0) == 3.0
+
+
+def test_a_helper_thread_that_wakes_now_and_then_does_not_make_a_rank_busy() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 40, share=0.1, main=False)
+    assert idleness(progress, 40.0) == 39.0
+
+
+def test_threads_that_compute_for_an_idle_main_thread_make_the_rank_busy() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    use_processor(progress, 1, 40, share=3.0, main=False)
+    assert idleness(progress, 40.0) == 0.0
+
+
+def test_a_rank_that_stops_within_a_window_is_idle_from_there_on() -> None:
+    progress = Progress(0)
+    for quarter, used in enumerate((0.0, 0.25, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3)):
+        progress.read_processor(ProcessorTime(used, used), quarter * SECOND // 4)
+    assert idleness(progress, 5.0) == 4.5
+
+
+def test_one_tick_of_the_kernels_clock_is_no_activity_however_short_the_reading() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.read_processor(ProcessorTime(0.0, 0.0), 1 * SECOND)
+    progress.read_processor(ProcessorTime(0.01, 0.01), 1 * SECOND + SECOND // 20)
+    assert idleness(progress, 5.0) == 4.0
+
+
+def test_a_look_that_saw_movement_ends_the_silence() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.saw_movement(50 * SECOND)
+    assert silence(progress, 52.0) == 2.0
+
+
+def test_a_time_that_nobody_watched_does_not_count() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.forgive(60 * SECOND, 63 * SECOND)
+    assert silence(progress, 63.0) == 2.0
+
+
+def test_the_first_pause_in_a_place_teaches_nothing() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.read_beat(beat(1.0), 40 * SECOND)  # a first step that compiles for 40 s
+    for at_s in (41.0, 42.0, 43.0):
+        progress.read_beat(beat(at_s), int((at_s + 0.9) * SECOND))
+    progress.read_beat(beat(44.0), 44 * SECOND)
+    pace = progress.pace()
+    assert pace is not None
+    assert pace.known
+    assert pace.longest_pause_s == 0.9
+
+
+def test_each_phase_has_its_own_pace() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0, 1.1, 1.2, 1.3, 1.4)
+    read_beats(progress, 2.0, phase="validation")
+    assert progress.pace() is None
+
+
+def test_steps_that_went_by_between_two_readings_teach_the_pace_of_the_whole_loop() -> None:
+    progress = Progress(0)
+    for at_s, step in ((1.0, 0), (1.25, 1), (1.5, 3), (1.75, 5)):
+        reading = Beat(pid=1, beats=1, last_beat_ns=int(at_s * SECOND), phase="backward", step=step)
+        progress.read_beat(reading, int(at_s * SECOND))
+    stuck = Beat(pid=1, beats=2, last_beat_ns=2 * SECOND, phase="training_step", step=5)
+    progress.read_beat(stuck, 2 * SECOND)
+    pace = progress.pace()
+    assert pace is not None
+    assert pace.known
+    assert pace.longest_pause_s < 1.0
+
+
+def test_steps_teach_nothing_of_validation() -> None:
+    progress = Progress(0)
+    for step in range(10):
+        reading = Beat(pid=1, beats=1, last_beat_ns=step + 1, phase="backward", step=step)
+        progress.read_beat(reading, step + 1)
+    progress.read_beat(Beat(pid=1, beats=2, last_beat_ns=99, phase="validation", step=9), 99)
+    assert progress.pace() is None
+
+
+def test_a_rank_that_never_beat_has_no_pace() -> None:
+    progress = Progress(0)
+    use_processor(progress, 0, 10, share=0.5)
+    assert progress.pace() is None
+
+
+def test_a_rank_circles_from_its_last_beat_or_its_last_new_sign() -> None:
+    progress = Progress(0)
+    progress.saw_new(2 * SECOND)
+    progress.saw_movement(6 * SECOND)
+    assert progress.circling_ns(9 * SECOND) == 7 * SECOND
+    read_beats(progress, 8.0)
+    assert progress.circling_ns(9 * SECOND) == SECOND
+
+
+def test_a_lapse_of_ours_is_no_circle() -> None:
+    progress = Progress(0)
+    progress.forgive(50 * SECOND, 51 * SECOND)
+    assert progress.circling_ns(51 * SECOND) == SECOND
+
+
+def test_a_section_with_a_number_in_its_name_is_one_place_however_many_there_are() -> None:
+    progress = Progress(0)
+    for number in range(1000):
+        at_s = 1.0 + number / 10
+        progress.read_beat(beat(at_s, section=f"batch {number}"), int(at_s * SECOND))
+    pace = progress.pace()
+    assert pace is not None
+    assert pace.known
+    assert pace.longest_pause_s < 1.0
+
+
+def test_a_place_that_was_left_long_ago_has_no_known_pace_any_more() -> None:
+    progress = Progress(0)
+    names = ["first", *(f"s{'x' * number}" for number in range(MOST_PLACES)), "first"]
+    for index, name in enumerate(names):
+        for part in range(5):
+            at_s = 1.0 + index + part / 10
+            progress.read_beat(beat(at_s, "validation", name), int(at_s * SECOND))
+    assert progress.pace() is not None
+    known = progress.pace()
+    assert known is not None
+    assert known.pauses < 5

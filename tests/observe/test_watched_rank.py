@@ -1,0 +1,148 @@
+"""One rank's signs of life that come from looks."""
+
+from __future__ import annotations
+
+from lightning_hangcheck.judge.exits import left_well
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.evidence import Frame, ProcessStack, Sample, ThreadStack
+from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.looking import Target
+from lightning_hangcheck.observe.watched_rank import WatchedRank
+from lightning_hangcheck.watch.roster import WatchedRound
+
+SECOND = 1_000_000_000
+
+
+def watched() -> WatchedRank:
+    return WatchedRank(FoundRank(rank=0, local_rank=0, pid=1, world_size=2), 0)
+
+
+def flight(at_s: int, entered: int) -> FlightRecord:
+    group = CollectiveRecord(group="0", last_enqueued=entered, last_completed=entered - 1)
+    return FlightRecord(taken_ns=at_s * SECOND, groups=(group,))
+
+
+def silence(rank: WatchedRank, now_s: int) -> float:
+    return rank.progress.silent_ns(now_s * SECOND) / SECOND
+
+
+def test_a_collective_between_two_looks_is_movement() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(flight(4, entered=6))
+    assert silence(rank, 9) == 5.0
+
+
+def test_a_rank_that_stays_in_its_collective_is_silent() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(flight(4, entered=5))
+    assert silence(rank, 9) == 9.0
+
+
+def test_collectives_of_an_earlier_silence_say_nothing_of_this_one() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.progress.saw_movement(10 * SECOND)
+    rank.read_flight(flight(12, entered=50))
+    assert silence(rank, 19) == 9.0
+
+
+def test_a_look_without_a_record_says_nothing() -> None:
+    rank = watched()
+    rank.read_flight(flight(2, entered=5))
+    rank.read_flight(None)
+    rank.read_flight(flight(6, entered=9))
+    assert silence(rank, 9) == 9.0
+
+
+def numbers(rank: WatchedRank, at_s: int, entered: int, ended: int) -> None:
+    rank.read_numbers({"0": (entered, ended)}, at_s * SECOND)
+
+
+def test_numbers_of_collectives_that_go_on_are_progress() -> None:
+    rank = watched()
+    numbers(rank, 2, 5, 4)
+    numbers(rank, 3, 5, 5)
+    assert silence(rank, 9) == 6.0
+
+
+def test_numbers_that_stay_are_silence_also_where_an_answer_fails() -> None:
+    rank = watched()
+    numbers(rank, 2, 5, 4)
+    rank.read_numbers({}, 3 * SECOND)
+    numbers(rank, 4, 5, 4)
+    assert silence(rank, 9) == 9.0
+
+
+def test_numbers_of_an_earlier_silence_say_nothing_of_this_one() -> None:
+    rank = watched()
+    numbers(rank, 2, 5, 4)
+    rank.read(Beat(pid=1, beats=9, last_beat_ns=7 * SECOND), 7 * SECOND)
+    numbers(rank, 9, 50, 49)
+    assert silence(rank, 10) == 3.0
+    numbers(rank, 11, 51, 50)
+    assert silence(rank, 12) == 1.0
+
+
+def found_in(function: str, at_s: int, pid: int = 1) -> Sample:
+    main = ThreadStack(tid=pid, frames=(Frame(function, "train.py", 1),))
+    stack = ProcessStack(pid=pid, source="py-spy", threads=(main,))
+    return Sample(taken_ns=at_s * SECOND, stack=stack)
+
+
+def test_a_rank_and_its_workers_circle_from_the_last_look_that_met_a_new_function() -> None:
+    rank, own = watched(), Target(rank=0, pid=1, role="rank")
+    loads = Target(rank=0, pid=2, role="worker")
+    for at_s, function in ((2, "fetch"), (3, "crop"), (4, "fetch")):
+        rank.add_samples([(own, found_in("wait", at_s)), (loads, found_in(function, at_s, 2))])
+    assert rank.view("", 9 * SECOND).nothing_new_for_s == 6.0
+    rank.read_flight(flight(7, entered=1))
+    rank.read_flight(flight(8, entered=2))
+    assert rank.view("", 9 * SECOND).nothing_new_for_s == 1.0
+
+
+def test_each_stop_is_counted_from_its_own_beginning() -> None:
+    rank = WatchedRank(FoundRank(rank=1, pid=1), 0)
+    told = []
+    for second, state in enumerate("STTTSTT"):
+        rank.read_state(state, second * SECOND)
+        told.append(rank.view("", second * SECOND).stopped_for_s)
+    assert told == [None, 0.0, 1.0, 2.0, None, 0.0, 1.0]
+
+
+def test_a_rank_ends_with_its_training_however_its_process_ends_later() -> None:
+    """An actor of Ray Train lives on, and is killed when the last rank is done."""
+    round_ = WatchedRound(0)
+    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
+    assert rank is not None
+    rank.read(Beat(pid=1, training="beside"), SECOND)
+    round_.note_words()
+    assert round_.alive == [rank]
+
+    rank.read(Beat(pid=1, training="over", ending="finished", ended_ns=2), 2 * SECOND)
+    round_.note_words()
+    assert round_.alive == []
+    round_.note_exit(1, -9)
+    (view,) = round_.views("host", 3 * SECOND)
+    assert left_well(view)
+
+
+def test_the_word_of_a_rank_counts_also_where_its_process_was_seen_to_end_before() -> None:
+    round_ = WatchedRound(0)
+    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
+    assert rank is not None
+    round_.note_exit(1, 1)
+    rank.read(Beat(pid=1, training="over", ending="finished", ended_ns=2), 2 * SECOND)
+    assert left_well(rank.view("host", 3 * SECOND))
+
+
+def test_a_process_that_trains_anew_is_a_rank_again() -> None:
+    round_ = WatchedRound(0)
+    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
+    assert rank is not None
+    for training in ("over", "beside"):
+        rank.read(Beat(pid=1, training=training, ending="finished"), SECOND)
+        round_.note_words()
+    assert round_.alive == [rank]

@@ -1,0 +1,313 @@
+"""Each alarm is told once and its end once; what ranks do as the job shuts down is no news."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.verdict import EvidenceItem, RankState, Verdict
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.watched_rank import WatchedRank
+from lightning_hangcheck.text.moments import NANOSECONDS
+from lightning_hangcheck.watch.alarm import Alarm, Shutdown, advanced
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import RankView
+
+NOW = "2026-01-01T00:00:10.000Z"
+
+
+def verdict(
+    kind: str, *culprits: int, cause: str = "rank_stalled", victims: tuple[int, ...] = ()
+) -> Verdict:
+    return Verdict(
+        verdict=kind,  # type: ignore[arg-type]
+        run_id="run",
+        command="train",
+        started_at="2026-01-01T00:00:00.000Z",
+        detected_at=NOW,
+        world_size=2,
+        culprits=culprits,
+        victims=victims,
+        cause=cause,  # type: ignore[arg-type]
+    )
+
+
+def test_suspicion_is_a_line_and_a_hang_a_report_each_once() -> None:
+    alarm = Alarm()
+    told = [alarm.take(verdict(kind, 1)) for kind in ("suspect", "suspect", "hang", "hang")]
+    assert told == ["line", None, "report", None]
+
+
+def test_ranks_that_are_suspected_already_are_no_second_suspicion() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("suspect", 0, 1, 2))
+    assert alarm.take(verdict("suspect", 2)) is None
+    assert alarm.take(verdict("suspect", 0, 1, 2)) is None
+    assert alarm.take(verdict("suspect", 2, cause="network_wait")) == "line"
+
+
+def test_a_suspicion_of_those_that_the_others_now_wait_for_is_another_one() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("suspect", 0, 1, 2))
+    assert alarm.take(verdict("suspect", 2, victims=(0, 1))) == "line"
+
+
+def test_a_verdict_that_now_is_on_more_nodes_is_saved_once_without_a_word() -> None:
+    """One that was given alone, then joined by whoever judges for all."""
+    alarm, alone = Alarm(), verdict("hang", 0)
+    ranks = (RankState(rank=1), RankState(rank=2))
+    joined = replace(alone, ranks=ranks, victims=(1, 2))
+    told = [alarm.take(one) for one in (alone, joined, joined, alone)]
+    assert told == ["report", "silent", None, None]
+    assert alarm.standing == joined
+
+
+def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:
+    alarm = Alarm()
+    assert alarm.take(verdict("hang", 1), closer=True) == "report"
+    assert alarm.take(verdict("hang", 1), closer=True) == "silent"
+    assert alarm.take(verdict("suspect", 1), closer=True) is None
+
+
+@pytest.mark.parametrize("kind", ["healthy", "finished"])
+def test_good_news_is_no_alarm(kind: str) -> None:
+    assert Alarm().take(verdict(kind)) is None
+
+
+def test_a_hang_is_not_softened_to_a_suspicion() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("hang", 1))
+    assert alarm.take(verdict("suspect", 1)) is None
+    assert alarm.proven
+
+
+def test_a_hang_that_is_understood_better_is_saved_without_shouting_again() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("hang", 1, cause="unknown"))
+    assert alarm.take(verdict("hang", 1, cause="logger_init")) == "silent"
+
+
+def test_who_holds_a_hang_up_is_told_once_where_nobody_could_be_named_before() -> None:
+    """As where the other nodes are heard only after this one has judged its own ranks."""
+    alarm = Alarm()
+    told = [alarm.take(verdict("hang", *culprits)) for culprits in ((), (1,), (1,), (), (1,))]
+    assert told == ["report", "named", None, "silent", "silent"]
+
+
+def test_the_end_of_an_alarm_is_told_once() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("hang", 1))
+    ended = alarm.ended(NOW, 42.0)
+    assert ended is not None
+    assert (ended.verdict, ended.culprits, ended.stalled_for_s) == ("recovered", (1,), 42.0)
+    assert alarm.ended(NOW, 42.0) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("suspect", "was suspected for"), ("hang", "was called a hang for")]
+)
+def test_its_end_says_for_how_long_it_stood(kind: str, words: str) -> None:
+    """From the first suspicion on, however much longer the silence was."""
+    alarm = Alarm()
+    alarm.take(replace(verdict("suspect", 1), stalled_for_s=12.0))
+    alarm.take(replace(verdict(kind, 1, cause="unknown"), stalled_for_s=30.0))
+    ended = alarm.ended(NOW, 52.0)
+    assert ended is not None
+    assert ended.summary.startswith(f"moves again, {words} 40 s (silent for 52 s); what was seen:")
+
+
+def test_a_job_that_advances_again_has_lost_nothing() -> None:
+    found = EvidenceItem("stack", 1, "is in load"), EvidenceItem("lost", None, "2 steps")
+    alarm = Alarm()
+    alarm.take(replace(verdict("hang", 1), evidence=found))
+    ended = alarm.ended(NOW, 42.0)
+    assert ended is not None
+    assert ended.evidence == found[:1]
+
+
+def test_a_second_hang_of_the_same_rank_counts_too() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("hang", 1))
+    alarm.ended(NOW, 42.0)
+    assert alarm.take(verdict("hang", 1)) == "report"
+
+
+def test_how_long_a_stall_has_lasted_is_told_by_our_own_clock() -> None:
+    """Another node, whose clock is hours off, may have told of it."""
+    case = job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
+    for since in ("2001-01-01T00:00:00.000Z", "2999-01-01T00:00:00.000Z"):
+        alarm = Alarm()
+        assert alarm.stalled_s(case.taken_ns) == 0.0
+        alarm.take(replace(judge(case), stalled_since=since, stalled_for_s=40.0))
+        alarm.raised(case)
+        assert alarm.stalled_s(case.taken_ns + 5 * NANOSECONDS) == pytest.approx(45.0)
+        alarm.ended(NOW, 50.0)
+        assert alarm.stalled_s(case.taken_ns + 9 * NANOSECONDS) == 0.0
+
+
+MINUTE_NS = 60 * NANOSECONDS
+
+
+def reminded_at(alarm: Alarm, first: int, last: int) -> list[int]:
+    """The minutes at which a reminder is due, asked every minute."""
+    return [m for m in range(first, last) if alarm.reminder(m * MINUTE_NS) is not None]
+
+
+def test_each_reminder_comes_after_twice_the_time() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("suspect", 1))
+    assert reminded_at(alarm, 10, 45) == [12, 14, 18, 26, 42]
+
+
+def test_a_reminder_that_comes_late_says_how_late_and_is_not_repeated() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("hang", 1))
+    assert alarm.reminder(0) is None
+    assert alarm.reminder(9 * MINUTE_NS) == 540.0
+    assert reminded_at(alarm, 10, 20) == [16]
+
+
+def test_a_worse_verdict_and_one_after_a_calm_are_reminded_of_anew() -> None:
+    alarm = Alarm()
+    alarm.take(verdict("suspect", 1))
+    assert reminded_at(alarm, 0, 4) == [2]
+    alarm.take(verdict("hang", 1))
+    assert reminded_at(alarm, 4, 8) == [6]
+    alarm.ended(NOW, 42.0)
+    assert reminded_at(alarm, 8, 100) == []
+    alarm.take(verdict("hang", 1))
+    assert reminded_at(alarm, 100, 104) == [102]
+
+
+RAISED_NS = 50
+BLAMED = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)))
+
+
+def watched(number: int, advanced_ns: int, *, gone: bool = False) -> dict[int, WatchedRank]:
+    one = WatchedRank(FoundRank(rank=number, pid=100 + number), advanced_ns)
+    if gone:
+        one.note_exit(0, "", 1)
+    return {number: one}
+
+
+def test_the_verdict_blames_rank_1() -> None:
+    assert (BLAMED.culprits, BLAMED.victims) == ((1,), (0,))
+
+
+@pytest.mark.parametrize("at_ns", [40, 60])
+def test_a_culprit_is_asked_where_it_is_seen(at_ns: int) -> None:
+    later = at_ns > RAISED_NS
+    assert advanced(BLAMED, RAISED_NS, watched(1, at_ns), None) == later
+    assert advanced(BLAMED, RAISED_NS, watched(0, 0), {1: at_ns}) == later
+
+
+@pytest.mark.parametrize("at_ns", [40, 60])
+def test_where_its_node_is_silent_those_that_waited_tell(at_ns: int) -> None:
+    assert advanced(BLAMED, RAISED_NS, watched(0, at_ns), {}) == (at_ns > RAISED_NS)
+
+
+def test_a_culprit_that_is_gone_does_not_come_back_whatever_others_do_on_their_way_out() -> None:
+    here = {**watched(0, 60), **watched(1, 60, gone=True)}
+    assert not advanced(BLAMED, RAISED_NS, here, {})
+    assert not advanced(BLAMED, RAISED_NS, watched(0, 60), None)
+
+
+def test_nothing_recovers_where_nothing_stands() -> None:
+    assert not advanced(None, RAISED_NS, watched(0, 60), {})
+
+
+HUNG = (rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
+INTERRUPTED = "KeyboardInterrupt in main (train.py:3)"
+
+
+def at(seconds: float) -> int:
+    return int(seconds * NANOSECONDS)
+
+
+def interrupted(number: int) -> RankView:
+    beat = Beat(pid=1, ending="raised", ended_ns=5, last_beat_ns=5, last_words=INTERRUPTED)
+    return rank(number, IN_LOAD, beat=beat)
+
+
+def stepping(step: int) -> RankView:
+    return rank(0, IN_LOAD, beat=Beat(pid=1, step=step))
+
+
+def test_a_job_that_nobody_ends_is_not() -> None:
+    assert not Shutdown().begun(HUNG, proven=True, now_ns=at(1))
+
+
+def test_who_asks_first_counts_and_what_had_failed_by_then() -> None:
+    shutdown = Shutdown()
+    failed, killed = gone(1, 1, words="ValueError"), gone(2, -15)
+    shutdown.ask("SIGTERM", (HUNG[0], failed, killed), "rank 1 is silent", at(1))
+    shutdown.ask("SIGINT", HUNG, "", at(2))
+    assert shutdown.asked is not None
+    assert (shutdown.asked.by, shutdown.asked.failed_before) == ("SIGTERM", (1,))
+    assert (shutdown.asked.suspected, shutdown.asked_ns) == ("rank 1 is silent", at(1))
+    assert shutdown.begun(HUNG, proven=False, now_ns=at(1000))
+
+
+def test_a_job_that_steps_on_a_minute_later_was_asked_something_else() -> None:
+    shutdown = Shutdown()
+    shutdown.ask("SIGHUP", (stepping(5),), "", at(0))
+    assert shutdown.begun((stepping(9),), proven=False, now_ns=at(59)), "it finishes its epoch"
+    assert shutdown.begun((stepping(9),), proven=False, now_ns=at(61))
+    assert shutdown.begun((stepping(9),), proven=False, now_ns=at(300)), "it saves for long"
+    assert not shutdown.begun((stepping(10),), proven=False, now_ns=at(301))
+    assert shutdown.asked is None
+
+
+def test_one_rank_that_leaves_a_proven_hang_tells() -> None:
+    shutdown = Shutdown()
+    shutdown.hang_proven(HUNG)
+    assert shutdown.begun((gone(0, 1), HUNG[1]), proven=True, now_ns=at(1))
+    assert shutdown.begun((interrupted(0), HUNG[1]), proven=True, now_ns=at(1))
+    assert shutdown.end_round() is None, "a launcher starts it anew"
+    assert not shutdown.begun(HUNG, proven=True, now_ns=at(2))
+
+
+def test_a_rank_that_was_gone_before_the_hang_was_proven_does_not() -> None:
+    shutdown = Shutdown()
+    ranks = (gone(0, -15), HUNG[1])
+    shutdown.hang_proven(ranks)
+    assert not shutdown.begun(ranks, proven=True, now_ns=at(1))
+
+
+def test_one_rank_that_answers_a_signal_speaks_for_those_that_cannot() -> None:
+    """Ctrl-C comes to a rank that sleeps, and to one that waits in native code for it."""
+    shutdown = Shutdown()
+    ranks = (interrupted(0), HUNG[1])
+    assert shutdown.begun(ranks, proven=False, suspected="rank 0 is silent", now_ns=at(1))
+    assert shutdown.asked is not None
+    assert shutdown.asked.by == "KeyboardInterrupt in rank 0"
+    assert shutdown.asked.suspected == "rank 0 is silent"
+    assert shutdown.begun(HUNG, proven=False, now_ns=at(30)), "what was asked for stays so"
+
+
+@pytest.mark.parametrize(
+    ("told_s", "by"),
+    [(1.1, "SIGINT from the terminal"), (30, "KeyboardInterrupt in rank 0")],
+)
+def test_a_launcher_tells_more_of_a_signal_that_a_rank_showed_first(told_s: float, by: str) -> None:
+    shutdown = Shutdown()
+    assert shutdown.begun((interrupted(0), HUNG[1]), proven=False, suspected="0", now_ns=at(1))
+    shutdown.ask("SIGINT from the terminal", HUNG, "", at(told_s))
+    assert shutdown.asked is not None
+    assert (shutdown.asked.by, shutdown.asked.suspected) == (by, "0")
+
+
+def test_a_rank_that_a_signal_ended_speaks_for_no_other_for_it_may_be_needed() -> None:
+    assert not Shutdown().begun((gone(0, -15), HUNG[1]), proven=False, now_ns=at(1))
+    assert Shutdown().begun((gone(0, -15), interrupted(1)), proven=False, now_ns=at(1))
+
+
+def test_a_launcher_that_ends_the_others_of_a_failed_rank_does_not_ask_for_the_end() -> None:
+    ranks = (gone(0, 1, words="ValueError: bad sample"), interrupted(1))
+    assert not Shutdown().begun(ranks, proven=False, now_ns=at(1))
