@@ -182,6 +182,17 @@ class Recorder(Announcer):
             self._hooks.install()
 
     @harmless
+    def note_child_end(self, pid: int, exit_code: int) -> None:
+        """Hand on how a child ended that has a page: nobody but its parent is sure to be told.
+
+        Args:
+            pid: The child, which is reaped.
+            exit_code: As subprocess gives it.
+        """
+        if self.session is not None:
+            self.session.note_end(pid, exit_code)
+
+    @harmless
     def finish(self) -> None:
         """Close what is open, within a second; called at exit."""
         if not self._records:

@@ -14,6 +14,7 @@
         experiments/     runs of wandb that ranks have made; see `experiments`
         journals/        lines on their way to the run folder; see `journal_handover`
         stacks/<pid>.*   how that rank can be made to write its stacks; see `stack_offers`
+        ends/<pid>       exit code of that rank, from the parent that reaped it
 
 `hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
 agree on a key that the launcher gives them all; a process that was started plainly opens a session
@@ -149,6 +150,23 @@ class Session(Struct, frozen=True):
         """Folder of the sockets on which ranks answer for torch's flight recorder."""
         return self.path / "torch"
 
+    def note_end(self, pid: int, exit_code: int) -> None:
+        """Keep what only a parent is told of a child that has a page: how it ended.
+
+        Args:
+            pid: The child, which its parent has reaped.
+            exit_code: As subprocess gives it.
+        """
+        if (self.pages / f"{pid}.page").exists():
+            write_atomically(self.path / "ends" / str(pid), str(exit_code).encode())
+
+    def end_of(self, pid: int) -> int | None:
+        """Return the exit code that a parent has kept; None where none did."""
+        try:
+            return int(read_owned(self.path / "ends" / str(pid)))
+        except (OSError, ValueError):
+            return None
+
     def leave(self, pid: int) -> None:
         """Take a process's page away; the last one of a job without a sidecar frees the session.
 
@@ -186,6 +204,7 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
     write_atomically(folder / NAMESPACE_FILE, pid_namespace().encode())
     make_private_folder(folder / "meet")
     make_private_folder(folder / "journals")
+    make_private_folder(folder / "ends")
     data = create_once(folder / SESSION_FILE, encode(facts))
     return Session(folder, decode(data, SessionFacts, str(folder / SESSION_FILE)))
 

@@ -269,6 +269,7 @@ class Roster:
         self.round = WatchedRound(rounds_before)
         self.round_began_ns = now_ns
         self.host = socket.gethostname()
+        self._session = session
         self._root_pid = session.facts.root_pid
         self._scout = scout
         self._faults = faults
@@ -318,6 +319,7 @@ class Roster:
             self._look_at(self.alive, now_ns)
         self._collectives.update(self.alive, now_ns)
         self._take_scouted(self._scout.scanned(wait=last), now_ns)
+        self._ask_parents()
         if due:
             self._scanned_ns = now_ns
             known = {rank.found.pid for rank in self.ranks.values()}
@@ -388,6 +390,15 @@ class Roster:
                 all_s = main_s if rank.polls else seen.cpu_s
                 if main_s is not None and all_s is not None:
                     rank.progress.read_processor(ProcessorTime(main_s, all_s), now_ns)
+
+    def _ask_parents(self) -> None:
+        """Where a parent reaped a rank before its exit code could be read, it has kept it."""
+        for rank in self.ranks.values():
+            end = rank.process_exit
+            if end is not None and end.exit_code is None and not rank.ended_by_word:
+                code = self._session.end_of(rank.found.pid)
+                if code is not None:
+                    self.round.note_exit(rank.found.pid, code)
 
     def _scan_interval_ns(self, now_ns: int) -> int:
         cost_s = self._scout.cost_s

@@ -33,6 +33,7 @@ def watch_children() -> None:
     3.15), and from there ``run``, once the child knows itself to be one.
     """
     wrap(BaseProcess, "_bootstrap", _beginning)
+    wrap(BaseProcess, "join", _joining)
 
 
 @contextmanager
@@ -48,6 +49,15 @@ def _beginning(call: Call) -> Iterator[None]:
 
         wrap(call.instance, "run", running)
     yield
+
+
+@contextmanager
+def _joining(call: Call) -> Iterator[None]:
+    """Who joins a child has reaped it: the exit code is gone for all others from then on."""
+    yield
+    child = call.instance
+    if child.exitcode is not None:
+        current().note_child_end(child.pid, child.exitcode)
 
 
 def number_of(process: BaseProcess) -> int | None:
