@@ -4,20 +4,187 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.planning.outline import outline
-from lightning_hangcheck.planning.placing import place
-from lightning_hangcheck.planning.plan import GB, SPEEDS, PhasePlan
-from lightning_hangcheck.planning.ways_out import smallest_gpu, ways_out
+from lightning_hangcheck.planning.config import Fields, Weights
+from lightning_hangcheck.planning.placing import (
+    fitting_limits,
+    place,
+    seconds_per_pass,
+    seconds_per_token,
+    shares_of,
+    sizes_of,
+    speed_of,
+)
+from lightning_hangcheck.planning.plan import GB, SPEEDS, PhasePlan, Plan, WayOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.planning.outline import Model
     from lightning_hangcheck.planning.placing import Placing
-    from lightning_hangcheck.planning.plan import Machine, Plan, Use
-    from lightning_hangcheck.planning.uses.phases import PlannedPhase
+    from lightning_hangcheck.planning.plan import Machine, PlannedPhase, Use
+
+TENTH_OF_GB = 10**8
+
+
+class Model(Struct, frozen=True):
+    """A model as far as planning knows it: its name, its sizes, its weights."""
+
+    name: str
+    fields: Fields
+    weights: Weights
+
+
+def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) -> Plan:
+    """Plan one use of a model on one machine.
+
+    Args:
+        model: Which.
+        machine: Where.
+        use: What for.
+        placing: Says which weights go where; by default the same rules without the model.
+    """
+    sizes = sizes_of(model.fields, model.weights, use)
+    limits = fitting_limits(sizes, machine, placing)
+    placement = placing(sizes, limits)
+    shares = shares_of(sizes, machine, limits, placement)
+    speed, reason = speed_of(shares)
+    away = -2 if machine.gpus else -1
+    return Plan(
+        model=model.name,
+        parameters=model.weights.parameters,
+        sureness=model.weights.sureness,
+        source=model.weights.source,
+        machine=machine,
+        use=use,
+        layers=sizes.layers,
+        weights=sizes.weights,
+        cache=sizes.cache,
+        activations=sizes.activations,
+        extras={extra.name: extra.size for extra in use.extras},
+        shares=shares,
+        max_memory=_max_memory(limits),
+        offloaded_layers=sum(placement.layers[away:]),
+        offloaded=sum(placement.weights[away:]),
+        seconds_per_token=seconds_per_token(shares, sizes.layers),
+        seconds_per_pass=seconds_per_pass(shares),
+        speed=speed,
+        reason=reason,
+        placed_by=placement.by,
+    )
+
+
+def _max_memory(limits: tuple[int, ...]) -> dict[str, str]:
+    """Cut to a tenth of a GB, so that nobody gets more than was planned."""
+    names = [*map(str, range(len(limits) - 1)), "cpu"]
+    cut = (limit // TENTH_OF_GB / 10 for limit in limits)
+    return {name: f"{size:g}GB" for name, size in zip(names, cut, strict=True)}
+
+
+MOST_GPUS = 16
+LARGEST_GPU_GB = 512
+LEAST_CONTEXT = 256
+
+
+def ways_out(model: Model, plan: Plan) -> tuple[WayOut, ...]:
+    """Plan the usual changes, one at a time; those with which everything fits come first.
+
+    Args:
+        model: Which.
+        plan: That is neither fast nor good; for any other there is nothing to do.
+    """
+    if plan.speed in ("fast", "good"):
+        return ()
+    found = [
+        *_smaller_numbers(model, plan),
+        *_kept_on_cpu(model, plan),
+        *_more_gpus(model, plan),
+        *_less_text(model, plan),
+    ]
+    if plan.fits:  # in main memory: only what would be faster helps
+        found = [way for way in found if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
+    return tuple(sorted(found, key=lambda way: not way.fits))
+
+
+def _smaller_numbers(model: Model, plan: Plan) -> Iterator[WayOut]:
+    """Other formats, with what is gained only where it is."""
+    names = {"bfloat16": "half the bytes", "int8": "8-bit", "int4": "4-bit"}
+    wider = {"float32": ("bfloat16", "int8", "int4"), "int8": ("int4",), "int4": ()}
+    for dtype in wider.get(plan.use.dtype, ("int8", "int4")):
+        use = replace(plan.use, dtype=dtype)
+        yield _tried(model, plan.machine, use, f"{names[dtype]}: --dtype {dtype}")
+
+
+def _kept_on_cpu(model: Model, plan: Plan) -> Iterator[WayOut]:
+    """What stands beside the model, each alone in main memory, then all of it."""
+    extras = plan.use.extras
+    on_gpu = [extra for extra in extras if not extra.on_cpu and extra.size]
+    if not plan.machine.gpus:
+        return
+    for moved in [[extra] for extra in on_gpu] + ([on_gpu] if len(on_gpu) > 1 else []):
+        kept = (replace(one, on_cpu=one.on_cpu or one in moved) for one in extras)
+        use = replace(plan.use, extras=tuple(kept))
+        named = " and ".join(extra.name for extra in moved)
+        options = " ".join(f"--extra {one.name}={one.size / GB:g}@cpu" for one in moved)
+        yield _tried(model, plan.machine, use, f"keep {named} on the CPU: {options}")
+
+
+def _more_gpus(model: Model, plan: Plan) -> Iterator[WayOut]:
+    """The least number of such GPUs, and the smallest single GPU."""
+    present = plan.machine.gpus
+    if present:
+        for count in range(len(present) + 1, MOST_GPUS + 1):
+            machine = replace(plan.machine, gpus=present + (present[-1],) * (count - len(present)))
+            way = _tried(model, machine, plan.use, f"{count} GPUs of {_whole_gb(present[-1])}")
+            if way.fits:
+                yield way
+                break
+        else:
+            yield replace(way, change=f"more GPUs of {_whole_gb(present[-1])}, up to {MOST_GPUS}")
+    least = smallest_gpu(model, plan)
+    if least:
+        machine = replace(plan.machine, gpus=(least * GB,))
+        yield _tried(model, machine, plan.use, f"one GPU of {least} GB")
+
+
+def smallest_gpu(model: Model, plan: Plan) -> int | None:
+    """Return the GB of the smallest single GPU that would hold all; None if none would.
+
+    Search by halves: a larger GPU never fits less.
+    """
+    low, high = 0, LARGEST_GPU_GB + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        machine = replace(plan.machine, gpus=(middle * GB,))
+        low, high = (low, middle) if outline(model, machine, plan.use).fits else (middle, high)
+    return high if high <= LARGEST_GPU_GB else None
+
+
+def _less_text(model: Model, plan: Plan) -> Iterator[WayOut]:
+    """Half the context until it fits, and one sequence at a time."""
+    context = plan.use.context // 2
+    way = None
+    while context >= LEAST_CONTEXT and not (way and way.fits):
+        use = replace(plan.use, context=context)
+        way = _tried(model, plan.machine, use, f"smaller context: --context {context}")
+        context //= 2
+    if way is not None:
+        yield way
+    if plan.use.batch > 1:
+        use = replace(plan.use, batch=1)
+        yield _tried(model, plan.machine, use, "one sequence at a time: --batch 1")
+
+
+def _tried(model: Model, machine: Machine, use: Use, change: str) -> WayOut:
+    plan = outline(model, machine, use)
+    what = "fits" if plan.fits else "not enough"
+    return WayOut(change=change, outcome=f"{what}: {plan.reason}", fits=plan.fits, speed=plan.speed)
+
+
+def _whole_gb(size: int) -> str:
+    return f"{size / GB:.0f} GB"
+
 
 UNUSED = 0.5
 """Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB."""

@@ -12,7 +12,7 @@ from lightning_hangcheck.doctor.question import GROUPS
 from lightning_hangcheck.doctor.subject import DEPTH, Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.planning.uses.beside import read_extra
+from lightning_hangcheck.planning.plan import read_extra
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 FRESH_MINUTES = 30.0

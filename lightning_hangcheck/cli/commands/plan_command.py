@@ -10,13 +10,12 @@ import click
 from lightning_hangcheck.doctor.machine import find_machine
 from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.planning.from_config.weights import DTYPES
-from lightning_hangcheck.planning.uses.beside import read_extra
-from lightning_hangcheck.planning.uses.phases import read_phase
+from lightning_hangcheck.planning.config import DTYPES
+from lightning_hangcheck.planning.plan import read_extra, read_phase
 from lightning_hangcheck.report import plan_text
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.planning.from_config.weights import Dtype
+    from lightning_hangcheck.planning.config import Dtype
 
 EPILOG = """\b
 Examples:

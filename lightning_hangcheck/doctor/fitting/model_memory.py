@@ -9,12 +9,10 @@ from lightning_hangcheck.doctor.machine import find_machine
 from lightning_hangcheck.doctor.needed.model_files import find_model
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.planning.from_config.config import find_config, read_config, read_fields
-from lightning_hangcheck.planning.from_config.counting import count_weights
-from lightning_hangcheck.planning.outline import Model
-from lightning_hangcheck.planning.planner import make_plan
-from lightning_hangcheck.planning.speed import ANSWER
-from lightning_hangcheck.planning.uses.usual_use import settle_use
+from lightning_hangcheck.planning.config import count_weights, find_config, read_config, read_fields
+from lightning_hangcheck.planning.placing import ANSWER
+from lightning_hangcheck.planning.plan import settle_use
+from lightning_hangcheck.planning.planner import Model, make_plan
 from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lightning_hangcheck.ledger.records import Run
+    from lightning_hangcheck.ledger.book import Run
 
 LENGTHS = ("max_steps", "max_epochs", "num_train_epochs")
 """Options that say how far a run goes: Lightning's, and transformers'."""

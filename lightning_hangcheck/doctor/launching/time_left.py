@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.doctor.earlier_work import read_ledger
 from lightning_hangcheck.doctor.launching.earlier_runs import expect
-from lightning_hangcheck.ledger.records import Run
+from lightning_hangcheck.ledger.book import Run
 from lightning_hangcheck.text.amounts import seconds_in_words
 from lightning_hangcheck.text.shown_command import show_command
 

@@ -10,13 +10,13 @@ import re
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.doctor.needed.weight_files import Shape
-from lightning_hangcheck.planning.from_config.counting import FAMILIES
+from lightning_hangcheck.planning.config import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.doctor.needed.model_files import ModelFiles
-    from lightning_hangcheck.planning.from_config.config import Fields
+    from lightning_hangcheck.planning.config import Fields
 
 SIZES = {
     "model_type": "model type",

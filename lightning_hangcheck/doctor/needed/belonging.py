@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.doctor.check import Check
 from lightning_hangcheck.doctor.earlier_work import read_ledger
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.ledger.fingerprints import difference, fingerprint
+from lightning_hangcheck.ledger.book import difference, fingerprint
 from lightning_hangcheck.ledger.story import tell
 
 if TYPE_CHECKING:

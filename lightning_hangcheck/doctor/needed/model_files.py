@@ -23,7 +23,7 @@ from lightning_hangcheck.doctor.needed.weight_files import (
 )
 from lightning_hangcheck.doctor.surroundings.hugging_face import cache_folder
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.from_config.config import (
+from lightning_hangcheck.planning.config import (
     CONFIG_NAME,
     Fields,
     read_config,

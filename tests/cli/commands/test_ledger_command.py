@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.fingerprints import fingerprint
-from lightning_hangcheck.ledger.stalls import Stall
+from lightning_hangcheck.ledger.book import fingerprint
+from lightning_hangcheck.ledger.spending import Stall
 
 STALL = Stall(
     verdict="hang", cause="file_lock", phase="model_load", seconds=1800, rank_hours=1.0,

@@ -11,7 +11,7 @@ from ledger.lines import begun, ended
 from lightning_hangcheck.doctor.needed.belonging import files_belong_together
 from lightning_hangcheck.doctor.subject import Subject
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.fingerprints import fingerprint
+from lightning_hangcheck.ledger.book import fingerprint
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.check import Check

@@ -1,14 +1,12 @@
-"""The table and the JUnit file."""
+"""The table."""
 
 from __future__ import annotations
-
-from xml.etree import ElementTree as Xml
 
 from cases import IN_WANDB, job, rank
 from smoke.smoke_outcomes import outcomes
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.smoke import junit, table
+from lightning_hangcheck.smoke import table
 
 
 def test_all_passed() -> None:
@@ -35,28 +33,3 @@ def test_the_first_that_hangs_with_its_place_picture_and_meaning() -> None:
     assert "2. look for calls under a rank condition" in text
     assert "      more     hangcheck report hangcheck_runs/x-2-ranks-0-workers" in lines
     assert len(lines) <= 40
-
-
-def test_junit_has_a_case_for_each_run() -> None:
-    suite = Xml.fromstring(junit.render(outcomes(".LF")))[0]  # noqa: S314 - written by us
-    assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
-        "tests": "3",
-        "failures": "1",
-        "errors": "1",
-    }
-    cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == [
-        "2 ranks, 0 workers",
-        "2 ranks, 1 worker",
-        "1 process",
-    ]
-    assert [[child.tag for child in case] for case in cases] == [[], ["failure"], ["error"]]
-    assert cases[1][0].get("message") == "rank 1 stands still in load (train.py:41)"
-
-
-def test_what_others_wrote_does_not_break_the_file() -> None:
-    (bad,) = outcomes("H", "train.py")
-    strange = type(bad)(trial=bad.trial, result="hang", seconds=1.0, where="\x1b[31m <&> \x00")
-    case = Xml.fromstring(junit.render([strange]))[0].find("testcase")  # noqa: S314 - written by us
-    assert case is not None
-    assert case[0].get("message") == r"\x1b[31m <&> \x00"
