@@ -1,4 +1,4 @@
-"""What a command line starts: by which launcher, how many ranks on how many nodes, which script."""
+"""What a command line starts: by which launcher, how many ranks on which nodes, which script."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.session.node_place import place_of_task
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 LauncherKind = Literal["torchrun", "accelerate", "slurm", "mpi", "python", "none"]
 
@@ -45,6 +48,17 @@ _NODES: dict[LauncherKind, tuple[str, ...]] = {
     "accelerate": ("--num-machines",),
     "slurm": ("--nodes", "-N"),
 }
+DEFAULT_PORT = 29500
+"""Of torchrun, for --master-port; of accelerate, too."""
+C10D_PORT = 29400
+"""Of an --rdzv-endpoint without one (torch's c10d_rendezvous_backend.py)."""
+_OF_ACCELERATE = {
+    "nnodes": "num-machines",
+    "node-rank": "machine-rank",
+    "master-addr": "main-process-ip",
+    "master-port": "main-process-port",
+}
+"""What accelerate calls torchrun's options, which it starts (accelerate/utils/launch.py)."""
 
 
 class Launch(NamedTuple):
@@ -148,8 +162,11 @@ def _end_of_options(command: Sequence[str], start: int, kind: LauncherKind) -> i
     if kind in ("slurm", "mpi"):
         # most of their options may or may not take the next word; a program is one that is there
         places = range(start, len(command))
-        surely = (at for at in places if _starts_python(command[at]))
-        perhaps = (at for at in places if _is_program(command[at]))
+        words = [(at, command[at], PurePath(command[at]).name) for at in places]
+        # a partition may be called `test` and a node `debug`, but hardly `python`
+        launchers = ("torchrun", "accelerate")
+        surely = (at for at, _, name in words if name in launchers or _PYTHON.fullmatch(name))
+        perhaps = (at for at, word, _ in words if word[0:1] != "-" and shutil.which(word))
         return next(surely, next(perhaps, len(command)))
     bare = _WITHOUT_VALUE[kind]
     at = start
@@ -159,16 +176,6 @@ def _end_of_options(command: Sequence[str], start: int, kind: LauncherKind) -> i
             return at
         at += 1 if "=" in word or word in bare else 2
     return min(at, len(command))
-
-
-def _starts_python(word: str) -> bool:
-    """A partition may be called `test` and a node `debug`, but hardly `python`."""
-    name = PurePath(word).name
-    return name in ("torchrun", "accelerate") or bool(_PYTHON.fullmatch(name))
-
-
-def _is_program(word: str) -> bool:
-    return not word.startswith("-") and shutil.which(word) is not None
 
 
 def _options(words: Sequence[str], without_value: frozenset[str]) -> dict[str, str]:
@@ -202,3 +209,79 @@ def _of_slurm(options: Mapping[str, str], environment: Mapping[str, str]) -> tup
     per_node = _number(options, ("--ntasks-per-node",))
     tasks = _number(options, _RANKS["slurm"]) or _number(here, ("NTASKS",))
     return nodes, per_node or (max(1, tasks // nodes) if tasks is not None else None)
+
+
+def node_place(command: Sequence[str], environment: Mapping[str, str]) -> NodePlace | None:
+    """Say which of the job's nodes this is, as its launcher's command and variables tell it.
+
+    torchrun takes ``PET_NNODES`` for ``--nnodes`` and so on. Where neither numbers the node, SLURM
+    may (``srun`` starts one torchrun a node). A program without a launcher may be a SLURM task.
+
+    Returns:
+        None for a job of one node, and where nothing says which node this is: the ranks may know
+        once they are there (`session.node_place`).
+    """
+    said = _said_to_torchrun(command, environment)
+    if said is None:
+        of_slurm = read_launch(command, environment).launcher == "slurm"
+        return None if of_slurm else place_of_task(environment)
+    nnodes = said("nnodes").rpartition(":")[2]
+    number = said("node-rank") or environment.get("SLURM_NODEID", "")
+    if not (nnodes.isdecimal() and number.isdecimal() and int(number) < int(nnodes) > 1):
+        return None
+    host, port = _store(said)
+    return NodePlace(number=int(number), nnodes=int(nnodes), host=host, port=port)
+
+
+def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Name the job as its launchers on all nodes are told it, also where none has a number.
+
+    Returns:
+        Empty for a job of one node, and where nothing names it.
+    """
+    said = _said_to_torchrun(command, environment)
+    if said is None or said("nnodes").rpartition(":")[2] in ("", "0", "1"):
+        return ""
+    host, port = _store(said)
+    return f"nodes-{said('rdzv-id')}-{host}-{port}" if host else ""
+
+
+def launchers_store(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
+    """Return host and port of the store where torchrun's agents meet, in each round again.
+
+    Unlike that of the ranks, it stays the same when nodes are numbered anew. The host is empty
+    where the command names none, or the job has one node.
+    """
+    said = _said_to_torchrun(command, environment)
+    named = said is not None and job_of_nodes(command, environment)
+    return _store(said) if said is not None and named else ("", 0)
+
+
+def _said_to_torchrun(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Callable[[str], str] | None:
+    """What torchrun is told by option or variable; None where it is not started."""
+    launch = read_launch(command, environment)
+
+    def said(name: str) -> str:
+        if launch.launcher == "accelerate":
+            return launch.options.get(f"--{_OF_ACCELERATE.get(name, name)}", "")
+        variable = f"PET_{name.upper().replace('-', '_')}"
+        return launch.options.get(f"--{name}") or environment.get(variable, "")
+
+    return said if launch.launcher in ("torchrun", "accelerate") else None
+
+
+def _store(said: Callable[[str], str]) -> tuple[str, int]:
+    """The store that the first node's torchrun serves; others' rendezvous backends serve none."""
+    backend, endpoint = said("rdzv-backend") or "static", said("rdzv-endpoint")
+    if backend not in ("static", "c10d") or "store_type=file" in said("rdzv-conf"):
+        return "", 0
+    if not endpoint:
+        if backend == "c10d":
+            return "", 0
+        endpoint = f"{said('master-addr') or '127.0.0.1'}:{said('master-port') or DEFAULT_PORT}"
+    host, port = split_endpoint(endpoint)
+    if not port:
+        return host, C10D_PORT if backend == "c10d" else DEFAULT_PORT
+    return (host, int(port)) if port.isdecimal() else ("", 0)
