@@ -214,17 +214,15 @@ def read_weight_file(path: Path) -> tuple[dict[str, Shape], str]:
     try:
         with zipfile.ZipFile(path) as archive:
             found = [one for one in archive.infolist() if one.filename.endswith("data.pkl")]
-            if not found or found[0].file_size > LONGEST_INDEX:
-                raise CannotBeRead("it is an archive without an index of torch")
-            with archive.open(found[0]) as file:
-                content = _Inert(file).load()
+            if found and found[0].file_size <= LONGEST_INDEX:
+                with archive.open(found[0]) as file:
+                    content = _Inert(file).load()
+                return dict(_tensors(content, (), set())), _base(content)
     except zipfile.BadZipFile as error:
         raise CannotBeRead("it is cut off: the end of the archive is missing") from error
-    except CannotBeRead:
-        raise
     except Exception as error:  # a pickle that is not torch's own may raise anything
         raise CannotBeRead(f"its index cannot be read ({type(error).__name__})") from error
-    return dict(_tensors(content, (), set())), _base(content)
+    raise CannotBeRead("it is an archive without an index of torch")
 
 
 def _safetensors(path: Path) -> dict[str, Shape]:

@@ -6,7 +6,7 @@ import psutil
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.interfaces import interface_chosen
+from lightning_hangcheck.doctor.launching import interface_chosen
 
 UP = next(name for name, state in psutil.net_if_stats().items() if state.isup)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.variables import slurm_agrees, variables_agree
+from lightning_hangcheck.doctor.launching import slurm_agrees, variables_agree
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.meeting_point import (
+from lightning_hangcheck.doctor.launching import (
     address_resolves,
     meeting_point,
     port_usable,

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.strategy import script_parses, strategy_named
+from lightning_hangcheck.doctor.launching import script_parses, strategy_named
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
 
 PL = "import lightning.pytorch as pl\n"
 
 
 def named(
     folder: Path, text: str, arguments: str = "", launcher: str = "torchrun --nproc_per_node=2"
-) -> list[Check]:
+) -> list[Finding]:
     script = folder / "train.py"
     script.write_text(text)
     return list(strategy_named(subject(f"{launcher} {script} {arguments}")))

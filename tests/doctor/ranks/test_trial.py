@@ -8,13 +8,13 @@ import pytest
 from processes import PROGRAMS, free_port
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.launch import read_launch
-from lightning_hangcheck.doctor.ranks.judging import judge_trial
-from lightning_hangcheck.doctor.ranks.questions import ranks_reach_each_other
-from lightning_hangcheck.doctor.ranks.trial import (
+from lightning_hangcheck.doctor.launch import read_launch
+from lightning_hangcheck.doctor.ranks import (
     PROGRAM,
     Limits,
     Trial,
+    judge_trial,
+    ranks_reach_each_other,
     read_note,
     trial_command,
     try_ranks,
@@ -32,7 +32,7 @@ def _try(words: tuple[str, ...], limits: Limits | None = None, **variables: str)
 @pytest.mark.real
 def test_two_ranks_meet_add_and_are_timed() -> None:
     trial = _try((*TORCHRUN, "train.py", "--epochs", "3"))
-    assert [(check.name, check.status) for check in judge_trial(trial)] == [
+    assert [(check.check, check.status) for check in judge_trial(trial)] == [
         ("ranks start", "ok"),
         ("rendezvous (gloo)", "ok"),
         ("barrier (gloo)", "ok"),
@@ -60,7 +60,7 @@ def test_an_interface_that_is_not_there_fails_in_the_rendezvous() -> None:
     """A launcher that starts failed ranks again changes nothing of that."""
     trial = _try((*TORCHRUN, "--max-restarts=1"), GLOO_SOCKET_IFNAME="no-such-0")
     *_, last = judge_trial(trial)
-    assert (last.name, last.status) == ("rendezvous (gloo)", "failed"), trial
+    assert (last.check, last.status) == ("rendezvous (gloo)", "failed"), trial
     assert "no-such-0" in last.sentence
 
 

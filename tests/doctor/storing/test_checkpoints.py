@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 from subjects import saving, subject
 
-from lightning_hangcheck.doctor.storing.checkpoints import (
-    Found,
+from lightning_hangcheck.doctor.storing import (
     checkpoints_there,
     checkpoints_writable,
+    largest_checkpoint,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_a_place_that_is_not_there_is_told(
     ("place", "remedy"),
     [
         ("no such folder", "mkdir -p 'no such folder'"),
-        ("remote:path", "rclone lsf remote:path, and "),
+        ("remote:path", "rclone lsf remote:path"),
         ("memory://nothing", "correct its spelling, or leave it to the first run"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_scheme_that_nobody_knows_fails() -> None:
 
 
 def test_the_largest_checkpoint_may_be_a_folder() -> None:
-    assert Found({"a/x": 3, "a/y": 4, "b.ckpt": 5}, None).largest == 7
+    assert largest_checkpoint({"a/x": 3, "a/y": 4, "b.ckpt": 5}) == 7
 
 
 def test_without_a_place_nothing_is_asked() -> None:

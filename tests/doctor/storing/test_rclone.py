@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from subjects import subject
 
-from lightning_hangcheck.doctor.storing.rclone import remotes_complete
+from lightning_hangcheck.doctor.storing import remotes_complete
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
 
 SECRET = "q7hX9" * 8
 WELL = f"""[store]
@@ -25,7 +25,7 @@ secret_access_key = {SECRET}
 """
 
 
-def _check(folder: Path, text: str, **environment: str) -> tuple[Check, ...]:
+def _check(folder: Path, text: str, **environment: str) -> tuple[Finding, ...]:
     file = folder / "rclone.conf"
     file.write_text(text)
     return remotes_complete(subject(RCLONE_CONFIG=str(file), HOME=str(folder), **environment))

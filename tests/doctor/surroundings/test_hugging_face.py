@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.hugging_face import (
+from lightning_hangcheck.doctor.surroundings import (
     cache_folder,
     cache_usable,
     locks_free,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.nccl_variables import (
+from lightning_hangcheck.doctor.surroundings import (
     backend_generation,
     nccl_names,
     recorder_on,
@@ -35,5 +35,5 @@ def test_a_recorder_that_is_off_is_a_warning(name: str, size: str, status: str) 
     [("2.13.0+cpu", "first one"), ("2.15.1", "nccl2"), ("2.16a0+git1", "nccl2")],
 )
 def test_the_generation_follows_from_the_version(torch: str, named: str) -> None:
-    (check,) = backend_generation(subject(), torch)
+    (check,) = backend_generation(subject(), torch=torch)
     assert (check.status, named in check.sentence) == ("ok", True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.threads import threads_fit, tokenizers_fork
+from lightning_hangcheck.doctor.surroundings import threads_fit, tokenizers_fork
 
 
 @pytest.mark.parametrize(

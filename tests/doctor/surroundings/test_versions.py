@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.versions import (
-    judge_versions,
+from lightning_hangcheck.doctor.surroundings import (
     numbers,
     versions_known,
 )
@@ -27,7 +26,7 @@ from lightning_hangcheck.doctor.surroundings.versions import (
 def test_a_version_is_compared_as_numbers(
     what: str, version: str, machine: str, status: str
 ) -> None:
-    checks = judge_versions({what: version}, machine)
+    checks = versions_known(subject(), installed={what: version}, machine=machine)
     assert {check.status for check in checks} == {status}
     assert all(what in check.sentence for check in checks)
 

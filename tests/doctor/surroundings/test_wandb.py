@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.wandb import no_answer, wandb_ready
+from lightning_hangcheck.doctor.surroundings import no_answer, wandb_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
