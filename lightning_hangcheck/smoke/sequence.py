@@ -26,9 +26,21 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.rundir.layout import RunFolder
 
+Result = Literal["passed", "hang", "late", "failed"]
 DEVICES, WORKERS = "{devices}", "{workers}"
 SEQUENCE = ((2, 0), (2, 1), (1, 0))
 """Ranks and DataLoader workers: the least that has communication, then with workers, then alone."""
+_PACKAGE = Path(__file__).parent.parent
+PLACES = (_PACKAGE / "reference_script", _PACKAGE.parent / "scripts")
+"""Of the reference script: in a wheel (pyproject.toml puts it there), and in a checkout."""
+SCRIPT = "train_reference.py"
+BATCHES = 5
+"""Of training and of validation: all that a first run needs to show that ranks agree."""
+FOUND = ("hang", "dead")
+REFUSED = 2
+"""Exit code of `hangcheck run` where the command cannot be started; the job may have it, too."""
+END_LIMIT_S = 20.0
+"""For `hangcheck run` to end the job: its own grace is 10 s."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -49,17 +61,14 @@ class Trial(Struct, frozen=True, kw_only=True):
         """For people: ``2 ranks, 1 worker``, ``1 process``, ``as given``."""
         if self.devices == 1 and not self.workers:
             return "1 process"
-        ranks = [] if self.devices is None else [several(self.devices, "rank")]
-        workers = [] if self.workers is None else [several(self.workers, "worker")]
-        return ", ".join(ranks + workers) or "as given"
+        numbers = ((self.devices, "rank"), (self.workers, "worker"))
+        named = [several(number, noun) for number, noun in numbers if number is not None]
+        return ", ".join(named) or "as given"
 
     @property
     def slug(self) -> str:
         """The name as a part of a file's name."""
         return self.name.replace(",", "").replace(" ", "-")
-
-
-Result = Literal["passed", "hang", "late", "failed"]
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -84,12 +93,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     @property
     def output_file(self) -> str:
         """What the run printed: beside its folder, which `hangcheck run` makes for itself."""
-        return output_name(self.run_folder)
-
-
-def output_name(run_folder: str) -> str:
-    """Name the file for what a run prints."""
-    return f"{run_folder}.log"
+        return f"{self.run_folder}.log"
 
 
 def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
@@ -99,30 +103,21 @@ def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
         command: Of the user. What it lets nobody choose is left as it is, and runs that would be
             equal are made once.
     """
+    words = " ".join(command)
     trials: dict[tuple[str, ...], Trial] = {}
     for devices, workers in SEQUENCE:
-        trial = Trial(
-            devices=devices if _names(command, DEVICES) else None,
-            workers=workers if _names(command, WORKERS) else None,
-            command=tuple(
-                word.replace(DEVICES, str(devices)).replace(WORKERS, str(workers))
-                for word in command
-            ),
+        numbers = {DEVICES: str(devices), WORKERS: str(workers)}
+        filled = tuple(
+            word.replace(DEVICES, numbers[DEVICES]).replace(WORKERS, numbers[WORKERS])
+            for word in command
         )
-        trials.setdefault(trial.command, trial)
+        trial = Trial(
+            devices=devices if DEVICES in words else None,
+            workers=workers if WORKERS in words else None,
+            command=filled,
+        )
+        trials.setdefault(filled, trial)
     return tuple(trials.values())
-
-
-def _names(command: Sequence[str], placeholder: str) -> bool:
-    return any(placeholder in word for word in command)
-
-
-_PACKAGE = Path(__file__).parent.parent
-PLACES = (_PACKAGE / "reference_script", _PACKAGE.parent / "scripts")
-"""In a wheel (pyproject.toml puts it there), and in a checkout."""
-SCRIPT = "train_reference.py"
-BATCHES = 5
-"""Of training and of validation: all that a first run needs to show that ranks agree."""
 
 
 def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
@@ -134,45 +129,20 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
     Raises:
         BadUsage: This installation has no reference script.
     """
-    script = _find()
-    return tuple(
-        Trial(
-            devices=devices,
-            workers=workers,
-            command=(
-                *_launcher(devices),
-                *(str(script), "--fast_dev_run", str(BATCHES), "--batch_size", "4"),
-                *("--num_workers", str(workers), "--output_dir", str(output_dir)),
-            ),
+    script = next((one / SCRIPT for one in PLACES if (one / SCRIPT).is_file()), None)
+    if script is None:
+        raise BadUsage(
+            "this installation has no reference script",
+            "name your own command: hangcheck smoke -- torchrun --nproc_per_node={devices} "
+            "train.py --num_workers {workers}",
         )
-        for devices, workers in SEQUENCE
-    )
-
-
-def _launcher(devices: int) -> tuple[str, ...]:
-    if devices == 1:
-        return (sys.executable,)
     # --standalone: on a port of its own, so that another job of this machine is not met
-    ranks = f"--nproc_per_node={devices}"
-    return (sys.executable, "-m", "torch.distributed.run", "--standalone", ranks)
-
-
-def _find() -> Path:
-    for place in PLACES:
-        if (place / SCRIPT).is_file():
-            return place / SCRIPT
-    raise BadUsage(
-        "this installation has no reference script",
-        "name your own command: hangcheck smoke -- torchrun --nproc_per_node={devices} train.py "
-        "--num_workers {workers}",
-    )
-
-
-FOUND = ("hang", "dead")
-REFUSED = 2
-"""Exit code of `hangcheck run` where the command cannot be started; the job may have it, too."""
-END_LIMIT_S = 20.0
-"""For `hangcheck run` to end the job: its own grace is 10 s."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={DEVICES}")
+    options = ("--fast_dev_run", str(BATCHES), "--batch_size", "4", "--num_workers", WORKERS)
+    job = (str(script), *options, "--output_dir", str(output_dir))
+    with_ranks = plan_trials((sys.executable, *torchrun, *job))[:2]
+    alone = plan_trials((sys.executable, *job))[0]
+    return (*with_ranks, Trial(devices=1, workers=0, command=alone.command))
 
 
 def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
@@ -188,20 +158,26 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
         UsedRunFolder: The folder holds a run, whose verdict would be taken for this one's.
     """
     refuse_used(folder)
+    output = folder.path.with_name(f"{folder.run_id}.log")
     command = (
         *(sys.executable, "-m", "lightning_hangcheck", "run", "--on-hang", "abort"),
         *("--run-dir", str(folder.path), "--", *trial.command),
     )
-    started = time.monotonic()
-    with _started(command, folder.path.with_name(output_name(folder.run_id))) as process:
-        exit_code = _exit_code(process, limit_s)
-        seconds = time.monotonic() - started
+    began = time.monotonic()
+    exit_code, saved = None, SavedRun()
+    with _started(command, output) as process:
+        with suppress(subprocess.TimeoutExpired):
+            exit_code = process.wait(limit_s)
+        seconds = time.monotonic() - began
         # what ends it changes the verdict, so it is read before
-        saved = _read(folder)
+        with suppress(UnreadableRun):
+            saved = read_saved_run(folder)
     if exit_code == REFUSED and saved.record is not None and saved.record.exit_code is None:
-        output = folder.path.with_name(output_name(folder.run_id))
         raise unstartable(trial.command[0], f"the reason is in {output}", "smoke")
-    result = _result(exit_code, saved)
+    result: Result = "passed"  # a run that ended well, whatever was suspected on its way
+    if exit_code != 0:
+        hangs = saved.verdict is not None and saved.verdict.verdict in FOUND
+        result = "hang" if hangs else "late" if exit_code is None else "failed"
     return Outcome(
         trial=trial,
         result=result,
@@ -212,16 +188,17 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
     )
 
 
-def _exit_code(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    with suppress(subprocess.TimeoutExpired):
-        return process.wait(limit_s)
-    return None
-
-
 @contextmanager
 def _started(command: tuple[str, ...], output_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a command that reads nothing and prints into a file; in the end none of it is left."""
-    output = _open_output(output_file)
+    try:
+        output_file.parent.mkdir(parents=True, exist_ok=True)
+        output = os.open(output_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
+    except OSError as error:
+        raise BadUsage(
+            f"{output_file} cannot be made ({error.strerror})",
+            "name other folders with --run-dir, where you may write and no run is yet",
+        ) from error
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -232,17 +209,6 @@ def _started(command: tuple[str, ...], output_file: Path) -> Iterator[subprocess
         yield process
     finally:
         _end(process)
-
-
-def _open_output(path: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
-    except OSError as error:
-        raise BadUsage(
-            f"{path} cannot be made ({error.strerror})",
-            "name other folders with --run-dir, where you may write and no run is yet",
-        ) from error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -259,23 +225,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 one.kill()
     process.kill()
     process.wait()
-
-
-def _read(folder: RunFolder) -> SavedRun:
-    """What the run left; nothing where it left nothing."""
-    try:
-        return read_saved_run(folder)
-    except UnreadableRun:
-        return SavedRun()
-
-
-def _result(exit_code: int | None, saved: SavedRun) -> Result:
-    """A run that ended well has passed, whatever was suspected on its way."""
-    if exit_code == 0:
-        return "passed"
-    if saved.verdict is not None and saved.verdict.verdict in FOUND:
-        return "hang"
-    return "late" if exit_code is None else "failed"
 
 
 def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:
