@@ -150,18 +150,25 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> S
         if isinstance(line, Run):
             runs.append(line)
         elif isinstance(line, Begun):
-            phases[line.id] = _begin(line)
-        elif isinstance(line, Discarded):
-            if line.id in phases:
-                phases[line.id] = _set_aside(phases[line.id], line, phases.get(line.by))
+            phases[line.id] = PhaseStory(
+                id=line.id,
+                name=line.phase,
+                status="running",
+                begun_at=line.at,
+                place=line.place,
+                deciding=line.deciding,
+                ask_from=line.ask_from,
+                inputs=line.inputs,
+            )
         elif line.id in phases:
-            phases[line.id] = _go_on(phases[line.id], line)
-    ask = alive or process_alive
-    return Story(
-        phases=tuple(_with_end(phase, ask) for phase in phases.values()),
-        runs=tuple(runs),
-        unreadable=pages.unreadable,
-    )
+            by = phases.get(line.by) if isinstance(line, Discarded) else None
+            phases[line.id] = _go_on(phases[line.id], line, by)
+    for id_, phase in phases.items():
+        if phase.status == "running":
+            there = (alive or process_alive)(phase.place)
+            status: Status = "unknown" if there is None else "running" if there else "interrupted"
+            phases[id_] = replace(phase, status=status)
+    return Story(phases=tuple(phases.values()), runs=tuple(runs), unreadable=pages.unreadable)
 
 
 def process_alive(place: Place) -> bool | None:
@@ -169,24 +176,10 @@ def process_alive(place: Place) -> bool | None:
     return is_alive(place.pid, place.started_ticks) if place.host == os.uname().nodename else None
 
 
-def _begin(line: Begun) -> PhaseStory:
-    return PhaseStory(
-        id=line.id,
-        name=line.phase,
-        status="running",
-        begun_at=line.at,
-        place=line.place,
-        deciding=line.deciding,
-        ask_from=line.ask_from,
-        inputs=line.inputs,
-    )
-
-
-def _go_on(phase: PhaseStory, line: AnyLine) -> PhaseStory:
+def _go_on(phase: PhaseStory, line: AnyLine, by: PhaseStory | None) -> PhaseStory:
     if isinstance(line, Measured):
-        return replace(
-            phase, metrics={**phase.metrics, **line.metrics}, duration_s=max(0.0, line.after_s)
-        )
+        metrics = {**phase.metrics, **line.metrics}
+        return replace(phase, metrics=metrics, duration_s=max(0.0, line.after_s))
     if isinstance(line, Ended):
         return replace(
             phase,
@@ -198,27 +191,16 @@ def _go_on(phase: PhaseStory, line: AnyLine) -> PhaseStory:
             outputs=line.outputs,
             offloaded=line.offloaded,
         )
+    if isinstance(line, Discarded):
+        # run again, its files were replaced; where another phase was, they are only stale
+        if by is None or (by.name == phase.name and _paths(by) == _paths(phase)):
+            return replace(phase, discarded=line.why)
+        return replace(phase, stale=phase.stale or line.why)
     return replace(phase, reused=phase.reused + 1) if isinstance(line, Reused) else phase
-
-
-def _set_aside(phase: PhaseStory, line: Discarded, by: PhaseStory | None) -> PhaseStory:
-    """Run again, its files were replaced; where another phase was, they are only stale."""
-    if by is None or (by.name == phase.name and _paths(by) == _paths(phase)):
-        return replace(phase, discarded=line.why)
-    return replace(phase, stale=phase.stale or line.why)
 
 
 def _paths(phase: PhaseStory) -> set[str]:
     return {output.path for output in phase.outputs}
-
-
-def _with_end(phase: PhaseStory, alive: Callable[[Place], bool | None]) -> PhaseStory:
-    if phase.status != "running":
-        return phase
-    there = alive(phase.place)
-    if there is None:
-        return replace(phase, status="unknown")
-    return phase if there else replace(phase, status="interrupted")
 
 
 def _is_within(path: str, made: set[str]) -> bool:
@@ -284,58 +266,49 @@ def decide(
     if earlier is None:
         return Decision(act="run", why="it is not done yet")
     now = inputs if inputs is not None else tuple(look(one.path) for one in earlier.inputs)
-    changes = [*_changed(earlier.inputs, now), *_changed_outputs(earlier.outputs, look)]
-    if earlier.stale and not changes:
-        changes = [earlier.stale]
-    act, why = _weigh(earlier, if_done, changes, thresholds)
+    known, found = ({one.path: one for one in some} for some in (earlier.inputs, now))
+    pairs = [(one, found[path]) for path, one in known.items() if path in found]
+    pairs += [(one, look(one.path)) for one in earlier.outputs]
+    changes = [f"{path} is a new input" for path in found if path not in known]
+    changes += [f"{path} is no input any more" for path in known if path not in found]
+    changes += filter(None, (difference(before, after) for before, after in pairs))
+    changes = changes or [earlier.stale] * bool(earlier.stale)
+    act, why = _weigh(earlier, if_done, "; ".join(changes), thresholds)
     invalidated = story.resting_on(earlier)
     asked_about = [one.name for one in invalidated if one.asked_about]
     if act == "run" and asked_about:
         rest = "rests" if len(asked_about) == 1 else "rest"
         act, why = "ask", f"{why}, and {' and '.join(asked_about)} {rest} on it"
     return Decision(
-        act=act,
-        why=why,
-        earlier=earlier,
-        invalidated=invalidated,
-        reusable=if_done != "rerun",
+        act=act, why=why, earlier=earlier, invalidated=invalidated, reusable=if_done != "rerun"
     )
 
 
 def _weigh(
-    earlier: PhaseStory,
-    if_done: IfDone,
-    changes: Sequence[str],
-    thresholds: tuple[float, float],
+    earlier: PhaseStory, if_done: IfDone, changes: str, thresholds: tuple[float, float]
 ) -> tuple[Literal["run", "reuse", "ask"], str]:
     if if_done == "rerun":
         return "run", "its script runs it each time"
-    if if_done == "ask":
-        return _by_metric(earlier, changes, thresholds)
-    if changes:
-        return "run", "; ".join(changes)
-    if if_done == "error":
-        raise PhaseDone(
-            f"phase {earlier.name} is done since {earlier.begun_at}, and nothing changed",
-            'remove it from the script, or give it if_done="reuse" or if_done="rerun"',
-        )
-    return "reuse", "it is done, and its inputs and outputs are as they were"
-
-
-def _by_metric(
-    earlier: PhaseStory, changes: Sequence[str], thresholds: tuple[float, float]
-) -> tuple[Literal["run", "reuse", "ask"], str]:
+    if if_done != "ask":
+        if changes:
+            return "run", changes
+        if if_done == "error":
+            raise PhaseDone(
+                f"phase {earlier.name} is done since {earlier.begun_at}, and nothing changed",
+                'remove it from the script, or give it if_done="reuse" or if_done="rerun"',
+            )
+        return "reuse", "it is done, and its inputs and outputs are as they were"
     good, poor = thresholds
-    measured = earlier.metric
-    if measured is not None and measured[1] < poor:
-        return "run", f"{measured[0]} {measured[1]:g} is poor (below {poor:g})"
+    name, value = earlier.metric or ("", None)
+    if value is not None and value < poor:
+        return "run", f"{name} {value:g} is poor (below {poor:g})"
     if changes:
-        return "ask", "; ".join(changes)
-    if measured is None:
+        return "ask", changes
+    if value is None:
         return "ask", "it is done, and no metric says how well"
-    if measured[1] >= good:
-        return "reuse", f"{measured[0]} {measured[1]:g} is good (from {good:g})"
-    return "ask", f"{measured[0]} {measured[1]:g} is between poor ({poor:g}) and good ({good:g})"
+    if value >= good:
+        return "reuse", f"{name} {value:g} is good (from {good:g})"
+    return "ask", f"{name} {value:g} is between poor ({poor:g}) and good ({good:g})"
 
 
 def question(decision: Decision, prices: Prices) -> str:
@@ -343,23 +316,15 @@ def question(decision: Decision, prices: Prices) -> str:
     earlier = decision.earlier
     if earlier is None:
         return ""
-    reuse = f"  reuse  what it made ({_metrics(earlier)}): no time, no price"
-    lines = [
-        f"phase {earlier.name}: {decision.why}",
-        *([reuse] if decision.reusable else []),
-        f"  rerun  {_price(earlier, prices)}, as the last time{_stale(decision, prices)}",
+    lines = [f"phase {earlier.name}: {decision.why}"]
+    if decision.reusable:
+        lines.append(f"  reuse  what it made ({_metrics(earlier)}): no time, no price")
+    stale = "; what rests on it becomes stale:" if decision.invalidated else ""
+    lines.append(f"  rerun  {_price(earlier, prices)}, as the last time{stale}")
+    lines += [
+        f"         {one.name} ({_metrics(one)}), {_price(one, prices)}" for one in decision.invalidated
     ]
     return "\n".join(lines)
-
-
-def _stale(decision: Decision, prices: Prices) -> str:
-    if not decision.invalidated:
-        return ""
-    phases = "".join(
-        f"\n         {one.name} ({_metrics(one)}), {_price(one, prices)}"
-        for one in decision.invalidated
-    )
-    return f"; what rests on it becomes stale:{phases}"
 
 
 def stale_in_words(decision: Decision) -> str:
@@ -379,18 +344,3 @@ def _price(phase: PhaseStory, prices: Prices) -> str:
     cost = prices.cost(phase.place.gpus, phase.place.ranks, phase.duration_s)
     money = f", price {cost:.2f}" if cost is not None else ""
     return f"{seconds_in_words(phase.duration_s)}{money}"
-
-
-def _changed(before: Sequence[Fingerprint], now: Sequence[Fingerprint]) -> list[str]:
-    known = {one.path: one for one in before}
-    found = {one.path: one for one in now}
-    new = [f"{path} is a new input" for path in found if path not in known]
-    left = [f"{path} is no input any more" for path in known if path not in found]
-    both = [difference(one, found[path]) for path, one in known.items() if path in found]
-    return [*new, *left, *filter(None, both)]
-
-
-def _changed_outputs(
-    before: Sequence[Fingerprint], look: Callable[[str], Fingerprint]
-) -> list[str]:
-    return [words for one in before if (words := difference(one, look(one.path)))]
