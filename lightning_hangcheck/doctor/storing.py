@@ -281,7 +281,7 @@ def remotes_complete(subject: Subject) -> tuple[Finding, ...]:
         number = next((at for at, line in enumerate(lines, 1) if line.strip() == f"[{name}]"), 0)
         for sentence, corrections, sure in _problems(values, environment, home):
             told = f"{file}:{number}: [{name}] {sentence}"
-            found.append((worst if sure else warning)(told, _block(name, values | corrections)))
+            found.append((worst if sure else warning)(told, _block(name, values, corrections)))
     return tuple(found) or (ok(f"complete in {file}: {', '.join(remotes or {})}"),)
 
 
@@ -357,7 +357,8 @@ def _problems(
         yield "has no access_key_id: only what is public can be read", KEYS, False
 
 
-def _block(name: str, values: Mapping[str, str]) -> str:
+def _block(name: str, values: Mapping[str, str], corrections: Mapping[str, str]) -> str:
     """A block as it would be right, to be compared with what is there."""
-    lines = [f"{key} = {redact_value(key, value)}" for key, value in values.items()]
+    shown = {key: redact_value(key, value) for key, value in values.items()} | dict(corrections)
+    lines = [f"{key} = {value}" for key, value in shown.items()]
     return "\n".join([f"[{name}]", *sorted(lines, key=lambda line: not line.startswith("type "))])

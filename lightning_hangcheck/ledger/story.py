@@ -321,9 +321,8 @@ def question(decision: Decision, prices: Prices) -> str:
         lines.append(f"  reuse  what it made ({_metrics(earlier)}): no time, no price")
     stale = "; what rests on it becomes stale:" if decision.invalidated else ""
     lines.append(f"  rerun  {_price(earlier, prices)}, as the last time{stale}")
-    lines += [
-        f"         {one.name} ({_metrics(one)}), {_price(one, prices)}" for one in decision.invalidated
-    ]
+    rest = [(one, _price(one, prices)) for one in decision.invalidated]
+    lines += [f"         {one.name} ({_metrics(one)}), {price}" for one, price in rest]
     return "\n".join(lines)
 
 

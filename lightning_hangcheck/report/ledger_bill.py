@@ -1,9 +1,7 @@
-"""Rows of the ledger with their share, cost and reason; written as CSV and Markdown."""
+"""Rows of the ledger with their share and cost, and the reason that was seen. Pure."""
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -11,11 +9,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR
 from lightning_hangcheck.text.amounts import seconds_in_words
-from lightning_hangcheck.text.plain_text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from lightning_hangcheck.ledger.book import Run
     from lightning_hangcheck.ledger.spending import Prices, Stall
     from lightning_hangcheck.ledger.story import PhaseStory, Story
@@ -109,14 +104,24 @@ def make_bill(story: Story, prices: Prices) -> Bill:
     )
 
 
-def slowest(bill: Bill) -> tuple[Row, ...]:
-    """Return the rows of which it was seen why they took so long, the dearest first."""
-    told = [row for row in (*bill.phases, *bill.runs) if row.reason]
-    return tuple(sorted(told, key=lambda row: -row.rank_hours))
-
-
 def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
     place, seconds = phase.place, phase.duration_s or 0.0
+    times = "once" if phase.reused == 1 else f"{phase.reused} times"
+    cut_short = phase.status in ("interrupted", "unknown") and phase.duration_s is not None
+    notes = [
+        "lasted at least this long" if cut_short else "",
+        phase.error,
+        phase.discarded or phase.stale,
+        f"reused {times}" if phase.reused else "",
+    ]
+    reasons = []  # by what its own process told and used, which rank 0's is for all
+    if phase.status in ("done", "failed") and seconds >= WORTH_A_REASON_S:
+        cores = phase.cpu_s / seconds
+        reasons = [f"offloaded: {what}" for what in phase.offloaded]
+        if cores >= ONE_CORE:
+            reasons.append(f"on the CPU: {cores:.1f} cores busy")
+        elif cores < IDLE:
+            reasons.append(f"waiting: {cores:.0%} of one core busy")
     return Row(
         what="phase",
         name=phase.name,
@@ -130,40 +135,24 @@ def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
         metrics=phase.metrics,
         gpus=place.gpus,
         commit=f"{place.commit[:10]}{'+' if place.dirty else ''}",
-        reason="; ".join(_reasons_of_phase(phase)),
-        note="; ".join(_notes(phase)),
+        reason="; ".join(reasons),
+        note="; ".join(filter(None, notes)),
     )
 
 
-def _notes(phase: PhaseStory) -> Iterator[str]:
-    if phase.status in ("interrupted", "unknown") and phase.duration_s is not None:
-        yield "lasted at least this long"
-    if phase.error:
-        yield phase.error
-    if phase.discarded or phase.stale:
-        yield phase.discarded or phase.stale
-    if phase.reused:
-        yield f"reused {phase.reused} times" if phase.reused > 1 else "reused once"
-
-
-def _reasons_of_phase(phase: PhaseStory) -> Iterator[str]:
-    """By what its own process told and used, which rank 0's is for all."""
-    seconds = phase.duration_s or 0.0
-    if phase.status not in ("done", "failed") or seconds < WORTH_A_REASON_S:
-        return
-    yield from map(_offloaded, phase.offloaded)
-    cores = phase.cpu_s / seconds
-    if cores >= ONE_CORE:
-        yield f"on the CPU: {cores:.1f} cores busy"
-    elif cores < IDLE:
-        yield f"waiting: {cores:.0%} of one core busy"
-
-
-def _offloaded(what: str) -> str:
-    return f"offloaded: {what}"
-
-
 def _of_run(run: Run, prices: Prices) -> Row:
+    stalled_s, all_s = sum(one.seconds for one in run.stalls), sum(one.seconds for one in run.spent)
+    largest_first = sorted(run.spent, key=lambda one: -one.seconds)
+    spent = {str(one.phase): one.seconds / all_s for one in largest_first if one.seconds}
+    reasons = []
+    if run.duration_s and stalled_s / run.duration_s >= STALLED:
+        causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
+        reasons.append(f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})")
+    loading = spent.get("dataloading", 0.0)
+    if loading >= LOADER_BOUND:
+        reasons.append(f"loader-bound: {loading:.0%} of the time in dataloading")
+    if run.duration_s >= WORTH_A_REASON_S:
+        reasons += [f"offloaded: {what}" for what in run.offloaded]
     return Row(
         what="run",
         name=run.run_id,
@@ -175,29 +164,11 @@ def _of_run(run: Run, prices: Prices) -> Row:
         share=0.0,
         cost=prices.cost(run.gpus, run.ranks, run.duration_s),
         gpus=run.gpus,
-        reason="; ".join(_reasons_of_run(run)),
+        reason="; ".join(reasons),
         note=run.command,
-        spent=_shares(run),
-        stalled_s=sum(stall.seconds for stall in run.stalls),
+        spent=spent,
+        stalled_s=stalled_s,
     )
-
-
-def _shares(run: Run) -> dict[str, float]:
-    all_s = sum(one.seconds for one in run.spent)
-    largest_first = sorted(run.spent, key=lambda one: -one.seconds)
-    return {one.phase: one.seconds / all_s for one in largest_first if one.seconds}
-
-
-def _reasons_of_run(run: Run) -> Iterator[str]:
-    stalled_s = sum(stall.seconds for stall in run.stalls)
-    if run.duration_s and stalled_s / run.duration_s >= STALLED:
-        causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
-        yield f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})"
-    loading = _shares(run).get("dataloading", 0.0)
-    if loading >= LOADER_BOUND:
-        yield f"loader-bound: {loading:.0%} of the time in dataloading"
-    if run.duration_s >= WORTH_A_REASON_S:
-        yield from map(_offloaded, run.offloaded)
 
 
 def _of_stall(run: Run, stall: Stall, prices: Prices) -> StallRow:
@@ -222,74 +193,3 @@ def _with_shares(rows: list[Row]) -> tuple[Row, ...]:
 def _sum(rows: tuple[Row, ...]) -> float | None:
     costs = [row.cost for row in rows if row.cost is not None]
     return sum(costs) if costs else None
-
-
-COLUMNS = (
-    "what", "name", "begun_at", "status", "duration_s", "ranks", "rank_hours", "share", "cost",
-    "metrics", "gpus", "commit", "reason", "note",
-)  # fmt: skip
-
-
-def render_csv(bill: Bill) -> str:
-    """Write phases and runs, a line each; numbers as they are, empty where they are not known."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in (*bill.phases, *bill.runs):
-        writer.writerow([_cell(getattr(row, column)) for column in COLUMNS])
-    return text.getvalue()
-
-
-def render_markdown(bill: Bill) -> str:
-    """Write a section for each kind, to be pasted into a log."""
-    parts = ["# Experiment log", ""]
-    for title, rows in (("Phases", bill.phases), ("Runs", bill.runs)):
-        if rows:
-            parts += [f"## {title}", "", *_markdown(rows), ""]
-    if bill.stalls:
-        parts += ["## Stalls", ""]
-        parts += [
-            f"- {one.run}: {seconds_in_words(one.seconds)}, {one.rank_hours:.2f} rank hours"
-            f"{_money(one.cost)}: {_safe(one.summary or one.cause)}"
-            for one in bill.stalls
-        ]
-        parts.append("")
-    return "\n".join(parts)
-
-
-def metrics_in_words(row: Row) -> str:
-    """Write ``val_acc 0.91, loss 0.3``."""
-    return ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
-
-
-def _markdown(rows: Sequence[Row]) -> list[str]:
-    head = "| begun | name | status | time | ranks | share | cost | metrics | commit | seen |"
-    return [head, "|---|---|---|---|---|---|---|---|---|---|", *map(_markdown_row, rows)]
-
-
-def _markdown_row(row: Row) -> str:
-    cells = (
-        row.begun_at, row.name, row.status,
-        "" if row.duration_s is None else seconds_in_words(row.duration_s),
-        str(row.ranks), f"{row.share:.0%}", "" if row.cost is None else f"{row.cost:.2f}",
-        metrics_in_words(row), row.commit, "; ".join(filter(None, (row.reason, row.note))),
-    )  # fmt: skip
-    return f"| {' | '.join(map(_safe, cells))} |"
-
-
-def _safe(text: str) -> str:
-    return one_line(text).replace("|", "\\|")
-
-
-def _money(cost: float | None) -> str:
-    return "" if cost is None else f", {cost:.2f}"
-
-
-def _cell(value: object) -> object:
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        return " ".join(f"{name}={number!r}" for name, number in value.items())
-    if isinstance(value, tuple):
-        return "; ".join(map(str, value))
-    return one_line(value) if isinstance(value, str) else value

@@ -1,108 +1,33 @@
-"""The ledger on a terminal: all rows, rows side by side, and a chart."""
+"""The ledger as it is read: tables on a terminal, CSV, Markdown, rows side by side, a chart."""
 
 from __future__ import annotations
 
+import csv
 import io
 from typing import TYPE_CHECKING, Any
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.report.ledger_bill import metrics_in_words, slowest
 from lightning_hangcheck.text.amounts import seconds_in_words, several
 from lightning_hangcheck.text.plain_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.report.ledger_bill import Bill, Row, StallRow
+    from lightning_hangcheck.report.ledger_bill import Bill, Row
 
+MOST_ROWS = 20
+"""Of phases, runs and stalls on a terminal, the newest; the other forms have all."""
 MOST_SLOWEST = 5
-MOST_NAME = 32
-MOST_NOTE = 80
-HEAD = ("begun", "name", "status", "time", "ranks", "share", "cost", "metrics", "commit", "")
-
-
-def render(bill: Bill) -> str:
-    """Write the whole ledger, ending in a newline."""
-    parts: list[str] = []
-    for title, rows, cost in (
-        ("phases", bill.phases, bill.phases_cost),
-        ("runs", bill.runs, bill.runs_cost),
-    ):
-        if rows:
-            total = f", {cost:.2f} in all" if cost is not None else ""
-            parts += [f"{title}{total}", *lined_up([HEAD, *map(_cells, rows)]), ""]
-    parts += _stalls(bill.stalls)
-    parts += _slowest(slowest(bill)[:MOST_SLOWEST])
-    if bill.unreadable:
-        lines = several(bill.unreadable, "line")
-        parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
-    return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        row.begun_at[:19].replace("T", " "),
-        cut(row.name, MOST_NAME),
-        row.status,
-        "?" if row.duration_s is None else seconds_in_words(row.duration_s),
-        str(row.ranks),
-        f"{row.share:.0%}",
-        "-" if row.cost is None else f"{row.cost:.2f}",
-        metrics_in_words(row),
-        row.commit,
-        cut(row.note, MOST_NOTE),
-    )
-
-
-def _stalls(stalls: Sequence[StallRow]) -> list[str]:
-    if not stalls:
-        return []
-    rows = [
-        (
-            cut(one.run, MOST_NAME),
-            one.verdict,
-            one.cause or "unknown",
-            seconds_in_words(one.seconds),
-            f"{one.rank_hours:.3f} rank hours",
-            "-" if one.cost is None else f"{one.cost:.2f}",
-            cut(one.summary, MOST_NOTE) if one.explained else "nothing told why",
-        )
-        for one in stalls
-    ]
-    return ["stalls", *lined_up(rows), ""]
-
-
-def _slowest(rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return []
-    told = [
-        (cut(row.name, MOST_NAME), seconds_in_words(row.duration_s or 0.0), cut(row.reason, 100))
-        for row in rows
-    ]
-    return ["slowest, with what was seen", *lined_up(told), ""]
-
-
-def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align cells in columns; empty columns vanish."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    shown = range(len(widths))
-    return [
-        "  " + "  ".join(row[at].ljust(widths[at]) for at in shown if widths[at]).rstrip()
-        for row in rows
-    ]
-
-
-def cut(text: str, most: int) -> str:
-    """Make foreign text one harmless line of so many characters at most."""
-    plain = one_line(text)
-    return plain if len(plain) <= most else f"{plain[: most - 3]}..."
-
-
-WIDEST = 40
+MOST_NAME, MOST_NOTE, MOST_REASON = 32, 80, 100
+HEAD = ("begun", "name", "status", "time", "ranks", "share", "cost", "metrics", "commit", "seen")
+COLUMNS = (
+    "what", "name", "begun_at", "status", "duration_s", "ranks", "rank_hours", "share", "cost",
+    "metrics", "gpus", "commit", "reason", "note",
+)  # fmt: skip
+MOST_CELL = 40
 LEAST_SHARE = 0.01
-"""What took less of every run's time is left out."""
-Amount = tuple[str, "Callable[[Row], float | None]", "Callable[[float], str]"]
-AMOUNTS: tuple[Amount, ...] = (
+"""What took less of every run's time is left out of a comparison."""
+AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]], ...] = (
     ("time", lambda row: row.duration_s, seconds_in_words),
     ("ranks", lambda row: row.ranks, "{:.0f}".format),
     ("rank hours", lambda row: row.rank_hours, "{:.3g}".format),
@@ -110,101 +35,6 @@ AMOUNTS: tuple[Amount, ...] = (
     ("stalled", lambda row: row.stalled_s, seconds_in_words),
 )
 """Title, figure, and how it is written."""
-
-
-def render_beside(rows: Sequence[Row]) -> str:
-    """Write a table; with two columns how many times as much the second one is.
-
-    Args:
-        rows: At least two.
-    """
-    lines = [("", *(cut(row.name, WIDEST) for row in rows), _times_title(rows))]
-    lines += [_words("status", rows, lambda row: row.status)]
-    lines += [_amount(rows, *amount) for amount in AMOUNTS]
-    lines += [_share(rows, phase) for phase in _phases(rows)]
-    lines += [
-        _words("metrics", rows, metrics_in_words),
-        _words("GPUs", rows, lambda row: ", ".join(dict.fromkeys(row.gpus))),
-        _words("begun", rows, lambda row: row.begun_at[:19].replace("T", " ")),
-        _words("command", rows, lambda row: row.note if row.what == "run" else ""),
-    ]
-    shown = [line for line in lines if any(line[1:])]
-    seen = [f"  {row.name}: {row.reason}" for row in rows if row.reason]
-    told = ["", "seen", *seen] if seen else []
-    return "\n".join([*lined_up(shown), *told]) + "\n"
-
-
-def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
-    """Find the runs and phases that are named.
-
-    Args:
-        bill: All of a ledger.
-        names: Each the name of a run or phase, or words that stand in a run's command. Of several
-            the newest counts.
-
-    Raises:
-        BadUsage: There is none.
-    """
-    return [_find(bill, name) for name in names]
-
-
-def _find(bill: Bill, name: str) -> Row:
-    every = (*bill.phases, *bill.runs)
-    named = [row for row in every if row.name == name]
-    told = named or [row for row in bill.runs if name in row.note]
-    if told:
-        return told[-1]
-    known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
-    raise BadUsage(f"the ledger knows no run or phase {name}", f"it knows {cut(known, 200)}")
-
-
-def _times_title(rows: Sequence[Row]) -> str:
-    return "second / first" if len(rows) == 2 else ""
-
-
-def _words(title: str, rows: Sequence[Row], of: Callable[[Row], str]) -> tuple[str, ...]:
-    return (title, *(cut(of(row), WIDEST) for row in rows), "")
-
-
-def _amount(
-    rows: Sequence[Row],
-    title: str,
-    of: Callable[[Row], float | None],
-    in_words: Callable[[float], str],
-) -> tuple[str, ...]:
-    found = [of(row) for row in rows]
-    if not any(found):
-        return (title, *("" for _ in rows), "")
-    cells = ["?" if one is None else in_words(one) if one else "-" for one in found]
-    return (title, *cells, _times(found))
-
-
-def _times(found: Sequence[float | None]) -> str:
-    if len(found) != 2 or not found[0] or found[1] is None:
-        return ""
-    return f"{found[1] / found[0]:.2g}x"
-
-
-def _phases(rows: Sequence[Row]) -> list[str]:
-    """What the ranks of any of them did for a share worth telling, the largest share first."""
-    most: dict[str, float] = {}
-    for row in rows:
-        for phase, share in row.spent.items():
-            most[phase] = max(most.get(phase, 0.0), share)
-    largest_first = sorted(most, key=lambda phase: -most[phase])
-    return [phase for phase in largest_first if most[phase] >= LEAST_SHARE]
-
-
-def _share(rows: Sequence[Row], phase: str) -> tuple[str, ...]:
-    shares = [row.spent.get(phase, 0.0) for row in rows]
-    seconds = [share * (row.duration_s or 0.0) for row, share in zip(rows, shares, strict=True)]
-    cells = [
-        f"{seconds_in_words(took)}, {share:.0%}" if share else "-"
-        for took, share in zip(seconds, shares, strict=True)
-    ]
-    return (f"in {phase}", *cells, _times(seconds))
-
-
 MOST_BARS = 40
 """More cannot be read on one picture; the newest are drawn."""
 LONGEST_NAME = 40
@@ -218,6 +48,202 @@ OTHERS = "other"
 OWN_COLOURS = 9
 """Phases with a colour of their own, the rest is one: ``tab10`` of matplotlib has ten."""
 HOUR_S = 3600.0
+
+
+def render(bill: Bill) -> str:
+    """Write the newest rows, what stalls cost and what was slow, ending in a newline."""
+    parts: list[str] = []
+    for title, rows, cost in (
+        ("phases", bill.phases, bill.phases_cost),
+        ("runs", bill.runs, bill.runs_cost),
+    ):
+        if rows:
+            total = f", {cost:.2f} in all" if cost is not None else ""
+            cells = [(*_cells(row), cut(row.note, MOST_NOTE)) for row in rows[-MOST_ROWS:]]
+            parts += [
+                f"{title}{total}",
+                *_left_out(rows),
+                *lined_up([(*HEAD[:-1], ""), *cells]),
+                "",
+            ]
+    stalls = [
+        (
+            cut(one.run, MOST_NAME),
+            one.verdict,
+            one.cause or "unknown",
+            seconds_in_words(one.seconds),
+            f"{one.rank_hours:.3f} rank hours",
+            "-" if one.cost is None else f"{one.cost:.2f}",
+            cut(one.summary, MOST_NOTE) if one.explained else "nothing told why",
+        )
+        for one in bill.stalls[-MOST_ROWS:]
+    ]
+    if stalls:
+        parts += ["stalls", *_left_out(bill.stalls), *lined_up(stalls), ""]
+    dearest_first = sorted((*bill.phases, *bill.runs), key=lambda row: -row.rank_hours)
+    slow = [
+        (cut(one.name, MOST_NAME), _took(one), cut(one.reason, MOST_REASON))
+        for one in dearest_first
+        if one.reason
+    ]
+    if slow:
+        parts += ["slowest, with what was seen", *lined_up(slow[:MOST_SLOWEST]), ""]
+    if bill.unreadable:
+        lines = several(bill.unreadable, "line")
+        parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
+    return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
+
+
+def _left_out(rows: Sequence[object]) -> list[str]:
+    older = len(rows) - MOST_ROWS
+    return [f"  {older} older ones are left out: --csv, --json have all"] if older > 0 else []
+
+
+def _took(row: Row) -> str:
+    return "?" if row.duration_s is None else seconds_in_words(row.duration_s)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """What stands under `HEAD`, but for the last."""
+    return (
+        row.begun_at[:19].replace("T", " "),
+        cut(row.name, MOST_NAME),
+        row.status,
+        _took(row),
+        str(row.ranks),
+        f"{row.share:.0%}",
+        "-" if row.cost is None else f"{row.cost:.2f}",
+        _metrics(row),
+        row.commit,
+    )
+
+
+def _metrics(row: Row) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in row.metrics.items())
+
+
+def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align cells in columns; empty columns vanish."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True) if w).rstrip()
+        for row in rows
+    ]
+
+
+def cut(text: str, most: int) -> str:
+    """Make foreign text one harmless line of so many characters at most."""
+    plain = one_line(text)
+    return plain if len(plain) <= most else f"{plain[: most - 3]}..."
+
+
+def render_csv(bill: Bill) -> str:
+    """Write phases and runs, a line each; numbers as they are, empty where they are not known."""
+
+    def cell(value: object) -> object:
+        if isinstance(value, dict):
+            return " ".join(f"{name}={number!r}" for name, number in value.items())
+        if isinstance(value, tuple):
+            return "; ".join(map(str, value))
+        return one_line(value) if isinstance(value, str) else value
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in (*bill.phases, *bill.runs):
+        writer.writerow([cell(getattr(row, column)) for column in COLUMNS])
+    return text.getvalue()
+
+
+def render_markdown(bill: Bill) -> str:
+    """Write a section for each kind, to be pasted into a log."""
+    parts = ["# Experiment log", ""]
+    for title, rows in (("Phases", bill.phases), ("Runs", bill.runs)):
+        seen = [[*_cells(row), "; ".join(filter(None, (row.reason, row.note)))] for row in rows]
+        table = [HEAD, ["---"] * len(HEAD), *seen]
+        if rows:
+            parts += [f"## {title}", ""]
+            parts += [f"| {' | '.join(map(_safe, cells))} |" for cells in table]
+            parts.append("")
+    if bill.stalls:
+        parts += ["## Stalls", ""]
+        for one in bill.stalls:
+            money = "" if one.cost is None else f", {one.cost:.2f}"
+            took = f"{seconds_in_words(one.seconds)}, {one.rank_hours:.2f} rank hours{money}"
+            parts.append(f"- {one.run}: {took}: {_safe(one.summary or one.cause)}")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _safe(text: str) -> str:
+    return one_line(text).replace("|", "\\|")
+
+
+def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
+    """Find the runs and phases that are named.
+
+    Args:
+        bill: All of a ledger.
+        names: Each the name of a run or phase, or words that stand in a run's command. Of several
+            the newest counts.
+
+    Raises:
+        BadUsage: There is none.
+    """
+    every = (*bill.phases, *bill.runs)
+    found = []
+    for name in names:
+        named = [row for row in every if row.name == name]
+        told = named or [row for row in bill.runs if name in row.note]
+        if not told:
+            known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
+            sentence = f"the ledger knows no run or phase {name}"
+            raise BadUsage(sentence, f"it knows {cut(known, 200)}")
+        found.append(told[-1])
+    return found
+
+
+def render_beside(rows: Sequence[Row]) -> str:
+    """Write rows beside each other; of two also how many times as much the second one is.
+
+    Args:
+        rows: At least two.
+    """
+
+    def words(title: str, of: Callable[[Row], str]) -> tuple[str, ...]:
+        return (title, *(cut(of(row), MOST_CELL) for row in rows), "")
+
+    def times(found: Sequence[float | None]) -> str:
+        if len(found) != 2 or not found[0] or found[1] is None:
+            return ""
+        return f"{found[1] / found[0]:.2g}x"
+
+    title = "second / first" if len(rows) == 2 else ""
+    lines = [("", *(cut(row.name, MOST_CELL) for row in rows), title)]
+    lines.append(words("status", lambda row: row.status))
+    for name, of, in_words in AMOUNTS:
+        found = [of(row) for row in rows]
+        cells = ["?" if one is None else in_words(one) if one else "-" for one in found]
+        lines += [(name, *cells, times(found))] * any(found)
+    most: dict[str, float] = {}
+    for phase, share in (item for row in rows for item in row.spent.items()):
+        most[phase] = max(most.get(phase, 0.0), share)
+    for phase in sorted(most, key=lambda one: -most[one]):
+        took = [row.spent.get(phase, 0.0) * (row.duration_s or 0.0) for row in rows]
+        cells = [
+            f"{seconds_in_words(seconds)}, {row.spent[phase]:.0%}" if row.spent.get(phase) else "-"
+            for row, seconds in zip(rows, took, strict=True)
+        ]
+        lines += [(f"in {phase}", *cells, times(took))] * (most[phase] >= LEAST_SHARE)
+    lines += [
+        words("metrics", _metrics),
+        words("GPUs", lambda row: ", ".join(dict.fromkeys(row.gpus))),
+        words("begun", lambda row: row.begun_at[:19].replace("T", " ")),
+        words("command", lambda row: row.note if row.what == "run" else ""),
+    ]
+    seen = [f"  {row.name}: {row.reason}" for row in rows if row.reason]
+    shown = lined_up([line for line in lines if any(line[1:])])
+    return "\n".join([*shown, *(["", "seen", *seen] if seen else [])]) + "\n"
 
 
 def draw(bill: Bill) -> bytes:

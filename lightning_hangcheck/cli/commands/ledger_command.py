@@ -14,8 +14,15 @@ from lightning_hangcheck.ledger import book
 from lightning_hangcheck.ledger.spending import read_prices
 from lightning_hangcheck.ledger.story import decide, question, tell
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report.ledger_bill import make_bill, render_csv, render_markdown
-from lightning_hangcheck.report.ledger_text import draw, find_rows, render, render_beside
+from lightning_hangcheck.report.ledger_bill import make_bill
+from lightning_hangcheck.report.ledger_text import (
+    draw,
+    find_rows,
+    render,
+    render_beside,
+    render_csv,
+    render_markdown,
+)
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
