@@ -170,6 +170,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     ways_out: tuple[WayOut, ...] = ()
 
     @property
+    def least_left(self) -> int:
+        """Bytes left on the fullest device; below 0 it does not fit."""
+        return min((share.headroom for share in self.shares if share.device != "disk"), default=0)
+
+    @property
     def fits(self) -> bool:
         """Whether everything is on GPUs (without any: in main memory) with room to spare."""
         enough = all(share.headroom >= 0 for share in self.shares)

@@ -64,7 +64,11 @@ def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) 
         activations=sizes.activations,
         extras={extra.name: extra.size for extra in use.extras},
         shares=shares,
-        max_memory=_max_memory(limits),
+        # cut to a tenth of a GB, so that nobody gets more than was planned
+        max_memory={
+            "cpu" if at == len(limits) - 1 else str(at): f"{limit // TENTH_OF_GB / 10:g}GB"
+            for at, limit in enumerate(limits)
+        },
         offloaded_layers=sum(placement.layers[away:]),
         offloaded=sum(placement.weights[away:]),
         seconds_per_token=seconds_per_token(shares, sizes.layers),
@@ -73,13 +77,6 @@ def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) 
         reason=reason,
         placed_by=placement.by,
     )
-
-
-def _max_memory(limits: tuple[int, ...]) -> dict[str, str]:
-    """Cut to a tenth of a GB, so that nobody gets more than was planned."""
-    names = [*map(str, range(len(limits) - 1)), "cpu"]
-    cut = (limit // TENTH_OF_GB / 10 for limit in limits)
-    return {name: f"{size:g}GB" for name, size in zip(names, cut, strict=True)}
 
 
 MOST_GPUS = 16
@@ -96,56 +93,53 @@ def ways_out(model: Model, plan: Plan) -> tuple[WayOut, ...]:
     """
     if plan.speed in ("fast", "good"):
         return ()
-    found = [
-        *_smaller_numbers(model, plan),
-        *_kept_on_cpu(model, plan),
-        *_more_gpus(model, plan),
-        *_less_text(model, plan),
-    ]
+    found = list(_tried_changes(model, plan))
     if plan.fits:  # in main memory: only what would be faster helps
         found = [way for way in found if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
     return tuple(sorted(found, key=lambda way: not way.fits))
 
 
-def _smaller_numbers(model: Model, plan: Plan) -> Iterator[WayOut]:
-    """Other formats, with what is gained only where it is."""
+def _tried_changes(model: Model, plan: Plan) -> Iterator[WayOut]:
+    def tried(change: str, machine: Machine = plan.machine, **changed: object) -> WayOut:
+        made = outline(model, machine, replace(plan.use, **changed))
+        told = f"{'fits' if made.fits else 'not enough'}: {made.reason}"
+        return WayOut(change=change, outcome=told, fits=made.fits, speed=made.speed)
+
+    # other formats, with what is gained only where it is
     names = {"bfloat16": "half the bytes", "int8": "8-bit", "int4": "4-bit"}
     wider = {"float32": ("bfloat16", "int8", "int4"), "int8": ("int4",), "int4": ()}
     for dtype in wider.get(plan.use.dtype, ("int8", "int4")):
-        use = replace(plan.use, dtype=dtype)
-        yield _tried(model, plan.machine, use, f"{names[dtype]}: --dtype {dtype}")
-
-
-def _kept_on_cpu(model: Model, plan: Plan) -> Iterator[WayOut]:
-    """What stands beside the model, each alone in main memory, then all of it."""
-    extras = plan.use.extras
-    on_gpu = [extra for extra in extras if not extra.on_cpu and extra.size]
-    if not plan.machine.gpus:
-        return
+        yield tried(f"{names[dtype]}: --dtype {dtype}", dtype=dtype)
+    # what stands beside the model, each alone in main memory, then all of it
+    extras, present = plan.use.extras, plan.machine.gpus
+    on_gpu = [extra for extra in extras if not extra.on_cpu and extra.size and present]
     for moved in [[extra] for extra in on_gpu] + ([on_gpu] if len(on_gpu) > 1 else []):
-        kept = (replace(one, on_cpu=one.on_cpu or one in moved) for one in extras)
-        use = replace(plan.use, extras=tuple(kept))
         named = " and ".join(extra.name for extra in moved)
         options = " ".join(f"--extra {one.name}={one.size / GB:g}@cpu" for one in moved)
-        yield _tried(model, plan.machine, use, f"keep {named} on the CPU: {options}")
-
-
-def _more_gpus(model: Model, plan: Plan) -> Iterator[WayOut]:
-    """The least number of such GPUs, and the smallest single GPU."""
-    present = plan.machine.gpus
+        kept = tuple(replace(one, on_cpu=one.on_cpu or one in moved) for one in extras)
+        yield tried(f"keep {named} on the CPU: {options}", extras=kept)
+    # the least number of such GPUs, and the smallest single one
     if present:
+        size = f"{present[-1] / GB:.0f} GB"
         for count in range(len(present) + 1, MOST_GPUS + 1):
             machine = replace(plan.machine, gpus=present + (present[-1],) * (count - len(present)))
-            way = _tried(model, machine, plan.use, f"{count} GPUs of {_whole_gb(present[-1])}")
+            way = tried(f"{count} GPUs of {size}", machine)
             if way.fits:
                 yield way
                 break
         else:
-            yield replace(way, change=f"more GPUs of {_whole_gb(present[-1])}, up to {MOST_GPUS}")
+            yield replace(way, change=f"more GPUs of {size}, up to {MOST_GPUS}")
     least = smallest_gpu(model, plan)
     if least:
-        machine = replace(plan.machine, gpus=(least * GB,))
-        yield _tried(model, machine, plan.use, f"one GPU of {least} GB")
+        yield tried(f"one GPU of {least} GB", replace(plan.machine, gpus=(least * GB,)))
+    # half the context until it fits, and one sequence at a time
+    context, way_out = plan.use.context // 2, None
+    while context >= LEAST_CONTEXT and not (way_out and way_out.fits):
+        way_out = tried(f"smaller context: --context {context}", context=context)
+        context //= 2
+    yield from filter(None, [way_out])
+    if plan.use.batch > 1:
+        yield tried("one sequence at a time: --batch 1", batch=1)
 
 
 def smallest_gpu(model: Model, plan: Plan) -> int | None:
@@ -159,31 +153,6 @@ def smallest_gpu(model: Model, plan: Plan) -> int | None:
         machine = replace(plan.machine, gpus=(middle * GB,))
         low, high = (low, middle) if outline(model, machine, plan.use).fits else (middle, high)
     return high if high <= LARGEST_GPU_GB else None
-
-
-def _less_text(model: Model, plan: Plan) -> Iterator[WayOut]:
-    """Half the context until it fits, and one sequence at a time."""
-    context = plan.use.context // 2
-    way = None
-    while context >= LEAST_CONTEXT and not (way and way.fits):
-        use = replace(plan.use, context=context)
-        way = _tried(model, plan.machine, use, f"smaller context: --context {context}")
-        context //= 2
-    if way is not None:
-        yield way
-    if plan.use.batch > 1:
-        use = replace(plan.use, batch=1)
-        yield _tried(model, plan.machine, use, "one sequence at a time: --batch 1")
-
-
-def _tried(model: Model, machine: Machine, use: Use, change: str) -> WayOut:
-    plan = outline(model, machine, use)
-    what = "fits" if plan.fits else "not enough"
-    return WayOut(change=change, outcome=f"{what}: {plan.reason}", fits=plan.fits, speed=plan.speed)
-
-
-def _whole_gb(size: int) -> str:
-    return f"{size / GB:.0f} GB"
 
 
 UNUSED = 0.5
@@ -209,51 +178,47 @@ def make_plan(
         phases: In which the use differs; the one that needs the most is planned for.
     """
     plans = {one.name: outline(model, machine, one.use_in(use), placing) for one in phases}
-    hardest = max(plans, key=lambda name: _hardness(plans[name]), default="")
-    plan = plans[hardest] if hardest else outline(model, machine, use, placing)
+    plan = outline(model, machine, use, placing) if not plans else max(plans.values(), key=_need)
+    hardest = next((name for name, one in plans.items() if one is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     return replace(
         plan,
-        unused=tuple(_unused(model, plan)),
+        unused=_unused(model, plan),
         notes=(*assumed, *placed_for, *_notes(model, machine, plan.use)),
-        phases=tuple(_told(name, one) for name, one in plans.items()),
+        phases=tuple(
+            PhasePlan(
+                name=name,
+                context=one.use.context,
+                batch=one.use.batch,
+                cache=one.cache,
+                activations=one.activations,
+                beside=sum(one.extras.values()),
+                least_left=one.least_left,
+                speed=one.speed,
+                reason=one.reason,
+            )
+            for name, one in plans.items()
+        ),
         ways_out=ways_out(model, plan),
     )
 
 
-def _hardness(plan: Plan) -> tuple[int, float, int]:
+def _need(plan: Plan) -> tuple[int, float, int]:
     """The slower class first, then what is carried, then what is left."""
-    return SPEEDS.index(plan.speed), plan.seconds_per_pass, -_least_left(plan)
+    return SPEEDS.index(plan.speed), plan.seconds_per_pass, -plan.least_left
 
 
-def _least_left(plan: Plan) -> int:
-    return min((share.headroom for share in plan.shares if share.device != "disk"), default=0)
-
-
-def _told(name: str, plan: Plan) -> PhasePlan:
-    return PhasePlan(
-        name=name,
-        context=plan.use.context,
-        batch=plan.use.batch,
-        cache=plan.cache,
-        activations=plan.activations,
-        beside=sum(plan.extras.values()),
-        least_left=_least_left(plan),
-        speed=plan.speed,
-        reason=plan.reason,
-    )
-
-
-def _unused(model: Model, plan: Plan) -> Iterator[str]:
+def _unused(model: Model, plan: Plan) -> tuple[str, ...]:
     """Say what is paid for and stays empty."""
     total = sum(plan.machine.gpus)
     used = sum(share.memory - share.headroom for share in plan.shares if share.device.isdigit())
     least = smallest_gpu(model, plan) if plan.fits and used < UNUSED * total else None
-    if least is not None:
-        yield (
-            f"{used / GB:.1f} of {total / GB:.0f} GB of GPU memory are used, the rest is paid for "
-            f"and stays empty: one GPU of {least} GB would do, or do more at a time: --batch"
-        )
+    if least is None:
+        return ()
+    return (
+        f"{used / GB:.1f} of {total / GB:.0f} GB of GPU memory are used, the rest is paid for "
+        f"and stays empty: one GPU of {least} GB would do, or do more at a time: --batch",
+    )
 
 
 def _notes(model: Model, machine: Machine, use: Use) -> Iterator[str]:
