@@ -159,14 +159,15 @@ CHECKS: list[Check] = []
 
 
 def check(
-    group: Group, name: str, why: str, *, limit_s: float = LIMIT_S, alone: bool = False
+    group: Group, why: str, *, name: str = "", limit_s: float = LIMIT_S, alone: bool = False
 ) -> Callable[[Callable[..., Finding | Iterable[Finding] | None]], Check]:
     """Make a check of a function, whose docstring says what it looks at."""
 
     def register(look: Callable[..., Finding | Iterable[Finding] | None]) -> Check:
         words = " ".join((look.__doc__ or "").split()).removesuffix(".")
         looked_at = words if words[1:2].isupper() else words[:1].lower() + words[1:]
-        CHECKS.append(Check(group, name, looked_at, why, look, limit_s, alone))
+        named = name or look.__name__.replace("_", " ")
+        CHECKS.append(Check(group, named, looked_at, why, look, limit_s, alone))
         return CHECKS[-1]
 
     return register

@@ -32,10 +32,9 @@ EXAMPLE = "for example --gpus 2 --gpu-memory 80, or --gpus 0 for none"
 
 @check(
     "memory",
-    "model's memory",
-    "a model that is offloaded to main memory or disk takes seconds for a token, and looks like a "
-    "hang",
-    limit_s=12.0,  # above the driver's 5 s and the storage's 4 s
+    "a model that is offloaded takes seconds for a token, and looks like a hang",
+    name="model's memory",
+    limit_s=12.0,
 )
 def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | None:
     """Config.json of --backbone, what --extra keeps beside it, and the memory of this machine."""

@@ -57,13 +57,8 @@ NAME_A_STRATEGY = 'Trainer(..., strategy="ddp")'
 GUESSED = "leaves the strategy to be guessed from what each rank sees"
 
 
-@check(
-    "launch",
-    "launch variables",
-    "a rank with a wrong number, or a process that takes itself for a rank, waits for ranks that "
-    "never come",
-)
-def variables_agree(subject: Subject) -> Iterator[Finding]:
+@check("launch", "a rank with a wrong number, or what takes itself for one, waits for ever")
+def launch_variables(subject: Subject) -> Iterator[Finding]:
     """RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE of this shell."""
     environment = subject.environment
     set_here = {name: environment[name] for name in RANKS if name in environment}
@@ -94,10 +89,10 @@ def variables_agree(subject: Subject) -> Iterator[Finding]:
 
 @check(
     "launch",
-    "SLURM tasks",
     "Lightning takes the world size from SLURM, and waits for as many ranks",
+    name="SLURM tasks",
 )
-def slurm_agrees(subject: Subject) -> Finding | None:
+def slurm_tasks(subject: Subject) -> Finding | None:
     """SLURM_NTASKS and SLURM_NTASKS_PER_NODE beside the command and its --devices."""
     environment, launch = subject.environment, subject.launch
     if "SLURM_NTASKS" not in environment or environment.get("SLURM_JOB_NAME") in SLURM_SHELLS:
@@ -119,7 +114,7 @@ def slurm_agrees(subject: Subject) -> Finding | None:
     return ok(f"SLURM starts {tasks} tasks, as the command expects")
 
 
-@check("launch", "time left", "a job that is cut off loses what it did since its last checkpoint")
+@check("launch", "a job that is cut off loses what it did since its last checkpoint")
 def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     """SLURM_JOB_END_TIME, and earlier runs of this command in the ledger."""
     text = subject.environment.get("SLURM_JOB_END_TIME", "")
@@ -218,10 +213,9 @@ class MeetingPoint(NamedTuple):
 
 @check(
     "launch",
-    "master address",
     "ranks that look for the first one in another place wait until the rendezvous times out",
 )
-def address_resolves(subject: Subject) -> Finding | None:
+def master_address(subject: Subject) -> Finding | None:
     """MASTER_ADDR, or the launcher's option in its place, as this machine resolves it."""
     point = meeting_point(subject)
     if point is None:
@@ -242,12 +236,8 @@ def address_resolves(subject: Subject) -> Finding | None:
     return ok(f"{point.host} is {', '.join(found[:3])}")
 
 
-@check(
-    "launch",
-    "master port",
-    "ranks that meet another job's store, or a closed port, wait or fail late",
-)
-def port_usable(subject: Subject) -> Finding | None:
+@check("launch", "ranks that meet another job's store, or a closed port, wait or fail late")
+def master_port(subject: Subject) -> Finding | None:
     """The port at which ranks will meet: who listens there, or whether it answers."""
     point = meeting_point(subject)
     if point is None or not point.port:
@@ -331,11 +321,9 @@ def _listener(port: int) -> str | None:
 
 
 @check(
-    "launch",
-    "network interface",
-    "ranks that offer an address which others cannot reach hang in their first collective",
+    "launch", "ranks that offer an address which others cannot reach hang in their first collective"
 )
-def interface_chosen(subject: Subject) -> Finding:
+def network_interface(subject: Subject) -> Finding:
     """GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, this host's own name, and what is up here."""
     up = sorted(name for name, state in psutil.net_if_stats().items() if state.isup)
     outward = next((name for name in up if not name.startswith(NOT_OUTWARD)), None)
@@ -373,12 +361,8 @@ def _matches(variable: str, chosen: str, up: Collection[str]) -> bool:
     return not all(fits) if chosen.startswith("^") else any(fits)
 
 
-@check(
-    "launch",
-    "script",
-    "a script that is not there or cannot be parsed ends every rank at its start",
-)
-def script_parses(subject: Subject) -> Finding | None:
+@check("launch", "a script that is not there or cannot be parsed ends every rank at its start")
+def script(subject: Subject) -> Finding | None:
     """The script of the command: its path and its source, which is not run."""
     if subject.launch.script is None:
         return None
@@ -411,10 +395,10 @@ def _parsed(script: str, *, starts_here: bool) -> ast.Module | Finding:
 
 @check(
     "launch",
-    "Trainer's strategy",
     "a rank that sees one device where the others see two trains alone, and the others wait",
+    name="Trainer's strategy",
 )
-def strategy_named(subject: Subject) -> Finding | None:
+def trainers_strategy(subject: Subject) -> Finding | None:
     """The strategy that the script gives Lightning's Trainer, or --strategy in its arguments."""
     launch = subject.launch
     if launch.script is None or launch.ranks == 1:
@@ -426,7 +410,7 @@ def strategy_named(subject: Subject) -> Finding | None:
         return ok(f"the arguments ask for {given}")
     tree = _parsed(launch.script, starts_here=True)
     if isinstance(tree, Finding):
-        return None  # `script_parses` says so
+        return None  # `script` says so
     asked = list(_strategies(tree, starts_ranks=launch.launcher != "python"))
     for line, strategy in asked:
         place = f"{launch.script}:{line}"

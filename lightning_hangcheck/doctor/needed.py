@@ -35,7 +35,6 @@ FINGERPRINTS_LIMIT_S = 20.0
 """For fingerprints of all files: of each at most 64 MiB are read."""
 MODEL_LIMIT_S = 20.0
 """Of one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
-FILES = "model's files"
 FIT = "checkpoint's backbone"
 MOST_SHOWN = 3
 STEP = re.compile(r"(?:step|checkpoint)[_=-]?(\d+|final)", re.IGNORECASE)
@@ -66,7 +65,6 @@ BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])")
 
 @check(
     "data",
-    "needed files",
     "a rank that finds nothing, or yesterday's file, fails or waits while the others go on",
     limit_s=30.0,
 )
@@ -109,7 +107,6 @@ def _size_and_time(path: Path) -> tuple[int, float]:
 
 @check(
     "data",
-    "files belong together",
     "labels of one version beside tokens of another train without an error, and for nothing",
     limit_s=FINGERPRINTS_LIMIT_S + 4.0,
 )
@@ -162,8 +159,8 @@ class _Named(NamedTuple):
 
 @check(
     "data",
-    FILES,
     "a checkpoint of another backbone fails late, or leaves weights as they were at random",
+    name="model's files",
     limit_s=2 * MODEL_LIMIT_S,
 )
 def model_fits(subject: Subject) -> Iterator[Finding]:

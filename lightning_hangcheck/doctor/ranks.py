@@ -109,11 +109,10 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 @check(
     "ranks",
-    START,
     "ranks that cannot reach each other hang in their first collective, most often silently",
     alone=True,
 )
-def ranks_reach_each_other(subject: Subject) -> tuple[Finding, ...]:
+def ranks_start(subject: Subject) -> tuple[Finding, ...]:
     """A small program of ours in place of yours, started by the same launcher.
 
     Rendezvous, a barrier, the sum of all_reduce, and every pair of ranks, on gloo and on NCCL.

@@ -50,11 +50,7 @@ FIRST_RELEASE = 1_790_000_000.0
 """Autumn 2026, in seconds since 1970: a clock before that was never set."""
 
 
-@check(
-    "seeing",
-    "stacks readable",
-    "without stacks a verdict cannot name the line at which a rank stands",
-)
+@check("seeing", "without stacks a verdict cannot name the line at which a rank stands")
 def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
     """A small Python process, started for this and read by py-spy as ranks will be."""
     deadline = time.monotonic() + time_limit_s
@@ -88,11 +84,7 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
             child.communicate(timeout=1.0)
 
 
-@check(
-    "seeing",
-    "python version",
-    "a reader that does not know this Python shows no stack, or a wrong one",
-)
+@check("seeing", "a reader that does not know this Python shows no stack, or a wrong one")
 def python_version(_: Subject, version: tuple[int, int] | None = None) -> Finding:
     """The version of this Python, against those that py-spy reads."""
     found = version or sys.version_info[:2]
@@ -105,11 +97,7 @@ def python_version(_: Subject, version: tuple[int, int] | None = None) -> Findin
     return ok(text)
 
 
-@check(
-    "seeing",
-    "shared memory usable",
-    "heartbeats go through it, and DataLoader workers that fill it die of a bus error",
-)
+@check("seeing", "heartbeats go through it, and DataLoader workers that fill it die of a bus error")
 def shared_memory_usable(_: Subject, folder: Path = SHARED_MEMORY) -> Finding:
     """Shared memory: a page is mapped there, and its free space."""
     try:
@@ -129,11 +117,7 @@ def shared_memory_usable(_: Subject, folder: Path = SHARED_MEMORY) -> Finding:
     return ok(f"{folder} can be used, {room.free / 2**30:.1f} GB free")
 
 
-@check(
-    "seeing",
-    "run folder writable",
-    "without it verdict and evidence go to a temporary folder, or nowhere",
-)
+@check("seeing", "without it verdict and evidence go to a temporary folder, or nowhere")
 def run_folder_writable(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Finding:
     """A small file, written and flushed where the run will be recorded."""
     folder = _absolute(subject.run_dir)
@@ -158,8 +142,8 @@ def run_folder_writable(subject: Subject, time_limit_s: float = DISK_LIMIT_S) ->
 
 @check(
     "seeing",
-    "run folder's disk",
     "a network file system that stalls takes the evidence of its own hang with it",
+    name="run folder's disk",
 )
 def run_folders_disk(subject: Subject) -> Finding:
     """The kind of file system that the run folder is on."""
@@ -194,10 +178,9 @@ class Times(NamedTuple):
 
 @check(
     "seeing",
-    "clock",
     "times of several nodes are compared: a clock that is off makes the order of events wrong",
 )
-def clock_right(subject: Subject) -> Finding:
+def clock(subject: Subject) -> Finding:
     """This machine's time beside the one that the file system gave to a new file."""
     folder = _absolute(subject.run_dir)
 

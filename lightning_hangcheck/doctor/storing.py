@@ -65,11 +65,10 @@ class NotThere(Exception):
 
 @check(
     "storage",
-    "checkpoints",
     "a run that is resumed from nothing starts anew, or waits for a file that never comes",
     limit_s=LOOK_LIMIT_S + 2.0,
 )
-def checkpoints_there(subject: Subject) -> Iterator[Finding]:
+def checkpoints(subject: Subject) -> Iterator[Finding]:
     """The place named by --checkpoints, as deep as --depth says, and --expect."""
     url = subject.checkpoints
     if url is None:
@@ -99,11 +98,10 @@ def checkpoints_there(subject: Subject) -> Iterator[Finding]:
 
 @check(
     "storage",
-    "writing checkpoints",
     "a save that stalls or fills the disk holds up every rank in the next barrier",
     limit_s=WRITE_LIMIT_S + LOOK_LIMIT_S + 2.0,
 )
-def checkpoints_writable(subject: Subject) -> Finding | None:
+def writing_checkpoints(subject: Subject) -> Finding | None:
     """8 MiB written there, synchronised, read back and removed; the space that is left."""
     url = subject.checkpoints
     if url is None:
@@ -112,7 +110,7 @@ def checkpoints_writable(subject: Subject) -> Finding | None:
         write_s, sync_s, read_s = apart(WRITE_LIMIT_S, lambda: _write(url))
         files, free = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
     except NotThere:
-        return None  # `checkpoints_there` says so
+        return None  # `checkpoints` says so
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
         return _unusable(url, error)
     save_s = write_s + sync_s
@@ -250,11 +248,10 @@ def _by_number(name: str) -> list[tuple[int, str]]:
 
 @check(
     "storage",
-    "rclone remotes",
     'an incomplete remote fails late: "XML syntax error" where the endpoint is none of S3, '
     '"directory not found" where bucket or path are not those that were written',
 )
-def remotes_complete(subject: Subject) -> tuple[Finding, ...]:
+def rclone_remotes(subject: Subject) -> tuple[Finding, ...]:
     """Each block of rclone.conf: stray lines, type, provider, endpoint, credentials."""
     used = subject.uses("rclone") or bool(REMOTE.match(subject.checkpoints or ""))
     environment = subject.environment

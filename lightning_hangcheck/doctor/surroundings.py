@@ -67,7 +67,6 @@ ANOTHER_CACHE = "export HF_HOME=/a/folder/that/can/be/written"
 
 @check(
     "environment",
-    "debug settings",
     "a job that ends, slows down or waits because of a setting hides the hang behind it",
 )
 def debug_settings(subject: Subject) -> tuple[Finding, ...]:
@@ -98,10 +97,9 @@ def _in_the_way(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 @check(
     "environment",
-    "output buffering",
     "the last line in the log is not the last that was printed: a job that works looks stuck",
 )
-def output_unbuffered(subject: Subject, descriptor: int = STDERR) -> Finding:
+def output_buffering(subject: Subject, descriptor: int = STDERR) -> Finding:
     """PYTHONUNBUFFERED, -u, and where the output goes."""
     launch = subject.launch
     if is_unbuffered(subject.environment, ()):
@@ -124,10 +122,10 @@ def output_unbuffered(subject: Subject, descriptor: int = STDERR) -> Finding:
 
 @check(
     "environment",
-    "tokenizers' threads",
     "a fork copies one thread of many, and locks that the others held stay locked in it",
+    name="tokenizers' threads",
 )
-def tokenizers_fork(subject: Subject) -> Finding:
+def tokenizers_threads(subject: Subject) -> Finding:
     """TOKENIZERS_PARALLELISM."""
     # unset, the library itself turns its threads off in a fork that comes after their first use
     value = subject.environment.get("TOKENIZERS_PARALLELISM", "")
@@ -142,10 +140,9 @@ def tokenizers_fork(subject: Subject) -> Finding:
 
 @check(
     "environment",
-    "computing threads",
     "ranks that take processors from each other are slow together and look stuck in turn",
 )
-def threads_fit(subject: Subject, processors: int | None = None) -> Finding:
+def computing_threads(subject: Subject, processors: int | None = None) -> Finding:
     """OMP_NUM_THREADS times the ranks of a node, beside its processors."""
     there = processors or len(os.sched_getaffinity(0))
     text = subject.environment.get("OMP_NUM_THREADS", "")
@@ -164,10 +161,10 @@ def threads_fit(subject: Subject, processors: int | None = None) -> Finding:
 
 @check(
     "environment",
-    "NCCL variables",
     "a setting that is no longer read does nothing, and nobody says so",
+    name="NCCL variables",
 )
-def nccl_names(subject: Subject) -> tuple[Finding, ...]:
+def nccl_variables(subject: Subject) -> tuple[Finding, ...]:
     """Variables of NCCL under the names that torch had for them before 2.2."""
     return tuple(
         warning(
@@ -179,12 +176,8 @@ def nccl_names(subject: Subject) -> tuple[Finding, ...]:
     ) or (ok("no variable has a name that was given up"),)
 
 
-@check(
-    "environment",
-    "flight recorder",
-    "without it nobody can tell in which collective the ranks parted",
-)
-def recorder_on(subject: Subject) -> tuple[Finding, ...]:
+@check("environment", "without it nobody can tell in which collective the ranks parted")
+def flight_recorder(subject: Subject) -> tuple[Finding, ...]:
     """TORCH_FR_BUFFER_SIZE, and TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.7."""
     return tuple(
         warning(f"{name}=0 switches the flight recorder off", f"unset {name}")
@@ -195,10 +188,10 @@ def recorder_on(subject: Subject) -> tuple[Finding, ...]:
 
 @check(
     "environment",
-    "NCCL backend",
     "the second generation of the backend keeps no flight record of its own",
+    name="NCCL backend",
 )
-def backend_generation(_: Subject, torch: str | None = None) -> Finding | None:
+def nccl_backend(_: Subject, torch: str | None = None) -> Finding | None:
     """The version of the installed torch."""
     known = torch or _installed("torch")
     if known is None:
@@ -248,10 +241,8 @@ KNOWN_HANGS = (
 )
 
 
-@check(
-    "environment", "known versions", "what hangs inside a library cannot be mended in the script"
-)
-def versions_known(
+@check("environment", "what hangs inside a library cannot be mended in the script")
+def known_versions(
     _: Subject, installed: Mapping[str, str] | None = None, machine: str | None = None
 ) -> tuple[Finding, ...]:
     """The kernel and NCCL, against versions that are known to hang."""
@@ -287,11 +278,10 @@ def _installed(name: str) -> str | None:
 
 @check(
     "environment",
-    "wandb",
     "rank 0 waits for the server while it creates the logger, and the others for rank 0",
     limit_s=8.0,
 )
-def wandb_ready(subject: Subject) -> Finding | None:
+def wandb(subject: Subject) -> Finding | None:
     """WANDB_MODE, whether there is a key (never its value), and the server's answer."""
     environment = subject.environment
     if find_spec("wandb") is None or not subject.uses("wandb"):
@@ -345,10 +335,10 @@ def _has_key(environment: Mapping[str, str], host: str) -> bool:
 
 @check(
     "environment",
-    "Hugging Face cache",
     "ranks that cannot keep what they fetch each fetch it again, or fail one by one",
+    name="Hugging Face cache",
 )
-def cache_usable(subject: Subject) -> Finding:
+def hugging_face_cache(subject: Subject) -> Finding:
     """HF_HUB_OFFLINE, and the cache folder by HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME."""
     cache = cache_folder(subject.environment)
     offline = subject.environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
@@ -372,10 +362,10 @@ def cache_usable(subject: Subject) -> Finding:
 
 @check(
     "environment",
-    "Hugging Face locks",
     "from_pretrained waits without a limit for a lock that another process holds",
+    name="Hugging Face locks",
 )
-def locks_free(subject: Subject) -> tuple[Finding, ...]:
+def hugging_face_locks(subject: Subject) -> tuple[Finding, ...]:
     """Lock files of the cache, and the kernel's table of who holds them."""
     cache = cache_folder(subject.environment)
     locks = file_locks()
@@ -390,7 +380,7 @@ def locks_free(subject: Subject) -> tuple[Finding, ...]:
     try:
         files = apart(DISK_LIMIT_S, lock_files)
     except (OSError, NoAnswerFromStorage):
-        return ()  # `cache_usable` says so
+        return ()  # `hugging_face_cache` says so
     return tuple(
         warning(f"{path} is held by pid {pid} ({_name(pid)})", f"ps -fp {pid}")
         for path, state in files

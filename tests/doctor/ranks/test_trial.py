@@ -14,7 +14,7 @@ from lightning_hangcheck.doctor.ranks import (
     Limits,
     Trial,
     judge_trial,
-    ranks_reach_each_other,
+    ranks_start,
     read_note,
     trial_command,
     try_ranks,
@@ -74,14 +74,14 @@ def test_a_node_that_never_comes_is_given_up_within_the_limit() -> None:
 
 
 def test_a_launcher_that_is_not_there_fails() -> None:
-    checks = ranks_reach_each_other(subject("/no/such/torchrun --nproc_per_node=2"))
+    checks = ranks_start(subject("/no/such/torchrun --nproc_per_node=2"))
     assert [check.status for check in checks] == ["failed"]
     assert "cannot be started" in checks[0].sentence
 
 
 def test_without_a_launcher_nothing_is_started() -> None:
-    assert ranks_reach_each_other(subject("python train.py")) == ()
-    assert ranks_reach_each_other(subject()) == ()
+    assert ranks_start(subject("python train.py")) == ()
+    assert ranks_start(subject()) == ()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from subjects import subject
 from lightning_hangcheck.doctor.seeing import (
     FIRST_RELEASE,
     Times,
-    clock_right,
+    clock,
     judge_clock,
     judge_disk,
     run_folders_disk,
@@ -61,11 +61,11 @@ def test_a_clock_is_judged_by_the_file_system(here: float, there: float, status:
 
 def test_the_clock_of_this_machine_is_right_and_nothing_stays(tmp_path: Path) -> None:
     assert time.time() > FIRST_RELEASE
-    assert [check.status for check in clock_right(subject(run_dir=tmp_path))] == ["ok"]
+    assert [check.status for check in clock(subject(run_dir=tmp_path))] == ["ok"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_clock_that_cannot_be_compared_is_not_called_right() -> None:
-    (check,) = clock_right(subject(run_dir=Path("/proc/self")))
+    (check,) = clock(subject(run_dir=Path("/proc/self")))
     assert check.status == "warning"
     assert "could not be compared" in check.sentence
