@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from processes import MARK, end_by_pid, marked_processes, start_program, until
+from subjects import subject
 
-from lightning_hangcheck.doctor.seeing.stacks_readable import stacks_readable
+from lightning_hangcheck.doctor.seeing import stacks_readable
 from lightning_hangcheck.session.session import SESSION_VARIABLE
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def no_session_of_the_test_before() -> Iterator[None]:
 @cache
 def _refusal() -> str | None:
     """Say why tests that look into other processes cannot work here, None where they can."""
-    check = stacks_readable(time_limit_s=30.0)
+    (check,) = stacks_readable(subject(), time_limit_s=30.0)
     return None if check.status == "ok" else f"{check.sentence}; {check.remedy}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.check import Subject
 
 
 def subject(command: str = "", run_dir: Path = Path("runs"), **environment: str) -> Subject:

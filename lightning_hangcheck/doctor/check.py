@@ -1,25 +1,195 @@
-"""What a check says."""
+"""What a check is, what it finds, and the run that it looks at."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.doctor.launch import Launch, read_launch
+from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.ledger import book
+from lightning_hangcheck.planning.plan import Extra
+
+Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+"""In the order in which they are shown."""
+Status = Literal["ok", "warning", "failed"]
+DEPTH = 3
+"""Folders of a place of checkpoints: run, step and part."""
+LIMIT_S = 4.0
+"""More than any healthy machine needs for what is not about other machines."""
+SCRIPT_LIMIT_S = 2.0
+LEDGER_LIMIT_S = 2.0
+MOST_BYTES = 2**20
+"""Of a script or configuration that is read."""
 
 
-class Check(Struct, frozen=True):
-    """One thing that was checked before a run.
+class Finding(Struct, frozen=True):
+    """What a check found.
 
     Attributes:
-        name: Of the check, for example ``"stacks readable"``.
         status: ``warning`` the run goes on with less, ``failed`` a promise cannot be kept.
-        sentence: What was found.
-        details: More of what was found, a line each, as it should stand.
-        remedy: What to do, with a command or a line to change; empty where nothing is needed.
+        commands: What to type or paste, each as it stands.
+        advice: What to do in words, before the commands.
+        details: More of what was found, a line each.
+        check: Name, where it is not that of the whole check.
     """
 
-    name: str
-    status: Literal["ok", "warning", "failed"]
+    status: Status
     sentence: str
-    remedy: str = ""
+    commands: tuple[str, ...] = ()
+    advice: str = ""
     details: tuple[str, ...] = ()
+    check: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """All that there is to do, a line each; empty where nothing is needed."""
+        return "\n".join(filter(None, (self.advice, *self.commands)))
+
+
+def ok(sentence: str, check: str = "", details: tuple[str, ...] = ()) -> Finding:
+    """Say that something was seen and is well."""
+    return Finding("ok", sentence, details=details, check=check)
+
+
+def warning(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
+    """Say what the run will have to do without."""
+    return Finding("warning", sentence, commands, advice, check=check)
+
+
+def failed(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
+    """Say what will not work."""
+    return Finding("failed", sentence, commands, advice, check=check)
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """A run before it starts.
+
+    Attributes:
+        command: As it would stand behind `hangcheck run --`; empty where none was given.
+        environment: That the ranks will have.
+        run_dir: Where the run will be recorded.
+        checkpoints: Where it will save, as fsspec names places; None where nobody says.
+        depth: How many folders deep that place is looked at.
+        expect: Patterns of files that must be there, each by its path from there.
+        needs: Files and folders that it reads.
+        loads: Checkpoints that it loads, each a file or folder.
+        backbone: The model that loads them: folder, file, or name in the hub's cache.
+        extras: What is kept in memory beside that model.
+        fresh_minutes: Age above which what it needs is too old; None where age does not matter.
+    """
+
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str]
+    run_dir: Path
+    checkpoints: str | None = None
+    depth: int = DEPTH
+    expect: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+    backbone: str | None = None
+    extras: tuple[Extra, ...] = ()
+    fresh_minutes: float | None = None
+
+    @property
+    def launch(self) -> Launch:
+        """What the command starts, as far as its words and the environment tell."""
+        return read_launch(self.command, self.environment)
+
+    def uses(self, tool: str) -> bool:
+        """Whether a variable of a tool is set, or command or script name it (in lower case)."""
+        if any(name.startswith(f"{tool.upper()}_") for name in self.environment):
+            return True
+        if tool in " ".join(self.command).lower().split():
+            return True
+        script = self.launch.script
+        try:
+            return script is not None and tool.encode() in beginning(Path(script)).lower()
+        except (OSError, NoAnswerFromStorage):
+            return False
+
+    def ledger(self) -> book.Pages:
+        """Read the ledger that the run will write to; nothing where it cannot be read in time."""
+        ledger = book.find_ledger(self.environment.get("HANGCHECK_LEDGER") or None)
+        try:
+            return apart(LEDGER_LIMIT_S, lambda: book.read(ledger))
+        except (UnreadableRun, NoAnswerFromStorage):
+            return book.Pages()
+
+
+class Check(NamedTuple):
+    """One thing to check before a run.
+
+    Attributes:
+        why: What goes wrong in a run where it is not ok.
+        look: Finds something; nothing where the question does not arise in this run.
+        limit_s: Seconds for the answer.
+        alone: It starts processes, or takes what others want to find free: made after the others,
+            where Ctrl-C ends what it started, and within limits of its own.
+    """
+
+    group: str
+    name: str
+    looked_at: str
+    why: str
+    look: Callable[..., Finding | Iterable[Finding] | None]
+    limit_s: float = LIMIT_S
+    alone: bool = False
+
+    def __call__(self, subject: Subject, **given: object) -> tuple[Finding, ...]:
+        """Make the check.
+
+        Args:
+            subject: The run.
+            given: What would be asked of the machine otherwise.
+        """
+        found = self.look(subject, **given)
+        findings = (found,) if isinstance(found, Finding) else found or ()
+        return tuple(one if one.check else replace(one, check=self.name) for one in findings)
+
+
+CHECKS: list[Check] = []
+"""All whose modules were imported."""
+
+
+def check(
+    group: Group, why: str, *, name: str = "", limit_s: float = LIMIT_S, alone: bool = False
+) -> Callable[[Callable[..., Finding | Iterable[Finding] | None]], Check]:
+    """Make a check of a function, whose docstring says what it looks at."""
+
+    def register(look: Callable[..., Finding | Iterable[Finding] | None]) -> Check:
+        words = " ".join((look.__doc__ or "").split()).removesuffix(".")
+        looked_at = words if words[1:2].isupper() else words[:1].lower() + words[1:]
+        named = name or look.__name__.replace("_", " ")
+        CHECKS.append(Check(group, named, looked_at, why, look, limit_s, alone))
+        return CHECKS[-1]
+
+    return register
+
+
+def nearest(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that is there; the disk may not answer."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def beginning(file: Path, time_limit_s: float = SCRIPT_LIMIT_S) -> bytes:
+    """Read the first MiB of a file.
+
+    Raises:
+        NoAnswerFromStorage: It took longer than the limit.
+        OSError: It is not there, or may not be read.
+    """
+
+    def read() -> bytes:
+        with file.open("rb") as opened:
+            return opened.read(MOST_BYTES)
+
+    return apart(time_limit_s, read)

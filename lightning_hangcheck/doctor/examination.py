@@ -1,41 +1,55 @@
-"""All checks of some groups, side by side, each within its own time limit."""
+"""All checks of some groups, side by side, each within its own time limit; and as text."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from itertools import groupby
+from textwrap import wrap
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
-from lightning_hangcheck.doctor.check import Check
+from lightning_hangcheck.doctor import (
+    fitting,
+    launching,
+    needed,
+    ranks,
+    seeing,
+    storing,
+    surroundings,
+)
+from lightning_hangcheck.doctor.check import CHECKS, GROUPS, Check, Status, Subject, warning
+from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import one_line, visible
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from lightning_hangcheck.doctor.question import Question
-    from lightning_hangcheck.doctor.subject import Subject
-
-Status = Literal["ok", "warning", "failed"]
-EXIT_CODES: dict[Status, int] = {"ok": 0, "warning": 1, "failed": 2}
+ROOMS = (seeing, launching, ranks, surroundings, storing, needed, fitting)
+"""The modules whose checks these are."""
 AT_ONCE = 8
 """Checks wait for others rather than compute, and `time_limit` gives 16 places to all of us."""
+WIDTH, STATUS_WIDTH, NAME_WIDTH = 110, 9, 24
+MARGIN = " " * (2 + STATUS_WIDTH + NAME_WIDTH)
+STYLES = {
+    r"(?m)^  ok\b": "green",
+    r"(?m)^  warning\b": "bold yellow",
+    r"(?m)^  failed\b": "bold red",
+    r"(?m)^\S.*$": "bold",
+}
+"""How a terminal shows it: each pattern with its style. Nothing is said by colour alone."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
     """What one check found, with all that a reader needs to act on it.
 
     Attributes:
-        group: That the check belongs to.
-        looked_at: What was looked at.
-        found: What was seen there.
-        details: More of it, a line each.
         why: What goes wrong in a run where this is not ok.
-        remedy: The command or line that mends it; empty where nothing is needed.
+        remedy: All that there is to do, `commands` included; empty where nothing is needed.
         seconds: That the check took.
     """
 
@@ -46,12 +60,13 @@ class Answer(Struct, frozen=True, kw_only=True):
     found: str
     why: str
     remedy: str
+    commands: tuple[str, ...] = ()
     seconds: float
     details: tuple[str, ...] = ()
 
 
 class Examination(Struct, frozen=True, kw_only=True):
-    """All answers, in the order of the questions.
+    """All answers, by group.
 
     Attributes:
         status: The worst of all; a warning where nothing was checked.
@@ -65,75 +80,101 @@ class Examination(Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """0 where all is well, 1 after a warning, 2 where something failed."""
-        return EXIT_CODES[self.status]
+        return get_args(Status).index(self.status)
 
     def count(self, status: Status) -> int:
         """Return how many answers have this status."""
         return sum(answer.status == status for answer in self.answers)
 
 
-def examine(subject: Subject, questions: Sequence[Question]) -> Examination:
-    """Ask all questions; those that would disturb others come when these are done.
+def checks_of(groups: Sequence[str] = ()) -> list[Check]:
+    """Return the checks of these groups, or all of them, in the order in which they are shown."""
+    asked = [one for one in CHECKS if not groups or one.group in groups]
+    return sorted(asked, key=lambda one: [*GROUPS].index(one.group))  # type: ignore[arg-type]
 
-    Args:
-        subject: The run that is about to start.
-        questions: What to ask.
-    """
+
+def examine(subject: Subject, checks: Sequence[Check]) -> Examination:
+    """Make all checks; those that would disturb others come when these are done."""
     began = time.monotonic()
-    quiet = [question for question in questions if not question.alone]
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hangcheck-check") as pool:
+        quiet = [one for one in checks if not one.alone]
         answers = [one for some in pool.map(partial(_ask, subject), quiet) for one in some]
-    for question in questions:
-        if question.alone:
-            answers += _ask(subject, question)
-    order: list[str] = list(dict.fromkeys(question.group for question in questions))
+    answers += [one for check in checks if check.alone for one in _ask(subject, check)]
+    order = list(dict.fromkeys(check.group for check in checks))
     answers.sort(key=lambda answer: order.index(answer.group))
     return Examination(
-        status=_worst(answer.status for answer in answers),
+        status=max((one.status for one in answers), key=get_args(Status).index, default="warning"),
         seconds=round(time.monotonic() - began, 3),
         answers=tuple(answers),
     )
 
 
-def _ask(subject: Subject, question: Question) -> list[Answer]:
+def _ask(subject: Subject, check: Check) -> list[Answer]:
     began = time.monotonic()
+    why = ""
     try:
-        checks = _ask_in_time(subject, question)
+        found = check(subject) if check.alone else within(check.limit_s, lambda: check(subject))
     except NoAnswer as error:
-        checks = (_not_made(question, f"could not be checked: {error}"),)
+        why = f": {error}"
     except Exception as error:  # noqa: BLE001 - a check that fails says nothing about the others
-        why = f"could not be checked ({type(error).__name__}: {error})"
-        checks = (_not_made(question, why),)
+        why = f" ({type(error).__name__}: {error})"
+    if why:
+        again = f"hangcheck doctor --only {check.group}"
+        found = (warning(f"could not be checked{why}", again, check=check.name),)
     seconds = round(time.monotonic() - began, 3)
-    return [_answer(question, check, seconds) for check in checks]
+    # what is shown was read from files and variables of others: no secret, one line
+    return [
+        Answer(
+            group=check.group,
+            check=one.check,
+            status=one.status,
+            looked_at=check.looked_at,
+            found=one_line(redact_text(one.sentence)),
+            why=check.why,
+            remedy=redact_text(one.remedy),
+            commands=tuple(map(redact_text, one.commands)),
+            seconds=seconds,
+            details=tuple(visible(redact_text(line)) for line in one.details),
+        )
+        for one in found
+    ]
 
 
-def _ask_in_time(subject: Subject, question: Question) -> tuple[Check, ...]:
-    if question.alone:
-        return question.ask(subject)
-    return within(question.limit_s, lambda: question.ask(subject))
+def render(examination: Examination) -> str:
+    """Write an examination for people: why and what to do below what is not ok."""
+    lines = [_headline(examination)]
+    for group, answers in groupby(examination.answers, key=lambda answer: answer.group):
+        lines += ["", group]
+        for answer in answers:
+            lines += _row(answer.status, answer.check, _wrapped(answer.found))
+            lines += [f"{MARGIN}{line}" for line in answer.details]
+            if answer.status != "ok":
+                lines += _row("", "looked at", _wrapped(answer.looked_at))
+                lines += _row("", "why", _wrapped(answer.why))
+                lines += _row("", "do", answer.remedy.splitlines())  # unbroken, to be copied
+    return "\n".join(lines) + "\n"
 
 
-def _not_made(question: Question, sentence: str) -> Check:
-    again = f"hangcheck doctor --only {question.group}"
-    return Check(question.about, "warning", sentence, f"look at it by itself: {again}")
+def _headline(examination: Examination) -> str:
+    checks = several(len(examination.answers), "check")
+    took = f"{checks} in {examination.seconds:.1f} s"
+    if not examination.answers:
+        return (
+            "nothing was checked: no check of these groups applies; name what the run needs, for "
+            "example: hangcheck doctor --needs FILE --checkpoints PLACE -- torchrun train.py"
+        )
+    if examination.status == "ok":
+        return f"all is well: {took}"
+    failures, warnings = examination.count("failed"), examination.count("warning")
+    told = [f"{failures} failed"] * bool(failures) + [several(warnings, "warning")] * bool(warnings)
+    return f"{', '.join(told)}: {took}"
 
 
-def _answer(question: Question, check: Check, seconds: float) -> Answer:
-    """What is shown was read from files and variables of others: no secret, one line."""
-    return Answer(
-        group=question.group,
-        check=check.name,
-        status=check.status,
-        looked_at=question.looked_at,
-        found=one_line(redact_text(check.sentence)),
-        why=question.why,
-        remedy=redact_text(check.remedy),
-        seconds=seconds,
-        details=tuple(visible(redact_text(line)) for line in check.details),
-    )
+def _row(status: str, label: str, texts: Sequence[str]) -> Iterator[str]:
+    first, *others = texts or [""]
+    yield f"  {status:<{STATUS_WIDTH}}{label:<{NAME_WIDTH}}{first}".rstrip()
+    yield from (f"{MARGIN}{text}" for text in others)
 
 
-def _worst(statuses: Iterable[Status]) -> Status:
-    order = get_args(Status)
-    return max(statuses, key=order.index, default="warning")
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, WIDTH - len(MARGIN), break_long_words=False, break_on_hyphens=False)

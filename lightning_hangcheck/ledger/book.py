@@ -1,28 +1,263 @@
-"""The file of the ledger: lines are only ever appended, each by one write(2).
-
-So lines of several processes never mix, and whoever is killed while writing loses at most its own
-last line. Storage that does not answer is the caller's to bound.
-"""
+"""The ledger's lines, and the file that they are appended to."""
 
 from __future__ import annotations
 
 import os
+import stat
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.atomic import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.files.decoding import unreadable
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-from lightning_hangcheck.ledger.records import AnyLine
+from lightning_hangcheck.ledger.spending import Stall
+from lightning_hangcheck.model.case import PhaseTime
 from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import hashlib
+    from collections.abc import Iterable, Iterator
+
+WHOLE_BYTES = 64 * 1024 * 1024
+"""Up to here the whole file is read: 0.1 s at the 0.5 GB/s of a network disk."""
+END_BYTES = 1024 * 1024
+"""Of a larger file its first and last MiB: where formats keep their headers and indices."""
+MOST_FILES = 10_000
+"""Of a folder: about a second of looking on a network disk."""
+
+
+class Fingerprint(Struct, frozen=True, kw_only=True):
+    """A file or folder at one moment.
+
+    Attributes:
+        path: Absolute, or the address of something remote.
+        size: Bytes; of a folder the sum.
+        modified_ns: When it was changed last; of a folder the latest of its files.
+        digest: Empty where it could not be taken.
+        how: What the digest rests on, in words, or why there is none.
+    """
+
+    path: str
+    size: int = 0
+    modified_ns: int = 0
+    digest: str = ""
+    how: str
+
+
+def fingerprint(path: str) -> Fingerprint:
+    """Take the fingerprint of a file or folder. Reads the disk; never raises."""
+    if "://" in path:
+        return Fingerprint(path=path, how="not looked at: it is remote")
+    place = Path(path)
+    try:
+        place = place.absolute()
+        found = place.stat()
+        if stat.S_ISDIR(found.st_mode):
+            return _of_folder(place)
+        if not stat.S_ISREG(found.st_mode):
+            return Fingerprint(path=str(place), how="not looked at: it is no file and no folder")
+        return _of_file(place, found)
+    except FileNotFoundError:
+        return Fingerprint(path=str(place), how="it is not there")
+    except OSError as error:
+        return Fingerprint(path=str(place), how=f"not read: {error.strerror}")
+    except ValueError as error:  # no system can have a file of this name
+        return Fingerprint(path=str(place), how=f"not read: {error}")
+
+
+def difference(before: Fingerprint, now: Fingerprint) -> str:
+    """Say in words how a file differs from what it was; empty where it does not."""
+    name = before.path
+    if not before.digest or not now.digest:
+        return f"{name} cannot be compared ({now.how if not now.digest else before.how})"
+    if before.digest == now.digest:
+        return ""
+    if before.size != now.size:
+        return f"{name} has changed: {before.size:,} bytes then, {now.size:,} now"
+    return f"{name} has changed (told by {now.how})"
+
+
+def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
+    whole = found.st_size <= WHOLE_BYTES
+    digest = _sha256()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if whole:
+            digest.update(file.read(WHOLE_BYTES))
+        else:
+            digest.update(f"{found.st_size} {found.st_mtime_ns}".encode())
+            digest.update(file.read(END_BYTES))
+            file.seek(found.st_size - END_BYTES)
+            digest.update(file.read(END_BYTES))
+    return Fingerprint(
+        path=str(path),
+        size=found.st_size,
+        modified_ns=found.st_mtime_ns,
+        digest=digest.hexdigest(),
+        how="its whole content" if whole else "size, time, first and last MiB",
+    )
+
+
+def _of_folder(folder: Path) -> Fingerprint:
+    files = sorted(islice(_files_of(folder), MOST_FILES + 1))
+    digest = _sha256()
+    for name, size, modified_ns in files[:MOST_FILES]:
+        digest.update(f"{name}\0{size}\0{modified_ns}\0".encode(errors="surrogateescape"))
+    several = f"{MOST_FILES:,} of its files" if len(files) > MOST_FILES else f"{len(files):,} files"
+    return Fingerprint(
+        path=str(folder),
+        size=sum(size for _, size, _ in files),
+        modified_ns=max((modified_ns for _, _, modified_ns in files), default=0),
+        digest=digest.hexdigest(),
+        how=f"names, sizes and times of {several}",
+    )
+
+
+def _sha256() -> hashlib._Hash:
+    # it brings OpenSSL, which the watcher and a phase without files need not load
+    import hashlib
+
+    return hashlib.sha256()
+
+
+def _files_of(folder: Path) -> Iterator[tuple[str, int, int]]:
+    for inside, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(inside, name)
+            found = path.lstat()
+            yield str(path.relative_to(folder)), found.st_size, found.st_mtime_ns
+
+
+class Line(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What every line has.
+
+    Attributes:
+        id: Of what is told: a phase's later lines carry the id of its first.
+        at: When it was written, ISO 8601 UTC by the wall clock; durations never rest on it.
+    """
+
+    schema_version: int = 1
+    id: str
+    at: str
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a phase ran.
+
+    Attributes:
+        started_ticks: With ``pid`` and ``host`` it names the process for ever.
+        ranks: How many share the phase; each of them is paid for.
+        gpus: Models, as the driver names them; empty where none is seen.
+        commit: Of the working folder; empty where that is no git repository.
+        dirty: Whether files there differ from the commit; None where that was not learnt.
+    """
+
+    host: str
+    pid: int
+    started_ticks: int = 0
+    ranks: int = 1
+    cpu: str = ""
+    cores: int = 0
+    gpus: tuple[str, ...] = ()
+    commit: str = ""
+    dirty: bool | None = None
+    command: str = ""
+
+
+class Begun(Line, frozen=True, kw_only=True, tag="begin"):
+    """A phase begins.
+
+    Attributes:
+        deciding: Name of the metric that says whether it went well; empty for the only one.
+        ask_from: A person is asked before what it made is lost or made stale, unless its metric is
+            below this; None where nobody is to be asked.
+    """
+
+    phase: str
+    place: Place
+    deciding: str = ""
+    ask_from: float | None = None
+    inputs: tuple[Fingerprint, ...] = ()
+
+
+class Measured(Line, frozen=True, kw_only=True, tag="metric"):
+    """A phase told metrics while it went on: what is known of it if it is killed."""
+
+    after_s: float
+    metrics: dict[str, float]
+
+
+class Ended(Line, frozen=True, kw_only=True, tag="end"):
+    """A phase ended.
+
+    Attributes:
+        duration_s: By the monotonic clock.
+        cpu_s: Processor time of its process and of the children that it waited for.
+        error: What left its block, in one line; empty where it ended well.
+        offloaded: What of models was kept outside the GPU, as its process told when it loaded them.
+    """
+
+    duration_s: float
+    cpu_s: float = 0.0
+    error: str = ""
+    metrics: dict[str, float] = {}
+    outputs: tuple[Fingerprint, ...] = ()
+    offloaded: tuple[str, ...] = ()
+
+
+class Reused(Line, frozen=True, kw_only=True, tag="reuse"):
+    """A phase was not run again; ``id`` is the phase's that made what is used."""
+
+    phase: str
+    why: str
+
+
+class Discarded(Line, frozen=True, kw_only=True, tag="discarded"):
+    """What a phase made was replaced, or what it was made from was; ``id`` is that phase's.
+
+    Attributes:
+        by: Id of the phase that was run: this one again, or one that it rests on.
+    """
+
+    phase: str
+    by: str
+    why: str
+
+
+class Run(Line, frozen=True, kw_only=True, tag="run"):
+    """A watched run ended; written by the sidecar.
+
+    Attributes:
+        duration_s: By the monotonic clock, from the sidecar's start.
+        ranks: Of the last round.
+        spent: Seconds by phase, summed over the ranks of the sidecar's node.
+        offloaded: As in `Ended`, by the journals of its ranks.
+    """
+
+    run_id: str
+    command: str
+    started_at: str
+    duration_s: float
+    ranks: int
+    host: str = ""
+    gpus: tuple[str, ...] = ()
+    verdict: str = ""
+    exit_code: int | None = None
+    spent: tuple[PhaseTime, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    offloaded: tuple[str, ...] = ()
+
+
+AnyLine = Begun | Measured | Ended | Reused | Discarded | Run
+
 
 LEDGER_FILE = "ledger.jsonl"
 STATE_FILE = "state.json"

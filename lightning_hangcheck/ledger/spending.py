@@ -1,18 +1,22 @@
-"""Time by phase of one rank, kept from readings of its page. Pure: time is a parameter."""
+"""What a run spends: time by phase, silences, and what an hour costs. Pure: time is a parameter."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.case import PhaseTime, Spent
+from lightning_hangcheck.text.moments import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lightning_hangcheck.model.beat import Beat, SaveMark
     from lightning_hangcheck.model.naming.slugs import Phase
-
-from lightning_hangcheck.text.moments import NANOSECONDS
+    from lightning_hangcheck.model.verdict import Verdict
 
 SECONDS_PER_HOUR = 3600.0
 NEVER = (0, 0)
@@ -120,3 +124,131 @@ def longest_first(seconds: Mapping[Phase, float]) -> tuple[PhaseTime, ...]:
 def rank_hours(world_size: int, seconds: float) -> float:
     """Return what so long a time costs: every rank of the job pays for it, in rank hours."""
     return max(world_size, 1) * seconds / SECONDS_PER_HOUR
+
+
+STANDING = ("suspect", "hang", "dead")
+OVER = ("crashed", "finished")
+"""How a round ends, and with it its silence."""
+
+
+class Stall(Struct, frozen=True, kw_only=True):
+    """One silence.
+
+    Attributes:
+        verdict: The gravest that was told of it: ``suspect``, ``hang``, ``dead``.
+        explained: Whether that verdict named a cause.
+    """
+
+    verdict: str
+    cause: str = ""
+    phase: str = ""
+    seconds: float
+    rank_hours: float
+    explained: bool
+    summary: str = ""
+
+
+class Stalls:
+    """Collects the silences of one run from the verdicts that are told."""
+
+    def __init__(self) -> None:
+        self._over: list[Stall] = []
+        self._standing: Verdict | None = None
+        self._since_ns = 0
+
+    def take(self, verdict: Verdict, now_ns: int) -> None:
+        """Take a verdict; one that tells a silence again, or its aftermath, begins no other.
+
+        Args:
+            verdict: That is told.
+            now_ns: Monotonic nanoseconds.
+        """
+        if verdict.verdict in STANDING:
+            since_ns = now_ns - int(verdict.stalled_for_s * NANOSECONDS)
+            self._since_ns = min(self._since_ns, since_ns) if self._standing else since_ns
+            self._standing = verdict
+        elif verdict.verdict == "recovered":
+            self._close(verdict.stalled_for_s)
+        elif verdict.verdict in OVER:
+            self._close((now_ns - self._since_ns) / NANOSECONDS)
+
+    def ended(self, now_ns: int) -> tuple[Stall, ...]:
+        """Return all silences of the run, which ends now; one that stands lasted until now."""
+        self._close((now_ns - self._since_ns) / NANOSECONDS)
+        return tuple(self._over)
+
+    def _close(self, seconds: float) -> None:
+        standing, self._standing = self._standing, None
+        if standing is None:
+            return
+        cause = standing.cause or ""
+        self._over.append(
+            Stall(
+                verdict=standing.verdict,
+                cause=cause,
+                phase=standing.phase or "",
+                seconds=round(seconds, 3),
+                rank_hours=round(rank_hours(standing.world_size, seconds), 6),
+                explained=cause not in ("", "unknown"),
+                summary=standing.summary,
+            )
+        )
+
+
+class Price(Struct, frozen=True):
+    """What one rank costs for an hour.
+
+    Attributes:
+        model: Part of the name of the GPUs that it is for; empty for all others.
+    """
+
+    per_hour: float
+    model: str = ""
+
+
+class Prices(Struct, frozen=True):
+    """All prices; none at all is fine, too."""
+
+    prices: tuple[Price, ...] = ()
+
+    def cost(self, gpus: Sequence[str], ranks: int, seconds: float) -> float | None:
+        """Return what so many ranks cost for so long; None where no price is for their GPUs.
+
+        Args:
+            gpus: Models of the GPUs of their machine.
+            ranks: Each pays for one GPU, or for one machine without any.
+            seconds: Of each of them.
+        """
+        per_hour = self._per_hour(gpus)
+        return None if per_hour is None else per_hour * ranks * seconds / SECONDS_PER_HOUR
+
+    def _per_hour(self, gpus: Sequence[str]) -> float | None:
+        named = " ".join(gpus).lower()
+        for price in self.prices:
+            if price.model and price.model.lower() in named:
+                return price.per_hour
+        return next((price.per_hour for price in self.prices if not price.model), None)
+
+
+def read_prices(texts: Iterable[str]) -> Prices:
+    """Read prices such as ``0.89/h`` and ``A100=1.89/h``; several may stand behind commas.
+
+    Raises:
+        BadUsage: One of them is no price.
+    """
+    single = (text.strip() for several in texts for text in several.split(","))
+    return Prices(tuple(_read(text) for text in single if text))
+
+
+def _read(text: str) -> Price:
+    model, equals, amount = text.rpartition("=")
+    try:
+        per_hour = float(amount.strip().removesuffix("/h"))
+    except ValueError:
+        per_hour = math.nan
+    if not 0 <= per_hour < math.inf or (equals and not model.strip()):
+        raise BadUsage(
+            f"--price {text} is no price of an hour",
+            "write for example --price 0.89/h, or --price A100=1.89/h",
+        )
+    return Price(per_hour, model.strip())

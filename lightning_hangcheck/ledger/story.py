@@ -1,4 +1,4 @@
-"""What the lines of a ledger tell together: each phase from its first line to its last. Pure."""
+"""What the lines of a ledger tell together, and what follows for running a phase again."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.ledger.fingerprints import Fingerprint
-from lightning_hangcheck.ledger.records import (
+from lightning_hangcheck.errors import HangcheckError
+from lightning_hangcheck.ledger.book import (
     Begun,
     Discarded,
     Ended,
+    Fingerprint,
     Measured,
     Place,
     Reused,
     Run,
+    difference,
+    fingerprint,
 )
 from lightning_hangcheck.machine.process_stat import is_alive
+from lightning_hangcheck.text.amounts import seconds_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
-    from lightning_hangcheck.ledger.book import Pages
-    from lightning_hangcheck.ledger.records import AnyLine
+    from lightning_hangcheck.ledger.book import AnyLine, Pages
+    from lightning_hangcheck.ledger.spending import Prices
 
 Status = Literal["running", "done", "failed", "interrupted", "unknown"]
 
@@ -146,18 +150,25 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> S
         if isinstance(line, Run):
             runs.append(line)
         elif isinstance(line, Begun):
-            phases[line.id] = _begin(line)
-        elif isinstance(line, Discarded):
-            if line.id in phases:
-                phases[line.id] = _set_aside(phases[line.id], line, phases.get(line.by))
+            phases[line.id] = PhaseStory(
+                id=line.id,
+                name=line.phase,
+                status="running",
+                begun_at=line.at,
+                place=line.place,
+                deciding=line.deciding,
+                ask_from=line.ask_from,
+                inputs=line.inputs,
+            )
         elif line.id in phases:
-            phases[line.id] = _go_on(phases[line.id], line)
-    ask = alive or process_alive
-    return Story(
-        phases=tuple(_with_end(phase, ask) for phase in phases.values()),
-        runs=tuple(runs),
-        unreadable=pages.unreadable,
-    )
+            by = phases.get(line.by) if isinstance(line, Discarded) else None
+            phases[line.id] = _go_on(phases[line.id], line, by)
+    for id_, phase in phases.items():
+        if phase.status == "running":
+            there = (alive or process_alive)(phase.place)
+            status: Status = "unknown" if there is None else "running" if there else "interrupted"
+            phases[id_] = replace(phase, status=status)
+    return Story(phases=tuple(phases.values()), runs=tuple(runs), unreadable=pages.unreadable)
 
 
 def process_alive(place: Place) -> bool | None:
@@ -165,24 +176,10 @@ def process_alive(place: Place) -> bool | None:
     return is_alive(place.pid, place.started_ticks) if place.host == os.uname().nodename else None
 
 
-def _begin(line: Begun) -> PhaseStory:
-    return PhaseStory(
-        id=line.id,
-        name=line.phase,
-        status="running",
-        begun_at=line.at,
-        place=line.place,
-        deciding=line.deciding,
-        ask_from=line.ask_from,
-        inputs=line.inputs,
-    )
-
-
-def _go_on(phase: PhaseStory, line: AnyLine) -> PhaseStory:
+def _go_on(phase: PhaseStory, line: AnyLine, by: PhaseStory | None) -> PhaseStory:
     if isinstance(line, Measured):
-        return replace(
-            phase, metrics={**phase.metrics, **line.metrics}, duration_s=max(0.0, line.after_s)
-        )
+        metrics = {**phase.metrics, **line.metrics}
+        return replace(phase, metrics=metrics, duration_s=max(0.0, line.after_s))
     if isinstance(line, Ended):
         return replace(
             phase,
@@ -194,27 +191,16 @@ def _go_on(phase: PhaseStory, line: AnyLine) -> PhaseStory:
             outputs=line.outputs,
             offloaded=line.offloaded,
         )
+    if isinstance(line, Discarded):
+        # run again, its files were replaced; where another phase was, they are only stale
+        if by is None or (by.name == phase.name and _paths(by) == _paths(phase)):
+            return replace(phase, discarded=line.why)
+        return replace(phase, stale=phase.stale or line.why)
     return replace(phase, reused=phase.reused + 1) if isinstance(line, Reused) else phase
-
-
-def _set_aside(phase: PhaseStory, line: Discarded, by: PhaseStory | None) -> PhaseStory:
-    """Run again, its files were replaced; where another phase was, they are only stale."""
-    if by is None or (by.name == phase.name and _paths(by) == _paths(phase)):
-        return replace(phase, discarded=line.why)
-    return replace(phase, stale=phase.stale or line.why)
 
 
 def _paths(phase: PhaseStory) -> set[str]:
     return {output.path for output in phase.outputs}
-
-
-def _with_end(phase: PhaseStory, alive: Callable[[Place], bool | None]) -> PhaseStory:
-    if phase.status != "running":
-        return phase
-    there = alive(phase.place)
-    if there is None:
-        return replace(phase, status="unknown")
-    return phase if there else replace(phase, status="interrupted")
 
 
 def _is_within(path: str, made: set[str]) -> bool:
@@ -222,3 +208,138 @@ def _is_within(path: str, made: set[str]) -> bool:
     return any(
         path == one or path.startswith(f"{one}/") or one.startswith(f"{path}/") for one in made
     )
+
+
+IfDone = Literal["rerun", "reuse", "ask", "error"]
+GOOD, POOR = 0.85, 0.70
+"""Thresholds of the deciding metric, a share that is better when it is larger: from ``GOOD`` on a
+phase is reused, below ``POOR`` it is run, between them a person is asked. As its users do by
+hand."""
+
+
+class PhaseDone(HangcheckError):
+    """A phase that must not run twice is done already."""
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What is to be done about a phase.
+
+    Attributes:
+        act: ``run`` it, ``reuse`` what it made, or ``ask`` a person.
+        why: In one clause.
+        earlier: The phase whose outputs are at stake; None where there is none.
+        invalidated: Phases that rest on it, which running it again makes stale.
+        reusable: Whether its script can do without running it.
+    """
+
+    act: Literal["run", "reuse", "ask"]
+    why: str
+    earlier: PhaseStory | None = None
+    invalidated: tuple[PhaseStory, ...] = ()
+    reusable: bool = True
+
+
+def decide(
+    story: Story,
+    name: str,
+    if_done: IfDone,
+    inputs: Sequence[Fingerprint] | None = None,
+    outputs: Sequence[str] | None = None,
+    thresholds: tuple[float, float] = (GOOD, POOR),
+    look: Callable[[str], Fingerprint] = fingerprint,
+) -> Decision:
+    """Decide about a phase that may have been run before.
+
+    Args:
+        story: What the ledger tells.
+        name: Of the phase.
+        if_done: What its script asked for.
+        inputs: As they are now; None for the ones that it was run with.
+        outputs: Paths that it is to make; None for whichever it made.
+        thresholds: Good and poor.
+        look: Takes the fingerprint of a path.
+
+    Raises:
+        PhaseDone: It is done, nothing changed since, and ``if_done`` is ``error``.
+    """
+    earlier = story.last_done(name, outputs)
+    if earlier is None:
+        return Decision(act="run", why="it is not done yet")
+    now = inputs if inputs is not None else tuple(look(one.path) for one in earlier.inputs)
+    known, found = ({one.path: one for one in some} for some in (earlier.inputs, now))
+    pairs = [(one, found[path]) for path, one in known.items() if path in found]
+    pairs += [(one, look(one.path)) for one in earlier.outputs]
+    changes = [f"{path} is a new input" for path in found if path not in known]
+    changes += [f"{path} is no input any more" for path in known if path not in found]
+    changes += filter(None, (difference(before, after) for before, after in pairs))
+    changes = changes or [earlier.stale] * bool(earlier.stale)
+    act, why = _weigh(earlier, if_done, "; ".join(changes), thresholds)
+    invalidated = story.resting_on(earlier)
+    asked_about = [one.name for one in invalidated if one.asked_about]
+    if act == "run" and asked_about:
+        rest = "rests" if len(asked_about) == 1 else "rest"
+        act, why = "ask", f"{why}, and {' and '.join(asked_about)} {rest} on it"
+    return Decision(
+        act=act, why=why, earlier=earlier, invalidated=invalidated, reusable=if_done != "rerun"
+    )
+
+
+def _weigh(
+    earlier: PhaseStory, if_done: IfDone, changes: str, thresholds: tuple[float, float]
+) -> tuple[Literal["run", "reuse", "ask"], str]:
+    if if_done == "rerun":
+        return "run", "its script runs it each time"
+    if if_done != "ask":
+        if changes:
+            return "run", changes
+        if if_done == "error":
+            raise PhaseDone(
+                f"phase {earlier.name} is done since {earlier.begun_at}, and nothing changed",
+                'remove it from the script, or give it if_done="reuse" or if_done="rerun"',
+            )
+        return "reuse", "it is done, and its inputs and outputs are as they were"
+    good, poor = thresholds
+    name, value = earlier.metric or ("", None)
+    if value is not None and value < poor:
+        return "run", f"{name} {value:g} is poor (below {poor:g})"
+    if changes:
+        return "ask", changes
+    if value is None:
+        return "ask", "it is done, and no metric says how well"
+    if value >= good:
+        return "reuse", f"{name} {value:g} is good (from {good:g})"
+    return "ask", f"{name} {value:g} is between poor ({poor:g}) and good ({good:g})"
+
+
+def question(decision: Decision, prices: Prices) -> str:
+    """Put the choice to a person: each way with its time and price, and what it makes stale."""
+    earlier = decision.earlier
+    if earlier is None:
+        return ""
+    lines = [f"phase {earlier.name}: {decision.why}"]
+    if decision.reusable:
+        lines.append(f"  reuse  what it made ({_metrics(earlier)}): no time, no price")
+    stale = "; what rests on it becomes stale:" if decision.invalidated else ""
+    lines.append(f"  rerun  {_price(earlier, prices)}, as the last time{stale}")
+    rest = [(one, _price(one, prices)) for one in decision.invalidated]
+    lines += [f"         {one.name} ({_metrics(one)}), {price}" for one, price in rest]
+    return "\n".join(lines)
+
+
+def stale_in_words(decision: Decision) -> str:
+    """Name what running it again makes stale, in a clause; empty where nothing rests on it."""
+    names = ", ".join(f"{one.name} ({_metrics(one)})" for one in decision.invalidated)
+    return f"; if it makes something else, this becomes stale: {names}" if names else ""
+
+
+def _metrics(phase: PhaseStory) -> str:
+    told = ", ".join(f"{name} {value:g}" for name, value in phase.metrics.items())
+    return told or "no metrics"
+
+
+def _price(phase: PhaseStory, prices: Prices) -> str:
+    if phase.duration_s is None:
+        return "of unknown time"
+    cost = prices.cost(phase.place.gpus, phase.place.ranks, phase.duration_s)
+    money = f", price {cost:.2f}" if cost is not None else ""
+    return f"{seconds_in_words(phase.duration_s)}{money}"

@@ -1,10 +1,4 @@
-"""Which weights go where: the rules of accelerate's device_map="auto", without a model.
-
-accelerate/utils/modeling.py, get_balanced_memory and infer_auto_device_map: each GPU but the last
-takes its even share plus a quarter more than the largest part; pieces are placed in order; the
-first GPU and the main memory keep room for the largest piece still to come, to which an offloaded
-one is brought when it runs. How many weights a device may take follows from what it holds besides.
-"""
+"""The bytes of one model in one use, which weights go where, and how fast that will be."""
 
 from __future__ import annotations
 
@@ -13,16 +7,172 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.planning.config import compute_bytes, family_of
 from lightning_hangcheck.planning.plan import Share
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from lightning_hangcheck.planning.plan import Machine
-    from lightning_hangcheck.planning.sizes import Sizes
+    from lightning_hangcheck.planning.config import Fields, Weights
+    from lightning_hangcheck.planning.plan import Machine, Use
 
     Placing: TypeAlias = "Callable[[Sizes, tuple[int, ...]], Placement]"
+    from lightning_hangcheck.planning.plan import SpeedClass
+
+FLOAT32 = 4
+"""Bytes: norms and the logits of a token are computed in float32 whatever the model's own format
+(LlamaRMSNorm.forward; GenerationMixin._sample)."""
+KEPT = 4
+"""Copies of each token's vector that live all through a layer: the embedding, the layer's input,
+the residual and the normed input."""
+ROUTED = 4
+"""Copies of a token's vector for each expert that it goes to: chosen, sorted, answered, weighted
+(transformers/integrations/moe.py, grouped_mm_experts_forward)."""
+WRITTEN_OUT = 5
+"""Copies of the wide vector in an activation that is computed term by term (NewGELUActivation)."""
+RELATIVE_POSITIONS = 4
+"""Copies of the table of relative positions, heads x context x context (T5Attention.forward)."""
+WINDOWED = ("sliding_attention", "chunked_attention")
+WITHOUT = ("linear_attention", "conv", "mamba")
+"""Layers whose state does not grow with the context; it is small, and counted as nothing."""
+WINDOW_IN_ALL_LAYERS = ("mistral", "mixtral", "starcoder2", "phi3")
+"""Families that give every layer the window if there is one, and name no kinds of layers."""
+
+
+class Sizes(Struct, frozen=True, kw_only=True):
+    """Bytes of a model's parts.
+
+    Attributes:
+        pieces: Weights in the order of running: embeddings, each layer, norm and head.
+        cache: Keys and values of all layers.
+        activations: In flight while one layer runs.
+        extras: Of the modules beside the model on the first GPU.
+        extras_on_cpu: Of those in main memory.
+        quantized: The weights are loaded in 8 or 4 bits.
+    """
+
+    pieces: tuple[int, ...]
+    cache: int
+    activations: int
+    extras: int
+    extras_on_cpu: int
+    quantized: bool
+
+    @property
+    def weights(self) -> int:
+        """All weights."""
+        return sum(self.pieces)
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.pieces) - 2
+
+
+def sizes_of(fields: Fields, weights: Weights, use: Use) -> Sizes:
+    """Work out all bytes of a model in this use."""
+    number = compute_bytes(use.dtype)
+    pieces = (weights.before, *weights.blocks, weights.after)
+    return Sizes(
+        pieces=tuple(piece.bytes_in(use.dtype) for piece in pieces),
+        cache=sum(cache_bytes(fields, use.context, use.batch, number)),
+        activations=activation_bytes(fields, use.context, use.batch, number),
+        extras=sum(extra.size for extra in use.extras if not extra.on_cpu),
+        extras_on_cpu=sum(extra.size for extra in use.extras if extra.on_cpu),
+        quantized=use.dtype in ("int8", "int4"),
+    )
+
+
+def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> int:
+    """Estimate the peak while the whole context is read at once, without gradients.
+
+    One layer is alive at a time. Added to what lives all through it is its largest stage: attention
+    with queries, keys and values, a rotated copy, and its output (never the square of scores, which
+    ``sdpa`` does not hold); the feed-forward network with its wide vectors; or a norm in float32.
+    After the last layer come the logits of one token a sequence, as ``generate`` asks for.
+
+    Measured by following each tensor of small models on CPU, for seven families, contexts of 64 to
+    1,500 tokens and two formats, it is right within a factor of 1.5
+    (tests/planning/test_sizes.py). ``attn_implementation="eager"`` needs far more, with the
+    square of the context.
+
+    Args:
+        fields: Sizes of the model.
+        context: Tokens of prompt and answer together.
+        batch: Sequences at a time.
+        number_bytes: Bytes of one number.
+    """
+    queries = fields.heads * fields.head_dim
+    keys_and_values = 2 * fields.kv_heads * fields.head_dim
+    stages = (
+        number_bytes * (3 * queries + 2 * keys_and_values),
+        number_bytes * _feed_forward(fields),
+        FLOAT32 * 2 * fields.hidden,
+    )
+    tokens = batch * context * (number_bytes * KEPT * fields.hidden + max(stages))
+    if family_of(fields).relative_positions:
+        tokens += number_bytes * RELATIVE_POSITIONS * fields.heads * context**2
+    return max(tokens, batch * fields.vocabulary * (number_bytes + FLOAT32))
+
+
+def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> tuple[int, ...]:
+    """Bytes of each layer's keys and values, as transformers' DynamicCache keeps them.
+
+    ``2 * batch * kv_heads * tokens * head_dim`` numbers a layer (Pope et al. 2022, section 3.3). A
+    layer with a sliding window keeps one token less than the window
+    (transformers/cache_utils.py, DynamicSlidingWindowLayer). Latent attention keeps one compressed
+    vector a token (transformers 5, models/deepseek_v3); before version 5 it was expanded.
+
+    Args:
+        fields: Sizes of the model.
+        context: Tokens of prompt and answer together.
+        batch: Sequences at a time.
+        number_bytes: Bytes of one number.
+
+    Returns:
+        One figure a layer (of the decoder, where there is an encoder too); all 0 for a model that
+        does not make text token by token.
+    """
+    family = family_of(fields)
+    if fields.two_stacks:
+        # the decoder's own tokens, and the encoder's once more: the context may be either's
+        layer = 2 * _token(fields) * batch * context * number_bytes
+        return (layer,) * (fields.decoder_layers or fields.layers)
+    if not family.generates:
+        return (0,) * fields.layers
+    return tuple(
+        _token(fields) * batch * _tokens(fields, index, context) * number_bytes
+        for index in range(fields.layers)
+    )
+
+
+def _feed_forward(fields: Fields) -> int:
+    """Numbers of one token that live at once in the feed-forward network."""
+    gated = family_of(fields).gated if fields.gated is None else fields.gated
+    wide = WRITTEN_OUT if fields.written_out else 3 if gated else 2
+    if not fields.experts:
+        return wide * fields.intermediate
+    return max(1, fields.experts_per_token) * (wide * fields.intermediate + ROUTED * fields.hidden)
+
+
+def _token(fields: Fields) -> int:
+    """Numbers that a layer keeps for one token."""
+    if fields.latent:
+        return fields.latent + fields.latent_position
+    return 2 * fields.kv_heads * fields.head_dim
+
+
+def _tokens(fields: Fields, layer: int, context: int) -> int:
+    kind = fields.kinds[layer] if layer < len(fields.kinds) else ""
+    if kind in WITHOUT:
+        return 0
+    everywhere = not fields.kinds and fields.model_type in WINDOW_IN_ALL_LAYERS
+    if fields.window and (kind in WINDOWED or everywhere):
+        return min(context, max(1, fields.window - 1))
+    return context
+
 
 BUFFER = 1.25
 QUANTIZING_SHARE = 0.9
@@ -151,3 +301,96 @@ def _balanced(sizes: Sizes, limits: tuple[int, ...]) -> tuple[int, ...]:
 def _devices(machine: Machine) -> list[tuple[str, int]]:
     gpus = [(str(index), memory) for index, memory in enumerate(machine.gpus)]
     return [*gpus, ("cpu", machine.cpu), ("disk", 0)]
+
+
+BUS = 12e9
+"""Bytes a second from main memory to a GPU. PCIe 4.0 with 16 lanes can carry 32e9; weights that
+accelerate offloads lie in pageable memory, which goes through a buffer at about a third of that."""
+DISK = 2e9
+"""Bytes a second that a local NVMe disk reads; network storage is far slower."""
+MAIN_MEMORY = 50e9
+"""Bytes a second that a processor reads of its memory: two channels of DDR5-4800 carry 77e9."""
+GPU_MEMORY = 1e12
+"""Bytes a second that a GPU reads of its own memory, by their data sheets: RTX 4090 1.0e12, A100
+1.6e12 to 2.0e12, H100 3.4e12, but L4 and T4 0.3e12."""
+LAYER_S = 0.5e-3
+"""Seconds in which Python starts the kernels of one layer, whatever they compute: a token of a
+model of 32 layers takes 20 to 30 ms in `generate`, also where the GPU could read it in 5."""
+ANSWER = 512
+"""Tokens of a debugging run's longest answer, the cap that `generate` sets by default."""
+ACCEPTABLE_S, SLOW_S = 300.0, 3600.0
+"""Seconds for such an answer: `generate` warns from five minutes on; none waits beyond an hour."""
+TIGHT = 0.05
+"""Share of a GPU's memory that should be left: the allocator's fragments take some of it."""
+MEANS: dict[SpeedClass, str] = {
+    "fast": f"one GPU holds all, with {TIGHT:.0%} left for the allocator's fragments",
+    "good": "GPUs hold all, and nothing is carried for a token",
+    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes of carrying: from there "
+    "on `generate` warns",
+    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes of carrying: nobody waits longer "
+    "for one answer",
+    "too slow": f"{ANSWER} tokens take over {SLOW_S / 60:.0f} minutes, or it does not fit",
+}
+"""What each class promises, with the reason for its threshold."""
+
+
+def seconds_per_pass(shares: tuple[Share, ...]) -> float:
+    """Seconds that one token takes at least to carry offloaded weights; 0 without GPUs."""
+    weights = {share.device: share.weights for share in shares}
+    disk = weights.get("disk", 0) / DISK
+    if "0" not in weights:
+        return weights.get("cpu", 0) / MAIN_MEMORY + disk
+    return weights.get("cpu", 0) / BUS + disk
+
+
+def seconds_per_token(shares: tuple[Share, ...], layers: int) -> float:
+    """Seconds that one token takes, about: each weight is read once, and each layer is started."""
+    on_gpus = sum(share.weights + share.cache for share in shares if share.device.isdigit())
+    return on_gpus / GPU_MEMORY + layers * LAYER_S + seconds_per_pass(shares)
+
+
+def speed_of(shares: tuple[Share, ...]) -> tuple[SpeedClass, str]:
+    """Return the class to expect, and why in one sentence."""
+    short = [share for share in shares if share.headroom < 0]
+    if short:
+        return "too slow", f"it does not fit: {_device(short[0])} lacks {_gb(-short[0].headroom)}"
+    seconds = seconds_per_pass(shares)
+    if seconds:
+        return _class_of(seconds), _carried(shares, seconds)
+    holding = [share for share in shares if share.weights]
+    if len(holding) > 1:
+        return "good", f"all on {len(holding)} GPUs, which work one after the other"
+    tight = min(share.headroom / max(1, share.memory) for share in shares)
+    if tight < TIGHT:
+        return "good", f"all on one GPU, with {tight:.0%} of its memory left: little for surprises"
+    return "fast", f"all on one GPU, with {tight:.0%} of its memory left"
+
+
+def _class_of(seconds: float) -> SpeedClass:
+    if seconds * ANSWER <= ACCEPTABLE_S:
+        return "acceptable"
+    return "slow" if seconds * ANSWER <= SLOW_S else "too slow"
+
+
+def _carried(shares: tuple[Share, ...], seconds: float) -> str:
+    """For example ``9 layers (3.9 GB) in main memory: ...``."""
+    away = [share for share in shares if share.device in ("cpu", "disk") and share.weights]
+    names = {"cpu": "in main memory", "disk": "on disk"}
+    where = " and ".join(
+        f"{_held(share)} ({_gb(share.weights)}) {names[share.device]}" for share in away
+    )
+    what = "must be carried to the GPU" if any(s.device == "0" for s in shares) else "must be read"
+    answer = f"{seconds * ANSWER / 60:.0f} minutes" if seconds * ANSWER > 99 else "under 2 minutes"
+    return f"{where} {what} for every token: {seconds:.2g} s each, {answer} for {ANSWER} tokens"
+
+
+def _held(share: Share) -> str:
+    return several(share.layers, "layer") if share.layers else "what is outside the layers"
+
+
+def _device(share: Share) -> str:
+    return "the main memory" if share.device == "cpu" else f"GPU {share.device}"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

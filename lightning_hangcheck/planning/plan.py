@@ -1,12 +1,20 @@
-"""What a plan is asked for, and what it says: facts without behaviour."""
+"""What a plan is asked for, how a user writes that, and what a plan says."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import math
+from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from lightning_hangcheck.planning.from_config.weights import Dtype, Sureness
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.planning.config import Dtype, Sureness, stored_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lightning_hangcheck.planning.config import Fields
 
 GB = 10**9
 """Bytes of a GB, as accelerate reads ``"72GB"``; a GPU sold as 80 GB has a little more."""
@@ -162,7 +170,155 @@ class Plan(Struct, frozen=True, kw_only=True):
     ways_out: tuple[WayOut, ...] = ()
 
     @property
+    def least_left(self) -> int:
+        """Bytes left on the fullest device; below 0 it does not fit."""
+        return min((share.headroom for share in self.shares if share.device != "disk"), default=0)
+
+    @property
     def fits(self) -> bool:
         """Whether everything is on GPUs (without any: in main memory) with room to spare."""
         enough = all(share.headroom >= 0 for share in self.shares)
         return enough and not self.offloaded and all(s.device != "disk" for s in self.shares)
+
+
+COUNTS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
+BYTES_OF_A_NUMBER = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""By torch's names of types."""
+ON_CPU = "@cpu"
+
+
+def read_extra(text: str) -> Extra:
+    """Read one, as it stands behind ``--extra``.
+
+    Raises:
+        BadUsage: It has no name, or no size.
+    """
+    name, equals, size = text.partition("=")
+    on_cpu = size.endswith(ON_CPU)
+    try:
+        wanted = _bytes(size.removesuffix(ON_CPU))
+    except ValueError:
+        wanted = math.nan
+    if not (name.strip() and equals and 0 <= wanted < math.inf):
+        raise BadUsage(
+            f"--extra {text} is no NAME=GB and no NAME=COUNT*TYPE",
+            "write for example --extra operators=6, or --extra operators=174M*complex64@cpu",
+        )
+    return Extra(name.strip(), int(wanted), on_cpu=on_cpu)
+
+
+def _bytes(size: str) -> float:
+    """Read GB, or a count of numbers and what each of them takes.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    count, times, kind = size.partition("*")
+    if not times:
+        return float(size) * GB
+    if kind.strip() not in BYTES_OF_A_NUMBER:
+        raise ValueError(f"{kind} is no type of numbers")
+    number, letter = count.strip(), count.strip()[-1:]
+    factor = COUNTS.get(letter, 1.0)
+    numbers = float(number[:-1] if letter in COUNTS else number) * factor
+    return numbers * BYTES_OF_A_NUMBER[kind.strip()]
+
+
+LARGEST_NUMBER = 100_000_000
+EXAMPLE = "write for example --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'"
+
+
+class PlannedPhase(Struct, frozen=True, kw_only=True):
+    """In what a phase differs from the rest of the run.
+
+    Attributes:
+        context: Tokens of prompt and answer; None for as many as elsewhere.
+        batch: Sequences at a time; None for as many as elsewhere.
+        extras: What is kept beside the model only then, or then in another size.
+    """
+
+    name: str
+    context: int | None = None
+    batch: int | None = None
+    extras: tuple[Extra, ...] = ()
+
+    def use_in(self, rest: Use) -> Use:
+        """Return the use of the model in this phase.
+
+        Args:
+            rest: The use elsewhere.
+        """
+        own = {extra.name for extra in self.extras}
+        return replace(
+            rest,
+            context=self.context or rest.context,
+            batch=self.batch or rest.batch,
+            extras=(*(one for one in rest.extras if one.name not in own), *self.extras),
+        )
+
+
+def read_phase(text: str) -> PlannedPhase:
+    """Read one, as it stands behind ``--phase``.
+
+    Raises:
+        BadUsage: It has no name, or something in it has no size.
+    """
+    name, colon, rest = text.partition(":")
+    settings = [one.strip() for one in rest.split(",") if one.strip()]
+    if not (name.strip() and colon and settings):
+        raise BadUsage(f"--phase {text} is no NAME:SETTING,SETTING", EXAMPLE)
+    numbers = {"context": None, "batch": None} | {
+        key: _number(text, value)
+        for key, _, value in (one.partition("=") for one in settings)
+        if key in ("context", "batch")
+    }
+    extras = tuple(
+        read_extra(one) for one in settings if one.partition("=")[0] not in ("context", "batch")
+    )
+    return PlannedPhase(
+        name=name.strip(), context=numbers["context"], batch=numbers["batch"], extras=extras
+    )
+
+
+def _number(text: str, value: str) -> int:
+    if not value.isdecimal() or not 0 < int(value) <= LARGEST_NUMBER:
+        raise BadUsage(
+            f"--phase {text}: {value!r} is no number from 1 to {LARGEST_NUMBER}", EXAMPLE
+        )
+    return int(value)
+
+
+CONTEXT = 4096
+"""Tokens that are planned where the user says nothing, if the model was made for so many."""
+
+
+def settle_use(
+    config: Mapping[str, object],
+    fields: Fields,
+    dtype: Dtype | None = None,
+    context: int | None = None,
+    batch: int = 1,
+    extras: tuple[Extra, ...] = (),
+) -> tuple[Use, tuple[str, ...]]:
+    """Choose what the user did not say, and note each choice."""
+    assumed = []
+    if dtype is None:
+        dtype, why = stored_dtype(config)
+        assumed.append(f"weights in {dtype}: {why}")
+    if context is None:
+        context = min(CONTEXT, fields.positions or CONTEXT)
+        assumed.append(f"a context of {context} tokens; say --context for yours")
+    return Use(dtype=dtype, context=context, batch=batch, extras=extras), tuple(assumed)

@@ -4,20 +4,156 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.planning.outline import outline
-from lightning_hangcheck.planning.placing import place
-from lightning_hangcheck.planning.plan import GB, SPEEDS, PhasePlan
-from lightning_hangcheck.planning.ways_out import smallest_gpu, ways_out
+from lightning_hangcheck.planning.config import Fields, Weights
+from lightning_hangcheck.planning.placing import (
+    fitting_limits,
+    place,
+    seconds_per_pass,
+    seconds_per_token,
+    shares_of,
+    sizes_of,
+    speed_of,
+)
+from lightning_hangcheck.planning.plan import GB, SPEEDS, PhasePlan, Plan, WayOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.planning.outline import Model
     from lightning_hangcheck.planning.placing import Placing
-    from lightning_hangcheck.planning.plan import Machine, Plan, Use
-    from lightning_hangcheck.planning.uses.phases import PlannedPhase
+    from lightning_hangcheck.planning.plan import Machine, PlannedPhase, Use
+
+TENTH_OF_GB = 10**8
+
+
+class Model(Struct, frozen=True):
+    """A model as far as planning knows it: its name, its sizes, its weights."""
+
+    name: str
+    fields: Fields
+    weights: Weights
+
+
+def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) -> Plan:
+    """Plan one use of a model on one machine.
+
+    Args:
+        model: Which.
+        machine: Where.
+        use: What for.
+        placing: Says which weights go where; by default the same rules without the model.
+    """
+    sizes = sizes_of(model.fields, model.weights, use)
+    limits = fitting_limits(sizes, machine, placing)
+    placement = placing(sizes, limits)
+    shares = shares_of(sizes, machine, limits, placement)
+    speed, reason = speed_of(shares)
+    away = -2 if machine.gpus else -1
+    return Plan(
+        model=model.name,
+        parameters=model.weights.parameters,
+        sureness=model.weights.sureness,
+        source=model.weights.source,
+        machine=machine,
+        use=use,
+        layers=sizes.layers,
+        weights=sizes.weights,
+        cache=sizes.cache,
+        activations=sizes.activations,
+        extras={extra.name: extra.size for extra in use.extras},
+        shares=shares,
+        # cut to a tenth of a GB, so that nobody gets more than was planned
+        max_memory={
+            "cpu" if at == len(limits) - 1 else str(at): f"{limit // TENTH_OF_GB / 10:g}GB"
+            for at, limit in enumerate(limits)
+        },
+        offloaded_layers=sum(placement.layers[away:]),
+        offloaded=sum(placement.weights[away:]),
+        seconds_per_token=seconds_per_token(shares, sizes.layers),
+        seconds_per_pass=seconds_per_pass(shares),
+        speed=speed,
+        reason=reason,
+        placed_by=placement.by,
+    )
+
+
+MOST_GPUS = 16
+LARGEST_GPU_GB = 512
+LEAST_CONTEXT = 256
+
+
+def ways_out(model: Model, plan: Plan) -> tuple[WayOut, ...]:
+    """Plan the usual changes, one at a time; those with which everything fits come first.
+
+    Args:
+        model: Which.
+        plan: That is neither fast nor good; for any other there is nothing to do.
+    """
+    if plan.speed in ("fast", "good"):
+        return ()
+    found = list(_tried_changes(model, plan))
+    if plan.fits:  # in main memory: only what would be faster helps
+        found = [way for way in found if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
+    return tuple(sorted(found, key=lambda way: not way.fits))
+
+
+def _tried_changes(model: Model, plan: Plan) -> Iterator[WayOut]:
+    def tried(change: str, machine: Machine = plan.machine, **changed: object) -> WayOut:
+        made = outline(model, machine, replace(plan.use, **changed))
+        told = f"{'fits' if made.fits else 'not enough'}: {made.reason}"
+        return WayOut(change=change, outcome=told, fits=made.fits, speed=made.speed)
+
+    # other formats, with what is gained only where it is
+    names = {"bfloat16": "half the bytes", "int8": "8-bit", "int4": "4-bit"}
+    wider = {"float32": ("bfloat16", "int8", "int4"), "int8": ("int4",), "int4": ()}
+    for dtype in wider.get(plan.use.dtype, ("int8", "int4")):
+        yield tried(f"{names[dtype]}: --dtype {dtype}", dtype=dtype)
+    # what stands beside the model, each alone in main memory, then all of it
+    extras, present = plan.use.extras, plan.machine.gpus
+    on_gpu = [extra for extra in extras if not extra.on_cpu and extra.size and present]
+    for moved in [[extra] for extra in on_gpu] + ([on_gpu] if len(on_gpu) > 1 else []):
+        named = " and ".join(extra.name for extra in moved)
+        options = " ".join(f"--extra {one.name}={one.size / GB:g}@cpu" for one in moved)
+        kept = tuple(replace(one, on_cpu=one.on_cpu or one in moved) for one in extras)
+        yield tried(f"keep {named} on the CPU: {options}", extras=kept)
+    # the least number of such GPUs, and the smallest single one
+    if present:
+        size = f"{present[-1] / GB:.0f} GB"
+        for count in range(len(present) + 1, MOST_GPUS + 1):
+            machine = replace(plan.machine, gpus=present + (present[-1],) * (count - len(present)))
+            way = tried(f"{count} GPUs of {size}", machine)
+            if way.fits:
+                yield way
+                break
+        else:
+            yield replace(way, change=f"more GPUs of {size}, up to {MOST_GPUS}")
+    least = smallest_gpu(model, plan)
+    if least:
+        yield tried(f"one GPU of {least} GB", replace(plan.machine, gpus=(least * GB,)))
+    # half the context until it fits, and one sequence at a time
+    context, way_out = plan.use.context // 2, None
+    while context >= LEAST_CONTEXT and not (way_out and way_out.fits):
+        way_out = tried(f"smaller context: --context {context}", context=context)
+        context //= 2
+    yield from filter(None, [way_out])
+    if plan.use.batch > 1:
+        yield tried("one sequence at a time: --batch 1", batch=1)
+
+
+def smallest_gpu(model: Model, plan: Plan) -> int | None:
+    """Return the GB of the smallest single GPU that would hold all; None if none would.
+
+    Search by halves: a larger GPU never fits less.
+    """
+    low, high = 0, LARGEST_GPU_GB + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        machine = replace(plan.machine, gpus=(middle * GB,))
+        low, high = (low, middle) if outline(model, machine, plan.use).fits else (middle, high)
+    return high if high <= LARGEST_GPU_GB else None
+
 
 UNUSED = 0.5
 """Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB."""
@@ -42,51 +178,47 @@ def make_plan(
         phases: In which the use differs; the one that needs the most is planned for.
     """
     plans = {one.name: outline(model, machine, one.use_in(use), placing) for one in phases}
-    hardest = max(plans, key=lambda name: _hardness(plans[name]), default="")
-    plan = plans[hardest] if hardest else outline(model, machine, use, placing)
+    plan = outline(model, machine, use, placing) if not plans else max(plans.values(), key=_need)
+    hardest = next((name for name, one in plans.items() if one is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     return replace(
         plan,
-        unused=tuple(_unused(model, plan)),
+        unused=_unused(model, plan),
         notes=(*assumed, *placed_for, *_notes(model, machine, plan.use)),
-        phases=tuple(_told(name, one) for name, one in plans.items()),
+        phases=tuple(
+            PhasePlan(
+                name=name,
+                context=one.use.context,
+                batch=one.use.batch,
+                cache=one.cache,
+                activations=one.activations,
+                beside=sum(one.extras.values()),
+                least_left=one.least_left,
+                speed=one.speed,
+                reason=one.reason,
+            )
+            for name, one in plans.items()
+        ),
         ways_out=ways_out(model, plan),
     )
 
 
-def _hardness(plan: Plan) -> tuple[int, float, int]:
+def _need(plan: Plan) -> tuple[int, float, int]:
     """The slower class first, then what is carried, then what is left."""
-    return SPEEDS.index(plan.speed), plan.seconds_per_pass, -_least_left(plan)
+    return SPEEDS.index(plan.speed), plan.seconds_per_pass, -plan.least_left
 
 
-def _least_left(plan: Plan) -> int:
-    return min((share.headroom for share in plan.shares if share.device != "disk"), default=0)
-
-
-def _told(name: str, plan: Plan) -> PhasePlan:
-    return PhasePlan(
-        name=name,
-        context=plan.use.context,
-        batch=plan.use.batch,
-        cache=plan.cache,
-        activations=plan.activations,
-        beside=sum(plan.extras.values()),
-        least_left=_least_left(plan),
-        speed=plan.speed,
-        reason=plan.reason,
-    )
-
-
-def _unused(model: Model, plan: Plan) -> Iterator[str]:
+def _unused(model: Model, plan: Plan) -> tuple[str, ...]:
     """Say what is paid for and stays empty."""
     total = sum(plan.machine.gpus)
     used = sum(share.memory - share.headroom for share in plan.shares if share.device.isdigit())
     least = smallest_gpu(model, plan) if plan.fits and used < UNUSED * total else None
-    if least is not None:
-        yield (
-            f"{used / GB:.1f} of {total / GB:.0f} GB of GPU memory are used, the rest is paid for "
-            f"and stays empty: one GPU of {least} GB would do, or do more at a time: --batch"
-        )
+    if least is None:
+        return ()
+    return (
+        f"{used / GB:.1f} of {total / GB:.0f} GB of GPU memory are used, the rest is paid for "
+        f"and stays empty: one GPU of {least} GB would do, or do more at a time: --batch",
+    )
 
 
 def _notes(model: Model, machine: Machine, use: Use) -> Iterator[str]:

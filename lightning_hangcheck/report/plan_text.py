@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lightning_hangcheck.planning.placing import ANSWER, MEANS
 from lightning_hangcheck.planning.plan import GB
-from lightning_hangcheck.planning.speed import ANSWER, MEANS
 from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH, listed, plain
 from lightning_hangcheck.text.amounts import seconds_in_words, several
 

@@ -1,4 +1,4 @@
-"""Makes the runs of a smoke test, one after the other, each under `hangcheck run` with a limit."""
+"""Which runs a smoke test is made of, and how they are made: one after the other, with a limit."""
 
 from __future__ import annotations
 
@@ -7,29 +7,142 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import psutil
+from msgspec import Struct
 
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.launch.job import unstartable
+from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run
 from lightning_hangcheck.rundir.layout import refuse_used
-from lightning_hangcheck.smoke.trial import Outcome, output_name
+from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from lightning_hangcheck.rundir.layout import RunFolder
-    from lightning_hangcheck.smoke.trial import Result, Trial
 
+Result = Literal["passed", "hang", "late", "failed"]
+DEVICES, WORKERS = "{devices}", "{workers}"
+SEQUENCE = ((2, 0), (2, 1), (1, 0))
+"""Ranks and DataLoader workers: the least that has communication, then with workers, then alone."""
+_PACKAGE = Path(__file__).parent.parent
+PLACES = (_PACKAGE / "reference_script", _PACKAGE.parent / "scripts")
+"""Of the reference script: in a wheel (pyproject.toml puts it there), and in a checkout."""
+SCRIPT = "train_reference.py"
+BATCHES = 5
+"""Of training and of validation: all that a first run needs to show that ranks agree."""
 FOUND = ("hang", "dead")
 REFUSED = 2
 """Exit code of `hangcheck run` where the command cannot be started; the job may have it, too."""
 END_LIMIT_S = 20.0
 """For `hangcheck run` to end the job: its own grace is 10 s."""
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """One run of a smoke test.
+
+    Attributes:
+        devices: Ranks, None where the command does not let us choose.
+        workers: DataLoader workers of each rank, likewise.
+        command: To run.
+    """
+
+    devices: int | None
+    workers: int | None
+    command: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """For people: ``2 ranks, 1 worker``, ``1 process``, ``as given``."""
+        if self.devices == 1 and not self.workers:
+            return "1 process"
+        numbers = ((self.devices, "rank"), (self.workers, "worker"))
+        named = [several(number, noun) for number, noun in numbers if number is not None]
+        return ", ".join(named) or "as given"
+
+    @property
+    def slug(self) -> str:
+        """The name as a part of a file's name."""
+        return self.name.replace(",", "").replace(" ", "-")
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What came of one run.
+
+    Attributes:
+        result: ``hang``: a verdict says so; ``late``: it was ended at the limit, and nothing proves
+            a hang; ``failed``: it ended by itself with an exit code that is not 0.
+        seconds: Until it ended, or was ended.
+        where: In one sentence; empty for a run that passed.
+        verdict: What was known when it ended, or was about to be ended at the limit.
+        run_folder: As a reader should type it.
+    """
+
+    trial: Trial
+    result: Result
+    seconds: float
+    where: str = ""
+    verdict: Verdict | None = None
+    run_folder: str = ""
+
+    @property
+    def output_file(self) -> str:
+        """What the run printed: beside its folder, which `hangcheck run` makes for itself."""
+        return f"{self.run_folder}.log"
+
+
+def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
+    """Put the numbers of the sequence in place of ``{devices}`` and ``{workers}``.
+
+    Args:
+        command: Of the user. What it lets nobody choose is left as it is, and runs that would be
+            equal are made once.
+    """
+    words = " ".join(command)
+    trials: dict[tuple[str, ...], Trial] = {}
+    for devices, workers in SEQUENCE:
+        numbers = {DEVICES: str(devices), WORKERS: str(workers)}
+        filled = tuple(
+            word.replace(DEVICES, numbers[DEVICES]).replace(WORKERS, numbers[WORKERS])
+            for word in command
+        )
+        trial = Trial(
+            devices=devices if DEVICES in words else None,
+            workers=workers if WORKERS in words else None,
+            command=filled,
+        )
+        trials.setdefault(filled, trial)
+    return tuple(trials.values())
+
+
+def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
+    """Plan the sequence with the reference script: by torchrun, and alone without a launcher.
+
+    Args:
+        output_dir: Where it keeps its tokenizer and its logs.
+
+    Raises:
+        BadUsage: This installation has no reference script.
+    """
+    script = next((one / SCRIPT for one in PLACES if (one / SCRIPT).is_file()), None)
+    if script is None:
+        raise BadUsage(
+            "this installation has no reference script",
+            "name your own command: hangcheck smoke -- torchrun --nproc_per_node={devices} "
+            "train.py --num_workers {workers}",
+        )
+    # --standalone: on a port of its own, so that another job of this machine is not met
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={DEVICES}")
+    options = ("--fast_dev_run", str(BATCHES), "--batch_size", "4", "--num_workers", WORKERS)
+    job = (str(script), *options, "--output_dir", str(output_dir))
+    with_ranks = plan_trials((sys.executable, *torchrun, *job))[:2]
+    alone = plan_trials((sys.executable, *job))[0]
+    return (*with_ranks, Trial(devices=1, workers=0, command=alone.command))
 
 
 def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
@@ -45,20 +158,26 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
         UsedRunFolder: The folder holds a run, whose verdict would be taken for this one's.
     """
     refuse_used(folder)
+    output = folder.path.with_name(f"{folder.run_id}.log")
     command = (
         *(sys.executable, "-m", "lightning_hangcheck", "run", "--on-hang", "abort"),
         *("--run-dir", str(folder.path), "--", *trial.command),
     )
-    started = time.monotonic()
-    with _started(command, folder.path.with_name(output_name(folder.run_id))) as process:
-        exit_code = _exit_code(process, limit_s)
-        seconds = time.monotonic() - started
+    began = time.monotonic()
+    exit_code, saved = None, SavedRun()
+    with _started(command, output) as process:
+        with suppress(subprocess.TimeoutExpired):
+            exit_code = process.wait(limit_s)
+        seconds = time.monotonic() - began
         # what ends it changes the verdict, so it is read before
-        saved = _read(folder)
+        with suppress(UnreadableRun):
+            saved = read_saved_run(folder)
     if exit_code == REFUSED and saved.record is not None and saved.record.exit_code is None:
-        output = folder.path.with_name(output_name(folder.run_id))
         raise unstartable(trial.command[0], f"the reason is in {output}", "smoke")
-    result = _result(exit_code, saved)
+    result: Result = "passed"  # a run that ended well, whatever was suspected on its way
+    if exit_code != 0:
+        hangs = saved.verdict is not None and saved.verdict.verdict in FOUND
+        result = "hang" if hangs else "late" if exit_code is None else "failed"
     return Outcome(
         trial=trial,
         result=result,
@@ -69,16 +188,17 @@ def run_trial(trial: Trial, folder: RunFolder, limit_s: float) -> Outcome:
     )
 
 
-def _exit_code(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    with suppress(subprocess.TimeoutExpired):
-        return process.wait(limit_s)
-    return None
-
-
 @contextmanager
 def _started(command: tuple[str, ...], output_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a command that reads nothing and prints into a file; in the end none of it is left."""
-    output = _open_output(output_file)
+    try:
+        output_file.parent.mkdir(parents=True, exist_ok=True)
+        output = os.open(output_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
+    except OSError as error:
+        raise BadUsage(
+            f"{output_file} cannot be made ({error.strerror})",
+            "name other folders with --run-dir, where you may write and no run is yet",
+        ) from error
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -89,17 +209,6 @@ def _started(command: tuple[str, ...], output_file: Path) -> Iterator[subprocess
         yield process
     finally:
         _end(process)
-
-
-def _open_output(path: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
-    except OSError as error:
-        raise BadUsage(
-            f"{path} cannot be made ({error.strerror})",
-            "name other folders with --run-dir, where you may write and no run is yet",
-        ) from error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -116,23 +225,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 one.kill()
     process.kill()
     process.wait()
-
-
-def _read(folder: RunFolder) -> SavedRun:
-    """What the run left; nothing where it left nothing."""
-    try:
-        return read_saved_run(folder)
-    except UnreadableRun:
-        return SavedRun()
-
-
-def _result(exit_code: int | None, saved: SavedRun) -> Result:
-    """A run that ended well has passed, whatever was suspected on its way."""
-    if exit_code == 0:
-        return "passed"
-    if saved.verdict is not None and saved.verdict.verdict in FOUND:
-        return "hang"
-    return "late" if exit_code is None else "failed"
 
 
 def _where(saved: SavedRun, exit_code: int | None, limit_s: float) -> str:

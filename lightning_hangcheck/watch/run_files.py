@@ -26,7 +26,7 @@ from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import read_owned
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.records import Run
+from lightning_hangcheck.ledger.book import Run
 from lightning_hangcheck.ledger.spending import longest_first
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.machine.which_machine import which_machine

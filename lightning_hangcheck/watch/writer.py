@@ -21,7 +21,7 @@ from lightning_hangcheck.alerts.asked_for import AT_THE_END_S, AlertsAskedFor, E
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.atomic import FOR_ALL, write_atomically
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
-from lightning_hangcheck.ledger.stalls import Stalls
+from lightning_hangcheck.ledger.spending import Stalls
 from lightning_hangcheck.machine.room import require_room
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.doctor.before_run import checks_before_run
+from lightning_hangcheck.doctor.seeing import checks_before_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.mark.real
 def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
     checks = checks_before_run(tmp_path / "run", {})
-    names = [check.name for check in checks]
+    names = [check.check for check in checks]
     assert names == [
         "stacks readable",
         "run folder writable",
@@ -33,6 +33,6 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(
     reader, writer = os.pipe()
     monkeypatch.setattr(os, "fsync", lambda _: os.read(reader, 1))  # as a dead network disk does
     checks = checks_before_run(tmp_path, {"HANGCHECK_DISABLE": "1"})
-    assert {check.name for check in checks if check.status == "failed"} >= {"run folder writable"}
+    assert {check.check for check in checks if check.status == "failed"} >= {"run folder writable"}
     assert checks[-1].status == "warning"
     os.close(writer)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lightning_hangcheck.doctor.machine import find_machine
+from lightning_hangcheck.doctor.fitting import find_machine
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.look.gpu import gpu_memory
 from lightning_hangcheck.model.evidence import Gap

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.ledger.book import Pages
-from lightning_hangcheck.ledger.fingerprints import Fingerprint
-from lightning_hangcheck.ledger.records import Begun, Discarded, Ended, Place, Run
+from lightning_hangcheck.ledger.book import Begun, Discarded, Ended, Fingerprint, Pages, Place, Run
 from lightning_hangcheck.ledger.story import Story, tell
 from lightning_hangcheck.model.case import PhaseTime
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.ledger.records import AnyLine
-    from lightning_hangcheck.ledger.stalls import Stall
+    from lightning_hangcheck.ledger.book import AnyLine
+    from lightning_hangcheck.ledger.spending import Stall
 
 AT = "2026-11-20T10:00:00.000Z"
 HERE = Place(host="node-1", pid=4711, ranks=2, gpus=("NVIDIA A100-SXM4-80GB",), commit="c0ffee")

@@ -24,7 +24,7 @@ APPEND_FOR_EVER = """
 import sys
 from pathlib import Path
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.records import Reused
+from lightning_hangcheck.ledger.book import Reused
 number = 0
 while True:
     number += 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from ledger.lines import begun, ended, file, story
 
-from lightning_hangcheck.ledger.decision import Decision, IfDone, PhaseDone, decide, question
-from lightning_hangcheck.ledger.fingerprints import Fingerprint
-from lightning_hangcheck.ledger.prices import Prices, read_prices
+from lightning_hangcheck.ledger.book import Fingerprint
+from lightning_hangcheck.ledger.spending import Prices, read_prices
+from lightning_hangcheck.ledger.story import Decision, IfDone, PhaseDone, decide, question
 
 DATA, MADE = file("/data"), file("/last.ckpt")
 

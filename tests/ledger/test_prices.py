@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.ledger.prices import read_prices
+from lightning_hangcheck.ledger.spending import read_prices
 
 
 def test_the_price_of_a_model_comes_before_that_of_all_others() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.ledger.stalls import Stalls
+from lightning_hangcheck.ledger.spending import Stalls
 from lightning_hangcheck.model.verdict import Verdict
 
 SECOND = 1_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from ledger.lines import HERE, begun, discarded, ended, file, story
 from msgspec.structs import replace
 
-from lightning_hangcheck.ledger.records import Measured, Reused
+from lightning_hangcheck.ledger.book import Measured, Reused
 from lightning_hangcheck.ledger.story import process_alive
 from lightning_hangcheck.machine.process_stat import read_process_stat
 

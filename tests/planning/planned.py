@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.planning.from_config.config import read_fields
-from lightning_hangcheck.planning.from_config.counting import count_weights
-from lightning_hangcheck.planning.outline import Model
+from lightning_hangcheck.planning.config import count_weights, read_fields
 from lightning_hangcheck.planning.plan import GB, Extra, Machine, Use
+from lightning_hangcheck.planning.planner import Model
 
 LLAMA_8B: dict[str, object] = {
     "model_type": "llama",

@@ -8,7 +8,7 @@ import pytest
 from planning.planned import LLAMA_8B
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.from_config.config import (
+from lightning_hangcheck.planning.config import (
     find_config,
     read_config,
     read_fields,

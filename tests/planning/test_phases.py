@@ -6,10 +6,8 @@ import pytest
 from planning.planned import machine, model, use
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.plan import GB, Extra
+from lightning_hangcheck.planning.plan import GB, Extra, PlannedPhase, read_extra, read_phase
 from lightning_hangcheck.planning.planner import make_plan
-from lightning_hangcheck.planning.uses.beside import read_extra
-from lightning_hangcheck.planning.uses.phases import PlannedPhase, read_phase
 
 LONG = read_phase("rollout:context=32768,batch=4")
 BESIDE = read_phase("train:optimizer=40")

@@ -6,8 +6,8 @@ import ast
 
 from planning.planned import machine, model, use
 
+from lightning_hangcheck.planning.plan import read_phase
 from lightning_hangcheck.planning.planner import make_plan
-from lightning_hangcheck.planning.uses.phases import read_phase
 from lightning_hangcheck.report.plan_text import render
 
 

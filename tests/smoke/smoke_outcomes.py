@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.smoke.trial import Outcome, plan_trials
+from lightning_hangcheck.smoke.sequence import Outcome, plan_trials
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.smoke.trial import Result
+    from lightning_hangcheck.smoke.sequence import Result
 
 WHOLE = "train.py {devices} {workers}"
 

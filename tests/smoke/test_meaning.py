@@ -9,8 +9,7 @@ from smoke.smoke_outcomes import WHOLE, outcomes
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
-from lightning_hangcheck.smoke.meaning import first_trouble, interpret
-from lightning_hangcheck.smoke.pictures import name_picture
+from lightning_hangcheck.smoke.table import first_trouble, interpret, name_picture
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.smoke.reference_script import reference_trials
-from lightning_hangcheck.smoke.trial import plan_trials
+from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials
 
 BOTH = ("torchrun", "--nproc_per_node={devices}", "train.py", "--num_workers", "{workers}")
 

@@ -15,7 +15,7 @@ from recorded_run import recorded_run
 from watch.launched import record_of
 
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.records import Run
+from lightning_hangcheck.ledger.book import Run
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
 from lightning_hangcheck.settings import Settings

@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 
 from lightning_hangcheck.cli.showing import show
-from lightning_hangcheck.doctor.question import GROUPS
-from lightning_hangcheck.doctor.subject import DEPTH, Subject
+from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.planning.uses.beside import read_extra
+from lightning_hangcheck.planning.plan import read_extra
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 FRESH_MINUTES = 30.0
@@ -136,12 +135,9 @@ def doctor(
         fresh_minutes=fresh_minutes,
     )
     # imported here, so that other commands need not load what the checks need
-    from lightning_hangcheck.doctor.examination import examine
-    from lightning_hangcheck.doctor.examination_text import STYLES, render
-    from lightning_hangcheck.doctor.groups import QUESTIONS
+    from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
 
-    asked = [question for question in QUESTIONS if not groups or question.group in groups]
-    found = examine(subject, asked)
+    found = examine(subject, checks_of(groups))
     if as_json:
         click.echo(encode_pretty(found), nl=False)
     else:

@@ -11,22 +11,26 @@ import click
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.decision import decide, question
-from lightning_hangcheck.ledger.prices import read_prices
-from lightning_hangcheck.ledger.story import tell
+from lightning_hangcheck.ledger.spending import read_prices
+from lightning_hangcheck.ledger.story import decide, question, tell
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.report.ledger import compared, table, written
-from lightning_hangcheck.report.ledger.bill import make_bill
-from lightning_hangcheck.report.ledger.chart import draw
+from lightning_hangcheck.report.ledger_bill import make_bill
+from lightning_hangcheck.report.ledger_text import (
+    draw,
+    find_rows,
+    render,
+    render_beside,
+    render_csv,
+    render_markdown,
+)
 from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightning_hangcheck.ledger.decision import Decision
-    from lightning_hangcheck.ledger.prices import Prices
-    from lightning_hangcheck.ledger.story import Story
-    from lightning_hangcheck.report.ledger.bill import Bill
+    from lightning_hangcheck.ledger.spending import Prices
+    from lightning_hangcheck.ledger.story import Decision, Story
+    from lightning_hangcheck.report.ledger_bill import Bill
 
 READ_LIMIT_S = 10.0
 CHECK_LIMIT_S = 120.0
@@ -60,10 +64,10 @@ def _json(bill: Bill) -> str:
 
 
 RENDERERS: dict[Form, Callable[[Bill], str]] = {
-    "text": table.render,
+    "text": render,
     "json": _json,
-    "csv": written.render_csv,
-    "markdown": written.render_markdown,
+    "csv": render_csv,
+    "markdown": render_markdown,
 }
 
 
@@ -133,7 +137,7 @@ def compare(given: tuple[str | None, Prices], names: tuple[str, ...]) -> int:
         raise BadUsage("compare needs two names", "hangcheck ledger compare 7b 70b")
     named, prices = given
     bill = make_bill(_read(named), prices)
-    click.echo(compared.render(compared.find_rows(bill, names)), nl=False)
+    click.echo(render_beside(find_rows(bill, names)), nl=False)
     return 0
 
 

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from lightning_hangcheck.doctor.machine import find_machine
 from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.planning.from_config.weights import DTYPES
-from lightning_hangcheck.planning.uses.beside import read_extra
-from lightning_hangcheck.planning.uses.phases import read_phase
+from lightning_hangcheck.planning.config import DTYPES
+from lightning_hangcheck.planning.plan import read_extra, read_phase
 from lightning_hangcheck.report import plan_text
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.planning.from_config.weights import Dtype
+    from lightning_hangcheck.planning.config import Dtype
 
 EPILOG = """\b
 Examples:
@@ -97,6 +95,9 @@ def plan(
     weights, KV cache and activations need, where they go, what to give to from_pretrained, how fast
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
+    # imported here, so that other commands need not load what checks of a machine need
+    from lightning_hangcheck.doctor.fitting import find_machine
+
     made = plan_memory(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),

@@ -66,7 +66,7 @@ def run(command: tuple[str, ...], *, live: bool, **options: object) -> int:
     if not (settings.disable or settings.quiet):
         _warn(settings)
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.doctor.launching.node_place import (
+    from lightning_hangcheck.doctor.launch import (
         job_of_nodes,
         launchers_store,
         node_place,
@@ -83,7 +83,7 @@ def run(command: tuple[str, ...], *, live: bool, **options: object) -> int:
 
 def _warn(settings: Settings) -> None:
     """Say before the run what will be missing from its verdict, and how to mend it."""
-    from lightning_hangcheck.doctor.before_run import checks_before_run
+    from lightning_hangcheck.doctor.seeing import checks_before_run
 
     folder = Path(settings.run_dir or RUNS_FOLDER)
     for check in checks_before_run(folder, os.environ):

@@ -11,8 +11,8 @@ import msgspec
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.rendezvous.peer_group import find_peer_group
 from lightning_hangcheck.hooks.rendezvous.rendezvous import join_rendezvous
-from lightning_hangcheck.ledger.decision import Decision, PhaseDone, question
-from lightning_hangcheck.ledger.prices import Prices, read_prices
+from lightning_hangcheck.ledger.spending import Prices, read_prices
+from lightning_hangcheck.ledger.story import Decision, PhaseDone, question
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.decoders import json_decoder
 

@@ -19,7 +19,16 @@ from lightning_hangcheck.hooks.phases.surroundings import look_around
 from lightning_hangcheck.hooks.pretrained.attempt import attempt
 from lightning_hangcheck.hooks.pretrained.offloading import offloaded_so_far
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.ledger.decision import (
+from lightning_hangcheck.ledger.book import (
+    Begun,
+    Discarded,
+    Ended,
+    Fingerprint,
+    Measured,
+    Reused,
+    fingerprint,
+)
+from lightning_hangcheck.ledger.story import (
     GOOD,
     POOR,
     Decision,
@@ -27,8 +36,6 @@ from lightning_hangcheck.ledger.decision import (
     decide,
     stale_in_words,
 )
-from lightning_hangcheck.ledger.fingerprints import Fingerprint, fingerprint
-from lightning_hangcheck.ledger.records import Begun, Discarded, Ended, Measured, Reused
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.text.moments import utc_now

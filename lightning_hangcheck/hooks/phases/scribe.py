@@ -12,7 +12,7 @@ from lightning_hangcheck.ledger.story import Story, tell
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.ledger.records import AnyLine
+    from lightning_hangcheck.ledger.book import AnyLine
 
 WRITE_LIMIT_S = 2.0
 """A line is written in microseconds; a network disk that is busy takes a second."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.ledger.records import Place
+from lightning_hangcheck.ledger.book import Place
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine.process_stat import read_process_stat

@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.hooks.plan.hub_config import fetch_config
 from lightning_hangcheck.hooks.plan.meta_model import MetaModel
-from lightning_hangcheck.planning.from_config.config import find_config, read_config, read_fields
-from lightning_hangcheck.planning.from_config.counting import count_weights
-from lightning_hangcheck.planning.outline import Model
+from lightning_hangcheck.planning.config import count_weights, find_config, read_config, read_fields
 from lightning_hangcheck.planning.placing import place
-from lightning_hangcheck.planning.planner import make_plan
-from lightning_hangcheck.planning.uses.usual_use import settle_use
+from lightning_hangcheck.planning.plan import settle_use
+from lightning_hangcheck.planning.planner import Model, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lightning_hangcheck.planning.from_config.weights import Dtype
-    from lightning_hangcheck.planning.placing import Placement
-    from lightning_hangcheck.planning.plan import Extra, Machine, Plan
-    from lightning_hangcheck.planning.sizes import Sizes
-    from lightning_hangcheck.planning.uses.phases import PlannedPhase
+    from lightning_hangcheck.planning.config import Dtype
+    from lightning_hangcheck.planning.placing import Placement, Sizes
+    from lightning_hangcheck.planning.plan import Extra, Machine, Plan, PlannedPhase
 
 
 def plan_memory(

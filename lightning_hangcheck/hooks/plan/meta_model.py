@@ -5,16 +5,15 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lightning_hangcheck.planning.from_config.counting import FAMILIES
-from lightning_hangcheck.planning.from_config.weights import Piece, Weights, compute_bytes
+from lightning_hangcheck.planning.config import FAMILIES, Piece, Weights, compute_bytes
 from lightning_hangcheck.planning.placing import QUANTIZING_SHARE, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lightning_hangcheck.planning.from_config.weights import Dtype
-    from lightning_hangcheck.planning.sizes import Sizes
+    from lightning_hangcheck.planning.config import Dtype
+    from lightning_hangcheck.planning.placing import Sizes
 
 # classes of torch and transformers are untyped where these are not installed
 Module: TypeAlias = Any

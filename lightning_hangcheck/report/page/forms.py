@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.ledger.prices import Prices, read_prices
+from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.settings import PREFIX
 
 if TYPE_CHECKING:

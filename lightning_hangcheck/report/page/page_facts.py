@@ -9,7 +9,7 @@ from msgspec import Struct
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode
 from lightning_hangcheck.files.owned_file import EVIDENCE_BYTES, read_owned
-from lightning_hangcheck.ledger.prices import Prices
+from lightning_hangcheck.ledger.spending import Prices
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, Verdict

@@ -22,7 +22,7 @@ from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lightning_hangcheck.ledger.prices import Prices
+    from lightning_hangcheck.ledger.spending import Prices
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.report.page.forms import Form
     from lightning_hangcheck.rundir.layout import RunFolder

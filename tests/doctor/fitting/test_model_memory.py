@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from planning.planned import LLAMA_8B, machine
 
-from lightning_hangcheck.doctor.fitting.model_memory import model_memory
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.check import Subject
+from lightning_hangcheck.doctor.fitting import model_memory
 from lightning_hangcheck.planning.plan import GB, Extra
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
     from lightning_hangcheck.planning.plan import Machine
 
 
@@ -24,9 +24,9 @@ def llama(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def _check(backbone: str, on: Machine | None, *extras: Extra) -> Check:
+def _check(backbone: str, on: Machine | None, *extras: Extra) -> Finding:
     run = Subject(environment={}, run_dir=Path("runs"), backbone=backbone, extras=extras)
-    (check,) = model_memory(run, on)
+    (check,) = model_memory(run, machine=on)
     return check
 
 
@@ -82,4 +82,4 @@ def test_without_a_backbone_or_its_configuration_nothing_is_asked(tmp_path: Path
     (tmp_path / "model.pt").touch()
     for name in (tmp_path / "none", tmp_path / "model.pt"):
         run = Subject(environment={}, run_dir=tmp_path, backbone=str(name))
-        assert model_memory(run, machine(24)) == ()
+        assert model_memory(run, machine=machine(24)) == ()

@@ -16,9 +16,9 @@ TIME_LIMIT_S = 60.0
 ASK = """
 import fcntl, json, socket, struct, sys
 from msgspec.structs import asdict
-from lightning_hangcheck.doctor.launching.interfaces import interface_chosen
-from lightning_hangcheck.doctor.launching.meeting_point import port_usable
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.launching import network_interface
+from lightning_hangcheck.doctor.launching import master_port
+from lightning_hangcheck.doctor.check import Subject
 from pathlib import Path
 name, check, command, environment = json.loads(sys.argv[1])
 socket.sethostname(name)
@@ -26,8 +26,8 @@ UP, SET_FLAGS = 1, 0x8914  # linux/if.h, linux/sockios.h
 with socket.socket() as any_socket:
     fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH14x", b"lo", UP))
 run = Subject(command=tuple(command.split()), environment=environment, run_dir=Path("runs"))
-(found,) = {"interface": interface_chosen, "port": port_usable}[check](run)
-print(json.dumps(asdict(found)))
+(found,) = {"interface": network_interface, "port": master_port}[check](run)
+print(json.dumps(asdict(found) | {"remedy": found.remedy}))
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doctor.launching.runs import run
 
-from lightning_hangcheck.doctor.launching.earlier_runs import expect
+from lightning_hangcheck.doctor.launching import expect
 
 TRAIN = "torchrun --nproc_per_node=2 train.py --lr 1e-4"
 

@@ -6,14 +6,14 @@ import psutil
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.interfaces import interface_chosen
+from lightning_hangcheck.doctor.launching import network_interface
 
 UP = next(name for name, state in psutil.net_if_stats().items() if state.isup)
 
 
 @pytest.mark.parametrize("chosen", [UP, UP[:2], f"={UP}", "^no-such", f"other,{UP}"])
 def test_an_interface_that_is_up_is_fine(chosen: str) -> None:
-    (check,) = interface_chosen(subject("torchrun a.py", NCCL_SOCKET_IFNAME=chosen))
+    (check,) = network_interface(subject("torchrun a.py", NCCL_SOCKET_IFNAME=chosen))
     assert check.status == "ok"
 
 
@@ -21,7 +21,7 @@ def test_an_interface_that_is_up_is_fine(chosen: str) -> None:
 @pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
 def test_loopback_will_do_for_one_node_only(variable: str, nodes: int, status: str) -> None:
     command = f"torchrun --nnodes={nodes} --nproc_per_node=2 a.py"
-    (check,) = interface_chosen(subject(command, **{variable: "lo"}))
+    (check,) = network_interface(subject(command, **{variable: "lo"}))
     assert check.status == status
 
 
@@ -35,6 +35,6 @@ def test_loopback_will_do_for_one_node_only(variable: str, nodes: int, status: s
     ],
 )
 def test_an_interface_that_is_not_there_fails(variables: dict[str, str]) -> None:
-    (check,) = interface_chosen(subject("torchrun a.py", **variables))
+    (check,) = network_interface(subject("torchrun a.py", **variables))
     assert check.status == "failed"
     assert check.remedy.startswith(f"export {next(iter(variables))}=")

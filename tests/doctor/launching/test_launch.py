@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_hangcheck.doctor.launching.launch import read_launch
+from lightning_hangcheck.doctor.launch import read_launch
 
 COMMANDS = {
     "torchrun --nproc_per_node=2 train.py --devices 2": ("torchrun", 2, 1, "train.py"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.variables import slurm_agrees, variables_agree
+from lightning_hangcheck.doctor.launching import launch_variables, slurm_tasks
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from lightning_hangcheck.doctor.launching.variables import slurm_agrees, variabl
 def test_numbers_that_cannot_be_fail_with_the_variables_to_unset(
     variables: dict[str, str], named: str
 ) -> None:
-    (check, *_) = variables_agree(subject("python train.py", **variables))
+    (check, *_) = launch_variables(subject("python train.py", **variables))
     assert check.status == "failed"
     assert named in check.sentence
     assert check.remedy.startswith("unset RANK")
@@ -40,7 +40,7 @@ def test_numbers_that_cannot_be_fail_with_the_variables_to_unset(
 def test_what_the_launcher_sets_itself_is_no_problem(
     command: str, variables: dict[str, str]
 ) -> None:
-    assert [one.status for one in variables_agree(subject(command, **variables))] == ["ok"]
+    assert [one.status for one in launch_variables(subject(command, **variables))] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_the_launcher_sets_itself_is_no_problem(
 def test_tasks_that_nobody_starts_fail(
     command: str, variables: dict[str, str], remedy: str
 ) -> None:
-    (check,) = slurm_agrees(subject(command, **variables))
+    (check,) = slurm_tasks(subject(command, **variables))
     assert (check.status, check.remedy) == ("failed", remedy)
 
 
@@ -74,5 +74,5 @@ def test_tasks_that_nobody_starts_fail(
     ],
 )
 def test_tasks_that_agree_are_fine(command: str, variables: dict[str, str], *, asked: bool) -> None:
-    checks = slurm_agrees(subject(command, **variables))
+    checks = slurm_tasks(subject(command, **variables))
     assert [check.status for check in checks] == (["ok"] if asked else [])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.meeting_point import (
-    address_resolves,
+from lightning_hangcheck.doctor.launching import (
+    master_address,
+    master_port,
     meeting_point,
-    port_usable,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def test_options_win_over_variables(command: str, point: tuple[str, int] | None)
 
 
 def test_a_name_that_nobody_knows_fails() -> None:
-    (check,) = address_resolves(subject("python a.py", MASTER_ADDR="no-such-node.invalid"))
+    (check,) = master_address(subject("python a.py", MASTER_ADDR="no-such-node.invalid"))
     assert check.status == "failed"
     assert "does not resolve" in check.sentence
 
@@ -65,22 +65,22 @@ def test_a_name_that_nobody_knows_fails() -> None:
 @pytest.mark.parametrize(("nodes", "status"), [("1", "ok"), ("2", "failed")])
 def test_loopback_will_do_for_one_node_only(nodes: str, status: str) -> None:
     run = subject(f"torchrun --nnodes={nodes} --master_addr=127.0.0.1 a.py")
-    (check,) = address_resolves(run)
+    (check,) = master_address(run)
     assert check.status == status
 
 
 def test_a_port_that_is_taken_fails_and_names_who_has_it(taken_port: int) -> None:
     run = subject("python a.py", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(taken_port))
-    (check,) = port_usable(run)
+    (check,) = master_port(run)
     assert check.status == "failed"
     assert f"pid {os.getpid()}" in check.sentence
 
 
 def test_a_free_port_is_fine(free_port: int) -> None:
     run = subject("python a.py", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port))
-    assert [check.status for check in port_usable(run)] == ["ok"]
+    assert [check.status for check in master_port(run)] == ["ok"]
 
 
 def test_a_run_that_meets_nowhere_yet_is_not_asked() -> None:
-    assert address_resolves(subject("python a.py")) == ()
-    assert port_usable(subject("python a.py", MASTER_ADDR="localhost")) == ()
+    assert master_address(subject("python a.py")) == ()
+    assert master_port(subject("python a.py", MASTER_ADDR="localhost")) == ()

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from lightning_hangcheck.doctor.launching.node_place import (
+from lightning_hangcheck.doctor.launch import (
     C10D_PORT,
     DEFAULT_PORT,
     launchers_store,

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.strategy import script_parses, strategy_named
+from lightning_hangcheck.doctor.launching import trainers_strategy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
 
 PL = "import lightning.pytorch as pl\n"
 
 
 def named(
     folder: Path, text: str, arguments: str = "", launcher: str = "torchrun --nproc_per_node=2"
-) -> list[Check]:
+) -> list[Finding]:
     script = folder / "train.py"
     script.write_text(text)
-    return list(strategy_named(subject(f"{launcher} {script} {arguments}")))
+    return list(trainers_strategy(subject(f"{launcher} {script} {arguments}")))
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_one_rank_may_be_guessed(tmp_path: Path) -> None:
 def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     run, step = subject(f"python {script}"), subject(f"srun python {script}")
-    (missing,), (elsewhere,) = script_parses(run), script_parses(step)
+    (missing,), (elsewhere,) = script(run), script(step)
     assert (missing.status, elsewhere.status) == ("failed", "warning")
     assert f"{script} is not there" in missing.sentence
     script.write_text("x = 1\ndef broken(\n")
-    (broken,) = script_parses(run)
+    (broken,) = script(run)
     assert broken.status == "failed"
     assert f"{script}:2 cannot be parsed" in broken.sentence
     script.write_text("x = 1\n")
-    assert [check.status for check in script_parses(run)] == ["ok"]
+    assert [check.status for check in script(run)] == ["ok"]
     script.write_text("#" * 2**20)
-    assert [check.status for check in script_parses(run)] == ["warning"]
+    assert [check.status for check in script(run)] == ["warning"]
     script.unlink()
     script.mkdir()
-    assert [check.status for check in script_parses(run)] == ["warning"]
-    assert strategy_named(run) == ()
+    assert [check.status for check in script(run)] == ["warning"]
+    assert trainers_strategy(run) == ()

@@ -8,7 +8,7 @@ import pytest
 from doctor.launching.runs import run
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.time_left import time_left
+from lightning_hangcheck.doctor.launching import time_left
 from lightning_hangcheck.ledger import book
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ NOW = 1_800_000_000.0
 @pytest.mark.parametrize(("left", "status"), [(300, "warning"), (7200, "ok"), (-5, "warning")])
 def test_little_time_is_a_warning(left: int, status: str) -> None:
     run = subject("python a.py", SLURM_JOB_END_TIME=str(int(NOW) + left), SLURM_JOB_ID="7")
-    (check,) = time_left(run, NOW)
+    (check,) = time_left(run, now=NOW)
     assert check.status == status
     assert ("JobId=7" in check.remedy) == (status == "warning")
 
 
 def test_without_slurm_nothing_is_said() -> None:
-    assert time_left(subject("python a.py"), NOW) == ()
+    assert time_left(subject("python a.py"), now=NOW) == ()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_the_pace_of_an_earlier_run_is_set_against_the_time(
     run_ = subject(
         command, SLURM_JOB_END_TIME=str(int(NOW) + 6 * 3600), HANGCHECK_LEDGER=str(ledger)
     )
-    (check,) = time_left(run_, NOW)
+    (check,) = time_left(run_, now=NOW)
     assert check.status == status
     if status == "warning":
         assert "this run takes 9 h 00 min, but SLURM ends this job in 6 h 00 min" in check.sentence
@@ -61,7 +61,7 @@ def test_an_earlier_run_that_was_not_done_in_time_is_told(
         "SLURM_JOB_END_TIME": str(int(NOW) + 6 * 3600),
         "HANGCHECK_LEDGER": str(tmp_path / "ledger.jsonl"),
     }
-    (check,) = time_left(subject("python a.py", **environment), NOW)
+    (check,) = time_left(subject("python a.py", **environment), now=NOW)
     assert (check.status, "was not done after" in check.sentence) == (status, status == "warning")
 
 
@@ -70,5 +70,5 @@ def test_without_a_ledger_only_the_time_is_told(tmp_path: Path) -> None:
         "SLURM_JOB_END_TIME": str(int(NOW) + 7200),
         "HANGCHECK_LEDGER": str(tmp_path / "none"),
     }
-    (check,) = time_left(subject("python a.py", **environment), NOW)
+    (check,) = time_left(subject("python a.py", **environment), now=NOW)
     assert (check.status, check.sentence) == ("ok", "SLURM ends this job in 2 h 00 min")

@@ -11,11 +11,11 @@ import pytest
 import torch
 from doctor.needed.checkpoints import LARGE, SMALL, tensors_of, write_model, write_safetensors
 
-from lightning_hangcheck.doctor.needed.backbone import FIT, model_fits
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.check import Subject
+from lightning_hangcheck.doctor.needed import FIT, model_fits
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
 
 
 def _asked(loads: Path | str | None, backbone: Path | str | None, **environment: str) -> Subject:
@@ -27,12 +27,12 @@ def _asked(loads: Path | str | None, backbone: Path | str | None, **environment:
     )
 
 
-def _fit(loads: Path, backbone: Path) -> Check:
-    (check,) = (one for one in model_fits(_asked(loads, backbone)) if one.name == FIT)
+def _fit(loads: Path, backbone: Path) -> Finding:
+    (check,) = (one for one in model_fits(_asked(loads, backbone)) if one.check == FIT)
     return check
 
 
-def _whole(path: Path) -> Check:
+def _whole(path: Path) -> Finding:
     (check,) = model_fits(_asked(path, None))
     return check
 

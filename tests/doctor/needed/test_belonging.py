@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from ledger.lines import begun, ended
 
-from lightning_hangcheck.doctor.needed.belonging import files_belong_together
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.check import Subject
+from lightning_hangcheck.doctor.needed import files_belong_together
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.fingerprints import fingerprint
+from lightning_hangcheck.ledger.book import fingerprint
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def make(name: str) -> None:
     book.append(ledger, ended(name, fingerprint(name)))
 
 
-def checks(*needs: str) -> tuple[Check, ...]:
+def checks(*needs: str) -> tuple[Finding, ...]:
     environment = {"HANGCHECK_LEDGER": "ledger.jsonl"}
     return files_belong_together(
         Subject(environment=environment, run_dir=Path("runs"), needs=needs)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.doctor.needed.files import needed_files
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.check import Subject
+from lightning_hangcheck.doctor.needed import needed_files
 
 NOW = 1_800_000_000.0
 
@@ -31,7 +31,7 @@ def hour_old(tmp_path: Path) -> Path:
 def test_age_counts_only_where_freshness_is_asked(
     hour_old: Path, fresh: float | None, status: str
 ) -> None:
-    (check,) = needed_files(_subject(hour_old, fresh), NOW)
+    (check,) = needed_files(_subject(hour_old, fresh), now=NOW)
     assert check.status == status
     assert "2.0 kB, 60 minutes old" in check.sentence
 
@@ -40,15 +40,15 @@ def test_of_a_folder_the_newest_file_counts(hour_old: Path) -> None:
     newer = hour_old.with_name("more.bin")
     newer.write_bytes(b"x")
     os.utime(newer, (NOW - 60, NOW - 60))
-    (check,) = needed_files(_subject(hour_old.parent, 30.0), NOW)
+    (check,) = needed_files(_subject(hour_old.parent, 30.0), now=NOW)
     assert (check.status, "1 minutes old" in check.sentence) == ("ok", True)
 
 
 def test_what_is_missing_or_empty_fails(tmp_path: Path) -> None:
-    (missing,) = needed_files(_subject(tmp_path / "none"), NOW)
+    (missing,) = needed_files(_subject(tmp_path / "none"), now=NOW)
     assert (missing.status, missing.remedy) == ("failed", f"ls -l {tmp_path}")
     (tmp_path / "empty").touch()
-    (empty,) = needed_files(_subject(tmp_path / "empty"), NOW)
+    (empty,) = needed_files(_subject(tmp_path / "empty"), now=NOW)
     assert (empty.status, "is empty" in empty.sentence) == ("failed", True)
 
 

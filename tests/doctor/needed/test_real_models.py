@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from planning.tiny_models import FAMILIES, real_model, save_config
 
-from lightning_hangcheck.doctor.needed.backbone import FIT, model_fits
-from lightning_hangcheck.doctor.subject import Subject
+from lightning_hangcheck.doctor.check import Subject
+from lightning_hangcheck.doctor.needed import FIT, model_fits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
 
 for needed in ("torch", "transformers"):
     pytest.importorskip(needed, exc_type=ImportError)
@@ -24,7 +24,7 @@ OF_KNOWN_LAYERS = ("llama", "mistral", "qwen2", "mixtral", "gpt2")
 """Families of which config.json alone tells shapes."""
 
 
-def _asked(loads: Path, backbone: Path) -> tuple[Check, ...]:
+def _asked(loads: Path, backbone: Path) -> tuple[Finding, ...]:
     run = Subject(environment={}, run_dir=loads, loads=(str(loads),), backbone=str(backbone))
     return model_fits(run)
 
@@ -43,8 +43,8 @@ def test_a_real_model_belongs_to_itself_and_to_no_other_size(family: str, tmp_pa
         for backbone in (tmp_path / "whole", config):
             told = _asked(saved, backbone)
             assert {one.status for one in told} == {"ok"}, told
-    fits = [one.status for one in _asked(tmp_path / "whole", other) if one.name == FIT]
+    fits = [one.status for one in _asked(tmp_path / "whole", other) if one.check == FIT]
     assert fits == ["failed"]
     if family in OF_KNOWN_LAYERS:
-        fits = [one.status for one in _asked(tmp_path / "model.ckpt", other) if one.name == FIT]
+        fits = [one.status for one in _asked(tmp_path / "model.ckpt", other) if one.check == FIT]
         assert fits == ["failed"]

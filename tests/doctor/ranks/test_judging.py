@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lightning_hangcheck.doctor.ranks.judging import judge_trial
-from lightning_hangcheck.doctor.ranks.trial import Note, Trial
+from lightning_hangcheck.doctor.ranks import Note, Trial, judge_trial
 
 STEPS = ("rendezvous", "barrier", "all_reduce")
 
@@ -49,7 +48,7 @@ WELL = Trial(
 def test_ranks_that_reach_each_other_are_fine_and_their_pairs_are_timed() -> None:
     checks = judge_trial(WELL)
     assert {check.status for check in checks} == {"ok"}
-    assert [check.name for check in checks] == [
+    assert [check.check for check in checks] == [
         "ranks start",
         "rendezvous (gloo)",
         "barrier (gloo)",
@@ -65,7 +64,7 @@ def test_a_wrong_sum_fails_and_names_the_rank() -> None:
     ]
     checks = judge_trial(Trial(notes=(*notes, _done(1, "all_reduce", total=2.0))))
     (failed,) = [check for check in checks if check.status == "failed"]
-    assert failed.name == "all_reduce (gloo)"
+    assert failed.check == "all_reduce (gloo)"
     assert failed.sentence.startswith("rank 1 got (2.0, 2.0), not 3")
 
 
@@ -125,4 +124,4 @@ def test_a_launcher_that_sends_output_elsewhere_is_a_warning() -> None:
 
 def test_fewer_gpus_than_ranks_is_said() -> None:
     *_, last = judge_trial(msgspec.structs.replace(WELL, notes=(*WELL.notes, Note("no device", 1))))
-    assert (last.name, last.status) == ("nccl", "warning")
+    assert (last.check, last.status) == ("nccl", "warning")

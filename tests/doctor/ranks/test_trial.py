@@ -8,13 +8,13 @@ import pytest
 from processes import PROGRAMS, free_port
 from subjects import subject
 
-from lightning_hangcheck.doctor.launching.launch import read_launch
-from lightning_hangcheck.doctor.ranks.judging import judge_trial
-from lightning_hangcheck.doctor.ranks.questions import ranks_reach_each_other
-from lightning_hangcheck.doctor.ranks.trial import (
+from lightning_hangcheck.doctor.launch import read_launch
+from lightning_hangcheck.doctor.ranks import (
     PROGRAM,
     Limits,
     Trial,
+    judge_trial,
+    ranks_start,
     read_note,
     trial_command,
     try_ranks,
@@ -32,7 +32,7 @@ def _try(words: tuple[str, ...], limits: Limits | None = None, **variables: str)
 @pytest.mark.real
 def test_two_ranks_meet_add_and_are_timed() -> None:
     trial = _try((*TORCHRUN, "train.py", "--epochs", "3"))
-    assert [(check.name, check.status) for check in judge_trial(trial)] == [
+    assert [(check.check, check.status) for check in judge_trial(trial)] == [
         ("ranks start", "ok"),
         ("rendezvous (gloo)", "ok"),
         ("barrier (gloo)", "ok"),
@@ -60,7 +60,7 @@ def test_an_interface_that_is_not_there_fails_in_the_rendezvous() -> None:
     """A launcher that starts failed ranks again changes nothing of that."""
     trial = _try((*TORCHRUN, "--max-restarts=1"), GLOO_SOCKET_IFNAME="no-such-0")
     *_, last = judge_trial(trial)
-    assert (last.name, last.status) == ("rendezvous (gloo)", "failed"), trial
+    assert (last.check, last.status) == ("rendezvous (gloo)", "failed"), trial
     assert "no-such-0" in last.sentence
 
 
@@ -74,14 +74,14 @@ def test_a_node_that_never_comes_is_given_up_within_the_limit() -> None:
 
 
 def test_a_launcher_that_is_not_there_fails() -> None:
-    checks = ranks_reach_each_other(subject("/no/such/torchrun --nproc_per_node=2"))
+    checks = ranks_start(subject("/no/such/torchrun --nproc_per_node=2"))
     assert [check.status for check in checks] == ["failed"]
     assert "cannot be started" in checks[0].sentence
 
 
 def test_without_a_launcher_nothing_is_started() -> None:
-    assert ranks_reach_each_other(subject("python train.py")) == ()
-    assert ranks_reach_each_other(subject()) == ()
+    assert ranks_start(subject("python train.py")) == ()
+    assert ranks_start(subject()) == ()
 
 
 @pytest.mark.parametrize(

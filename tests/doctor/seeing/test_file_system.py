@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 
 import pytest
+from subjects import subject
 
-from lightning_hangcheck.doctor.seeing.file_system import (
+from lightning_hangcheck.doctor.seeing import (
     FIRST_RELEASE,
     Times,
-    clock_right,
-    file_system_kind,
+    clock,
     judge_clock,
-    judge_kind,
-    kind_of,
+    judge_disk,
+    run_folders_disk,
 )
 
 FOLDER = Path("/data/runs")
@@ -22,7 +22,7 @@ FOLDER = Path("/data/runs")
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs", "tmpfs"])
 def test_disks_that_lose_evidence_are_a_warning(kind: str) -> None:
-    check = judge_kind(FOLDER, kind)
+    check = judge_disk(FOLDER, kind)
     assert check.status == "warning"
     assert kind in check.sentence
     assert "--run-dir" in check.remedy
@@ -30,16 +30,18 @@ def test_disks_that_lose_evidence_are_a_warning(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "fuseblk", "unknown"])
 def test_local_disks_are_fine(kind: str) -> None:
-    assert judge_kind(FOLDER, kind).status == "ok"
+    assert judge_disk(FOLDER, kind).status == "ok"
 
 
 def test_the_kernel_names_the_file_system() -> None:
-    assert kind_of(Path("/proc/self")) == "proc"
+    (check,) = run_folders_disk(subject(run_dir=Path("/proc/self")))
+    assert check.sentence.endswith(" is on proc")
 
 
 def test_a_folder_that_is_not_there_yet_has_the_disk_above_it(tmp_path: Path) -> None:
-    check = file_system_kind(tmp_path / "a" / "b")
-    assert kind_of(tmp_path.resolve()) in check.sentence
+    (above,) = run_folders_disk(subject(run_dir=tmp_path))
+    (check,) = run_folders_disk(subject(run_dir=tmp_path / "a" / "b"))
+    assert check.sentence.split()[-1] == above.sentence.split()[-1] != "unknown"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -59,5 +61,11 @@ def test_a_clock_is_judged_by_the_file_system(here: float, there: float, status:
 
 def test_the_clock_of_this_machine_is_right_and_nothing_stays(tmp_path: Path) -> None:
     assert time.time() > FIRST_RELEASE
-    assert clock_right(tmp_path).status == "ok"
+    assert [check.status for check in clock(subject(run_dir=tmp_path))] == ["ok"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_clock_that_cannot_be_compared_is_not_called_right() -> None:
+    (check,) = clock(subject(run_dir=Path("/proc/self")))
+    assert check.status == "warning"
+    assert "could not be compared" in check.sentence

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from subjects import subject
 
-from lightning_hangcheck.doctor.storing.rclone import remotes_complete
+from lightning_hangcheck.doctor.storing import rclone_remotes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.doctor.check import Check
+    from lightning_hangcheck.doctor.check import Finding
 
 SECRET = "q7hX9" * 8
 WELL = f"""[store]
@@ -25,10 +25,10 @@ secret_access_key = {SECRET}
 """
 
 
-def _check(folder: Path, text: str, **environment: str) -> tuple[Check, ...]:
+def _check(folder: Path, text: str, **environment: str) -> tuple[Finding, ...]:
     file = folder / "rclone.conf"
     file.write_text(text)
-    return remotes_complete(subject(RCLONE_CONFIG=str(file), HOME=str(folder), **environment))
+    return rclone_remotes(subject(RCLONE_CONFIG=str(file), HOME=str(folder), **environment))
 
 
 def test_a_complete_remote_is_fine(tmp_path: Path) -> None:
@@ -96,13 +96,13 @@ def test_a_run_without_rclone_is_not_asked(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n")
     run = subject(f"python {script}", HOME=str(tmp_path))
-    assert remotes_complete(run) == ()
-    (check,) = remotes_complete(subject(HOME=str(tmp_path)))
+    assert rclone_remotes(run) == ()
+    (check,) = rclone_remotes(subject(HOME=str(tmp_path)))
     assert check.status == "warning"
-    (check,) = remotes_complete(replace(run, checkpoints="store:bucket/run"))
+    (check,) = rclone_remotes(replace(run, checkpoints="store:bucket/run"))
     assert check.status == "failed"
     script.write_text("subprocess.run(['rclone', 'copy'])\n")
-    (check,) = remotes_complete(run)
+    (check,) = rclone_remotes(run)
     assert check.status == "failed"
 
 
@@ -120,4 +120,4 @@ def test_an_encrypted_configuration_is_not_read(tmp_path: Path) -> None:
 
 
 def test_without_a_configuration_nothing_is_asked(tmp_path: Path) -> None:
-    assert remotes_complete(subject(HOME=str(tmp_path))) == ()
+    assert rclone_remotes(subject(HOME=str(tmp_path))) == ()

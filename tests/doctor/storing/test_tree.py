@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.doctor.storing.tree import MOST_LINES, tree
+from lightning_hangcheck.doctor.storing import MOST_LINES, tree
 
 
 def test_folders_come_with_what_is_in_them() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.debug_settings import debug_settings
+from lightning_hangcheck.doctor.surroundings import debug_settings
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from lightning_hangcheck.doctor.surroundings.debug_settings import debug_setting
 def test_a_setting_that_is_in_the_way_is_named_with_a_remedy(
     variable: str, value: str, named: str
 ) -> None:
-    (check,) = debug_settings({variable: value})
+    (check,) = debug_settings(subject(**{variable: value}))
     assert check.status == "warning"
     assert variable in check.sentence
     assert named in check.sentence
@@ -40,5 +41,5 @@ def test_a_setting_that_is_in_the_way_is_named_with_a_remedy(
     ],
 )
 def test_harmless_settings_give_one_ok(environment: dict[str, str]) -> None:
-    (check,) = debug_settings(environment)
+    (check,) = debug_settings(subject(**environment))
     assert check.status == "ok"

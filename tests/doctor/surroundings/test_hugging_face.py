@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.hugging_face import (
+from lightning_hangcheck.doctor.surroundings import (
     cache_folder,
-    cache_usable,
-    locks_free,
+    hugging_face_cache,
+    hugging_face_locks,
 )
 
 
@@ -30,22 +30,22 @@ def test_the_cache_is_where_the_library_has_it(variables: dict[str, str], folder
 
 
 def test_a_cache_that_can_be_made_is_fine(tmp_path: Path) -> None:
-    (check,) = cache_usable(subject(HF_HOME=str(tmp_path / "new")))
+    (check,) = hugging_face_cache(subject(HF_HOME=str(tmp_path / "new")))
     assert check.status == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_below_something_unwritable_is_a_warning() -> None:
-    (check,) = cache_usable(subject(HF_HOME="/proc/self/hf"))
+    (check,) = hugging_face_cache(subject(HF_HOME="/proc/self/hf"))
     assert check.status == "warning"
     assert check.remedy.startswith("export HF_HOME=")
 
 
 def test_offline_without_a_cache_nothing_can_be_loaded(tmp_path: Path) -> None:
     run = subject(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
-    assert [check.status for check in cache_usable(run)] == ["warning"]
+    assert [check.status for check in hugging_face_cache(run)] == ["warning"]
     (tmp_path / "hub").mkdir()
-    assert [check.status for check in cache_usable(run)] == ["ok"]
+    assert [check.status for check in hugging_face_cache(run)] == ["ok"]
 
 
 def test_a_lock_that_is_held_is_named_with_its_holder(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_a_lock_that_is_held_is_named_with_its_holder(tmp_path: Path) -> None:
     locks.mkdir(parents=True)
     run = subject(HF_HOME=str(tmp_path))
     with (locks / "file.lock").open("w") as lock:
-        assert [check.status for check in locks_free(run)] == ["ok"]
+        assert [check.status for check in hugging_face_locks(run)] == ["ok"]
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (check,) = locks_free(run)
+        (check,) = hugging_face_locks(run)
     assert check.status == "warning"
     assert "file.lock" in check.sentence
     assert f"pid {os.getpid()}" in check.sentence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.output import output_unbuffered
+from lightning_hangcheck.doctor.surroundings import output_buffering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def terminal() -> Iterator[int]:
 
 
 def test_a_pipe_keeps_lines_back(pipe: int) -> None:
-    (check,) = output_unbuffered(subject("python train.py"), pipe)
+    (check,) = output_buffering(subject("python train.py"), descriptor=pipe)
     assert check.status == "warning"
     assert "a pipe" in check.sentence
     assert check.remedy == "export PYTHONUNBUFFERED=1"
@@ -43,15 +43,15 @@ def test_a_pipe_keeps_lines_back(pipe: int) -> None:
     [("python train.py", {"PYTHONUNBUFFERED": "1"}), ("python -u train.py", {})],
 )
 def test_python_can_be_told_to_let_go(pipe: int, command: str, variables: dict[str, str]) -> None:
-    (check,) = output_unbuffered(subject(command, **variables), pipe)
+    (check,) = output_buffering(subject(command, **variables), descriptor=pipe)
     assert check.status == "ok"
 
 
 def test_a_terminal_shows_each_line(terminal: int) -> None:
-    (check,) = output_unbuffered(subject("python train.py"), terminal)
+    (check,) = output_buffering(subject("python train.py"), descriptor=terminal)
     assert check.status == "ok"
 
 
 def test_slurm_writes_to_a_log_wherever_doctor_runs(terminal: int) -> None:
-    (check,) = output_unbuffered(subject("srun python train.py"), terminal)
+    (check,) = output_buffering(subject("srun python train.py"), descriptor=terminal)
     assert check.status == "warning"

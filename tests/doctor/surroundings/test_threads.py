@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.threads import threads_fit, tokenizers_fork
+from lightning_hangcheck.doctor.surroundings import computing_threads, tokenizers_threads
 
 
 @pytest.mark.parametrize(
     ("value", "status"), [("true", "warning"), ("1", "warning"), ("false", "ok"), ("", "ok")]
 )
 def test_threads_of_tokenizers_do_not_live_through_a_fork(value: str, status: str) -> None:
-    (check,) = tokenizers_fork(subject(TOKENIZERS_PARALLELISM=value))
+    (check,) = tokenizers_threads(subject(TOKENIZERS_PARALLELISM=value))
     assert check.status == status
 
 
@@ -27,6 +27,6 @@ def test_threads_of_tokenizers_do_not_live_through_a_fork(value: str, status: st
     ],
 )
 def test_threads_of_all_ranks_count(command: str, threads: str, status: str) -> None:
-    (check,) = threads_fit(subject(command, OMP_NUM_THREADS=threads), processors=8)
+    (check,) = computing_threads(subject(command, OMP_NUM_THREADS=threads), processors=8)
     assert check.status == status
     assert check.remedy == ("export OMP_NUM_THREADS=2" if status == "warning" else "")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.versions import (
-    judge_versions,
+from lightning_hangcheck.doctor.surroundings import (
+    known_versions,
     numbers,
-    versions_known,
 )
 
 
@@ -27,13 +26,13 @@ from lightning_hangcheck.doctor.surroundings.versions import (
 def test_a_version_is_compared_as_numbers(
     what: str, version: str, machine: str, status: str
 ) -> None:
-    checks = judge_versions({what: version}, machine)
+    checks = known_versions(subject(), installed={what: version}, machine=machine)
     assert {check.status for check in checks} == {status}
     assert all(what in check.sentence for check in checks)
 
 
 def test_what_is_installed_here_is_looked_at() -> None:
-    assert "linux" in versions_known(subject())[0].sentence
+    assert "linux" in known_versions(subject())[0].sentence
 
 
 def test_a_text_without_numbers_has_none() -> None:

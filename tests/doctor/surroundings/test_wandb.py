@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor.surroundings.wandb import no_answer, wandb_ready
+from lightning_hangcheck.doctor.surroundings import no_answer, wandb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def silent_port() -> Iterator[int]:
 
 
 def test_a_server_that_answers_and_a_key_are_fine(server: str) -> None:
-    (check,) = wandb_ready(subject(WANDB_API_KEY="0" * 40, WANDB_BASE_URL=server))
+    (check,) = wandb(subject(WANDB_API_KEY="0" * 40, WANDB_BASE_URL=server))
     assert check.status == "ok"
     assert "0000" not in check.sentence
 
@@ -55,12 +55,12 @@ def test_a_key_may_be_in_netrc(server: str, tmp_path: Path) -> None:
     file = tmp_path / "netrc"
     file.write_text("machine 127.0.0.1 login user password secret\n")
     file.chmod(0o600)
-    (check,) = wandb_ready(subject(NETRC=str(file), WANDB_BASE_URL=server))
+    (check,) = wandb(subject(NETRC=str(file), WANDB_BASE_URL=server))
     assert check.status == "ok"
 
 
 def test_without_a_key_somebody_will_be_asked(server: str, tmp_path: Path) -> None:
-    (check,) = wandb_ready(subject(HOME=str(tmp_path), WANDB_BASE_URL=server))
+    (check,) = wandb(subject(HOME=str(tmp_path), WANDB_BASE_URL=server))
     assert check.status == "warning"
     assert "wandb login" in check.remedy
 
@@ -70,7 +70,7 @@ def test_a_server_that_refuses_fails(silent_port: int) -> None:
         once.bind(("127.0.0.1", 0))
         closed = once.getsockname()[1]
     run = subject(WANDB_API_KEY="k", WANDB_BASE_URL=f"http://127.0.0.1:{closed}")
-    (check,) = wandb_ready(run)
+    (check,) = wandb(run)
     assert check.status == "failed"
     assert "WANDB_MODE=offline" in check.remedy
 
@@ -81,14 +81,14 @@ def test_a_server_that_keeps_silent_is_given_up(silent_port: int) -> None:
 
 @pytest.mark.parametrize("mode", ["offline", "disabled"])
 def test_no_server_is_asked_offline(mode: str) -> None:
-    (check,) = wandb_ready(subject(WANDB_MODE=mode, WANDB_BASE_URL="http://127.0.0.1:1"))
+    (check,) = wandb(subject(WANDB_MODE=mode, WANDB_BASE_URL="http://127.0.0.1:1"))
     assert check.status == "ok"
 
 
 def test_a_run_without_wandb_is_not_asked(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('nothing to log')\n")
-    assert wandb_ready(subject(f"python {script}")) == ()
+    assert wandb(subject(f"python {script}")) == ()
     script.write_text("from lightning.pytorch.loggers import WandbLogger\n")
-    (check,) = wandb_ready(subject(f"python {script}", HOME=str(tmp_path)))
+    (check,) = wandb(subject(f"python {script}", HOME=str(tmp_path)))
     assert check.status == "warning"

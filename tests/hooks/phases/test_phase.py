@@ -15,8 +15,7 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.phases.choice import Word, agree
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger import book
-from lightning_hangcheck.ledger.decision import Decision
-from lightning_hangcheck.ledger.story import Story, tell
+from lightning_hangcheck.ledger.story import Decision, Story, tell
 from lightning_hangcheck.recorder.lifecycle import Recorder
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"

@@ -9,11 +9,9 @@ from planning.tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_m
 
 from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
 from lightning_hangcheck.hooks.plan.meta_model import MetaModel
-from lightning_hangcheck.planning.from_config.config import read_config, read_fields
-from lightning_hangcheck.planning.from_config.counting import count_weights
-from lightning_hangcheck.planning.placing import place
+from lightning_hangcheck.planning.config import count_weights, read_config, read_fields
+from lightning_hangcheck.planning.placing import place, sizes_of
 from lightning_hangcheck.planning.plan import GB, Machine, Use
-from lightning_hangcheck.planning.sizes import sizes_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,287 @@
+"""What a command line starts: by which launcher, how many ranks on which nodes, which script."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from itertools import pairwise
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.session.node_place import place_of_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+LauncherKind = Literal["torchrun", "accelerate", "slurm", "mpi", "python", "none"]
+
+# Options of the launchers that take no value, by their own parsers: torch 2.13
+# (torch/distributed/run.py), accelerate 1.15 (accelerate/commands/launch.py), Python 3.
+_MODULE = frozenset({"-m", "--module"})
+_WITHOUT_VALUE: dict[LauncherKind, frozenset[str]] = {
+    "torchrun": _MODULE
+    | {"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"},
+    "accelerate": _MODULE
+    | {"--quiet", "-q", "--cpu", "--multi-gpu", "--tpu", "--enable-cpu-affinity", "--debug"}
+    | {"--dynamo-use-fullgraph", "--dynamo-use-dynamic", "--dynamo-use-regional-compilation"}
+    | {"--use-deepspeed", "--use-fsdp", "--use-parallelism-config", "--use-megatron-lm"}
+    | {"--same-network", "--no-python", "--tpu-cluster", "--tpu-use-sudo", "--downcast-bf16"}
+    | {"--fp8-use-autocast-during-eval"},
+    "python": frozenset({"-u", "-B", "-b", "-d", "-E", "-i", "-I", "-O", "-OO", "-P", "-q", "-s"})
+    | {"-S", "-v", "-x"},
+}
+_MODULES: dict[str, LauncherKind] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
+_PYTHON = re.compile(r"python[\d.]*")
+_RANKS: dict[LauncherKind, tuple[str, ...]] = {
+    "torchrun": ("--nproc-per-node",),
+    "accelerate": ("--num-processes",),
+    "slurm": ("--ntasks", "-n"),
+    "mpi": ("-n", "-np"),
+}
+_NODES: dict[LauncherKind, tuple[str, ...]] = {
+    "torchrun": ("--nnodes",),
+    "accelerate": ("--num-machines",),
+    "slurm": ("--nodes", "-N"),
+}
+DEFAULT_PORT = 29500
+"""Of torchrun, for --master-port; of accelerate, too."""
+C10D_PORT = 29400
+"""Of an --rdzv-endpoint without one (torch's c10d_rendezvous_backend.py)."""
+_OF_ACCELERATE = {
+    "nnodes": "num-machines",
+    "node-rank": "machine-rank",
+    "master-addr": "main-process-ip",
+    "master-port": "main-process-port",
+}
+"""What accelerate calls torchrun's options, which it starts (accelerate/utils/launch.py)."""
+
+
+class Launch(NamedTuple):
+    """A command, taken apart.
+
+    Attributes:
+        launcher: ``python`` is a program that starts its ranks itself, if at all; ``none`` no
+            command, or one that cannot be read.
+        prefix: The words up to the program: with another program behind them they start that.
+        options: Of the launcher by name, with dashes in place of underscores.
+        program: Behind the launcher: a script and its arguments; empty where only the launcher was
+            given.
+        local_ranks: Ranks on one node, None where the words leave it open.
+        nodes: At least 1.
+    """
+
+    launcher: LauncherKind = "none"
+    prefix: tuple[str, ...] = ()
+    options: Mapping[str, str] = {}
+    program: tuple[str, ...] = ()
+    local_ranks: int | None = None
+    nodes: int = 1
+
+    @property
+    def script(self) -> str | None:
+        """The Python file that is run, None where it is none."""
+        words = self.program
+        if self.launcher in ("slurm", "mpi"):
+            words = read_launch(words, {}).program
+        return words[0] if words and words[0].endswith(".py") else None
+
+    @property
+    def ranks(self) -> int | None:
+        """All ranks of the job, None where the words leave it open."""
+        return None if self.local_ranks is None else self.local_ranks * self.nodes
+
+    def argument(self, name: str) -> str | None:
+        """Return the value of an argument of the program, ``--devices 2`` or ``--devices=2``."""
+        return _options(self.program, frozenset()).get(name)
+
+
+def split_endpoint(endpoint: str) -> tuple[str, str]:
+    """Take ``HOST:PORT`` apart as torch does (rendezvous/utils.py): ``[::1]:29400``, ``[::1]``.
+
+    Returns:
+        The host without brackets, and the port; empty where there is none.
+    """
+    host, port = endpoint.strip(), ""
+    if not (host.startswith("[") and host.endswith("]")) and ":" in host:
+        host, _, port = host.rpartition(":")
+    return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), port
+
+
+def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """Take a command apart.
+
+    Args:
+        command: Its words.
+        environment: Of SLURM's allocation, which says how many tasks `srun` starts.
+    """
+    kind, start = _kind(command)
+    if kind == "none":
+        return Launch()
+    end = _end_of_options(command, start, kind)
+    without_value = _WITHOUT_VALUE.get(kind, frozenset())
+    options = _options(command[start:end], without_value)
+    of_program = _MODULE & without_value
+    prefix = (*command[:start], *(word for word in command[start:end] if word not in of_program))
+    nodes = _number(options, _NODES.get(kind, ())) or 1
+    ranks = _number(options, _RANKS.get(kind, ()))
+    if kind == "slurm":
+        nodes, ranks = _of_slurm(options, environment)
+    if kind == "torchrun" and ranks is None and "--nproc-per-node" not in options:
+        ranks = 1
+    if kind in ("accelerate", "mpi") and ranks is not None:
+        ranks = max(1, ranks // nodes)
+    return Launch(kind, prefix, options, tuple(command[end:]), ranks, nodes)
+
+
+def _kind(command: Sequence[str]) -> tuple[LauncherKind, int]:
+    """The launcher, and where its options begin."""
+    name = PurePath(command[0]).name if command else ""
+    if name == "torchrun":
+        return "torchrun", 1
+    if name == "accelerate" and "launch" in command[1:2]:
+        return "accelerate", 2
+    if name == "srun":
+        return "slurm", 1
+    if name in ("mpirun", "mpiexec"):
+        return "mpi", 1
+    if not _PYTHON.fullmatch(name):
+        return "none", 0
+    for at, (word, following) in enumerate(pairwise(command)):
+        if word == "-m" and following in _MODULES:
+            return _MODULES[following], at + 2
+    return "python", 1
+
+
+def _end_of_options(command: Sequence[str], start: int, kind: LauncherKind) -> int:
+    """Where the program begins."""
+    if kind in ("slurm", "mpi"):
+        # most of their options may or may not take the next word; a program is one that is there
+        places = range(start, len(command))
+        words = [(at, command[at], PurePath(command[at]).name) for at in places]
+        # a partition may be called `test` and a node `debug`, but hardly `python`
+        launchers = ("torchrun", "accelerate")
+        surely = (at for at, _, name in words if name in launchers or _PYTHON.fullmatch(name))
+        perhaps = (at for at, word, _ in words if word[0:1] != "-" and shutil.which(word))
+        return next(surely, next(perhaps, len(command)))
+    bare = _WITHOUT_VALUE[kind]
+    at = start
+    while at < len(command) and command[at].startswith("-"):
+        word = _spelt(command[at])
+        if kind == "python" and word in ("-m", "-c"):
+            return at
+        at += 1 if "=" in word or word in bare else 2
+    return min(at, len(command))
+
+
+def _options(words: Sequence[str], without_value: frozenset[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word, following in pairwise((*words, "")):
+        if not word.startswith("-"):
+            continue
+        name, equals, value = word.partition("=")
+        name = _spelt(name)
+        follows = name not in without_value and not following.startswith("--")
+        found[name] = value if equals else following if follows else ""
+    return found
+
+
+def _spelt(word: str) -> str:
+    """Torchrun and accelerate take underscores as well as dashes within a name."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}"
+
+
+def _number(options: Mapping[str, str], names: Sequence[str]) -> int | None:
+    """The number that an option gives, of a range ``1:4`` the largest."""
+    texts = [options[name].rpartition(":")[2] for name in names if name in options]
+    return next((int(text) for text in texts if text.isdecimal()), None)
+
+
+def _of_slurm(options: Mapping[str, str], environment: Mapping[str, str]) -> tuple[int, int | None]:
+    """Nodes, and tasks on each: what srun is not told it takes from the allocation."""
+    here = {name: environment.get(f"SLURM_{name}", "") for name in ("NNODES", "NTASKS")}
+    nodes = _number(options, _NODES["slurm"]) or _number(here, ("NNODES",)) or 1
+    per_node = _number(options, ("--ntasks-per-node",))
+    tasks = _number(options, _RANKS["slurm"]) or _number(here, ("NTASKS",))
+    return nodes, per_node or (max(1, tasks // nodes) if tasks is not None else None)
+
+
+def node_place(command: Sequence[str], environment: Mapping[str, str]) -> NodePlace | None:
+    """Say which of the job's nodes this is, as its launcher's command and variables tell it.
+
+    torchrun takes ``PET_NNODES`` for ``--nnodes`` and so on. Where neither numbers the node, SLURM
+    may (``srun`` starts one torchrun a node). A program without a launcher may be a SLURM task.
+
+    Returns:
+        None for a job of one node, and where nothing says which node this is: the ranks may know
+        once they are there (`session.node_place`).
+    """
+    said = _said_to_torchrun(command, environment)
+    if said is None:
+        of_slurm = read_launch(command, environment).launcher == "slurm"
+        return None if of_slurm else place_of_task(environment)
+    nnodes = said("nnodes").rpartition(":")[2]
+    number = said("node-rank") or environment.get("SLURM_NODEID", "")
+    if not (nnodes.isdecimal() and number.isdecimal() and int(number) < int(nnodes) > 1):
+        return None
+    host, port = _store(said)
+    return NodePlace(number=int(number), nnodes=int(nnodes), host=host, port=port)
+
+
+def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Name the job as its launchers on all nodes are told it, also where none has a number.
+
+    Returns:
+        Empty for a job of one node, and where nothing names it.
+    """
+    said = _said_to_torchrun(command, environment)
+    if said is None or said("nnodes").rpartition(":")[2] in ("", "0", "1"):
+        return ""
+    host, port = _store(said)
+    return f"nodes-{said('rdzv-id')}-{host}-{port}" if host else ""
+
+
+def launchers_store(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
+    """Return host and port of the store where torchrun's agents meet, in each round again.
+
+    Unlike that of the ranks, it stays the same when nodes are numbered anew. The host is empty
+    where the command names none, or the job has one node.
+    """
+    said = _said_to_torchrun(command, environment)
+    named = said is not None and job_of_nodes(command, environment)
+    return _store(said) if said is not None and named else ("", 0)
+
+
+def _said_to_torchrun(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Callable[[str], str] | None:
+    """What torchrun is told by option or variable; None where it is not started."""
+    launch = read_launch(command, environment)
+
+    def said(name: str) -> str:
+        if launch.launcher == "accelerate":
+            return launch.options.get(f"--{_OF_ACCELERATE.get(name, name)}", "")
+        variable = f"PET_{name.upper().replace('-', '_')}"
+        return launch.options.get(f"--{name}") or environment.get(variable, "")
+
+    return said if launch.launcher in ("torchrun", "accelerate") else None
+
+
+def _store(said: Callable[[str], str]) -> tuple[str, int]:
+    """The store that the first node's torchrun serves; others' rendezvous backends serve none."""
+    backend, endpoint = said("rdzv-backend") or "static", said("rdzv-endpoint")
+    if backend not in ("static", "c10d") or "store_type=file" in said("rdzv-conf"):
+        return "", 0
+    if not endpoint:
+        if backend == "c10d":
+            return "", 0
+        endpoint = f"{said('master-addr') or '127.0.0.1'}:{said('master-port') or DEFAULT_PORT}"
+    host, port = split_endpoint(endpoint)
+    if not port:
+        return host, C10D_PORT if backend == "c10d" else DEFAULT_PORT
+    return (host, int(port)) if port.isdecimal() else ("", 0)

@@ -1,0 +1,470 @@
+"""Will the ranks start and find each other: variables, SLURM, address, port, interface, script?"""
+
+from __future__ import annotations
+
+import ast
+import ipaddress
+import platform
+import shlex
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+
+from lightning_hangcheck.doctor.check import (
+    MOST_BYTES,
+    Finding,
+    beginning,
+    check,
+    failed,
+    ok,
+    warning,
+)
+from lightning_hangcheck.doctor.launch import C10D_PORT, DEFAULT_PORT, split_endpoint
+from lightning_hangcheck.files.apart import NoAnswerFromStorage
+from lightning_hangcheck.identity import SLURM_SHELLS, identify
+from lightning_hangcheck.ledger.book import Run
+from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.text.shown_command import show_command
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from lightning_hangcheck.doctor.check import Subject
+
+RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+LEAST_LEFT_S = 600.0
+"""Less than ten minutes is not enough for start, one checkpoint and an orderly end."""
+SPARE = 1.2
+"""Times what a run should take: nodes differ by that much."""
+LENGTHS = ("max_steps", "max_epochs", "num_train_epochs")
+"""Options that say how far a run goes: Lightning's, and transformers'."""
+ONCE = (
+    *("startup", "tokenizer", "model_load", "logger_init", "trainer_init"),
+    *("rendezvous", "sanity_check", "teardown"),
+)
+"""Phases that a longer run passes once, too."""
+CONNECT_LIMIT_S = 3.0
+LOOPBACK = "lo"
+NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")
+"""Beginnings of names of interfaces that only this machine sees, as NCCL's own list has them."""
+LIGHTNING = ("lightning", "pytorch_lightning")
+NAME_A_STRATEGY = 'Trainer(..., strategy="ddp")'
+GUESSED = "leaves the strategy to be guessed from what each rank sees"
+
+
+@check("launch", "a rank with a wrong number, or what takes itself for one, waits for ever")
+def launch_variables(subject: Subject) -> Iterator[Finding]:
+    """RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE of this shell."""
+    environment = subject.environment
+    set_here = {name: environment[name] for name in RANKS if name in environment}
+    who = identify(set_here)
+    problems = [problem.partition(";")[0] for problem in who.problems]
+    pairs = (
+        ("RANK", who.rank, "WORLD_SIZE", who.world_size),
+        ("LOCAL_RANK", who.local_rank, "LOCAL_WORLD_SIZE", who.local_world_size),
+    )
+    for name, rank, of, size in pairs:
+        if rank is not None and size is not None and rank >= size:
+            problems.append(f"{name}={rank} cannot be with {of}={size}: ranks count from 0")
+    if (who.local_world_size or 0) > (who.world_size or who.local_world_size or 0):
+        sizes = f"LOCAL_WORLD_SIZE={who.local_world_size} is more than WORLD_SIZE={who.world_size}"
+        problems.append(sizes)
+    # in a shell that is itself a rank (a step of srun, or under torchrun) they are no leftovers
+    is_rank = "TORCHELASTIC_RUN_ID" in environment or "SLURM_STEP_ID" in environment
+    if not problems and subject.launch.launcher in ("python", "none") and not is_rank:
+        named = [f"{name}={environment[name]}" for name in OF_TORCHRUN if name in environment]
+        if named and environment.get("WORLD_SIZE", "2") != "1":
+            left = f"{', '.join(named)} in this shell"
+            problems.append(f"{left}: a process started from it waits for other ranks")
+    yield from (failed(problem, f"unset {' '.join(RANKS)}") for problem in problems)
+    if not problems:
+        shown = ", ".join(f"{name}={value}" for name, value in set_here.items())
+        yield ok(shown or "no variable of a launcher is set here")
+
+
+@check(
+    "launch",
+    "Lightning takes the world size from SLURM, and waits for as many ranks",
+    name="SLURM tasks",
+)
+def slurm_tasks(subject: Subject) -> Finding | None:
+    """SLURM_NTASKS and SLURM_NTASKS_PER_NODE beside the command and its --devices."""
+    environment, launch = subject.environment, subject.launch
+    if "SLURM_NTASKS" not in environment or environment.get("SLURM_JOB_NAME") in SLURM_SHELLS:
+        return None
+    tasks = environment["SLURM_NTASKS"]
+    several, in_step = tasks not in ("", "1"), "SLURM_STEP_ID" in environment
+    if launch.launcher == "python" and several and not in_step:
+        found = f"SLURM_NTASKS={tasks}, but the command starts one process: it waits for the others"
+        return failed(found, "srun " + " ".join(subject.command))
+    if launch.launcher == "slurm":
+        per_node = launch.options.get("--ntasks-per-node", environment.get("SLURM_NTASKS_PER_NODE"))
+        if per_node is None and several:
+            found = f"SLURM_NTASKS={tasks} without SLURM_NTASKS_PER_NODE: Lightning refuses that"
+            return failed(found, f"#SBATCH --ntasks-per-node={launch.local_ranks}")
+        devices = launch.argument("--devices") or launch.argument("--trainer.devices")
+        if devices and devices.isdecimal() and per_node != devices:
+            found = f"SLURM_NTASKS_PER_NODE={per_node}, but the program is given {devices} devices"
+            return failed(found, f"#SBATCH --ntasks-per-node={devices}")
+    return ok(f"SLURM starts {tasks} tasks, as the command expects")
+
+
+@check("launch", "a job that is cut off loses what it did since its last checkpoint")
+def time_left(subject: Subject, now: float | None = None) -> Finding | None:
+    """SLURM_JOB_END_TIME, and earlier runs of this command in the ledger."""
+    text = subject.environment.get("SLURM_JOB_END_TIME", "")
+    if not text.isdecimal():
+        return None
+    left = max(0.0, int(text) - (time.time() if now is None else now))
+    ends = f"SLURM ends this job in {seconds_in_words(left)}"
+    if left < LEAST_LEFT_S:
+        job = subject.environment.get("SLURM_JOB_ID", "JOB")
+        return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
+    runs = (line for line in subject.ledger().lines if isinstance(line, Run))
+    # the ledger has the words without secrets
+    words = shlex.split(show_command(subject.command))
+    expected = expect(words, runs) if subject.command else None
+    if expected is None:
+        return ok(ends)
+    took = seconds_in_words(expected.run.duration_s)
+    if expected.done:
+        takes = seconds_in_words(expected.seconds)
+        told = f"at the pace of {expected.run.run_id} ({took}) this run takes {takes}"
+    else:
+        told = f"an earlier run ({expected.run.run_id}) was not done after {took}"
+    if expected.seconds < left:
+        return ok(f"{ends}; {told}" if expected.done else ends)
+    hours, minutes = divmod(round(expected.seconds * SPARE / 60), 60)
+    resume = "ask for more time, or save in time and resume from there"
+    return warning(f"{told}, but {ends}", f"#SBATCH --time={hours}:{minutes:02d}:00", advice=resume)
+
+
+class Expected(NamedTuple):
+    """What an earlier run lets one expect.
+
+    Attributes:
+        seconds: For the command; at least so many, where `done` is False.
+        done: Whether that run came to its end.
+    """
+
+    seconds: float
+    run: Run
+    done: bool
+
+
+def expect(command: Sequence[str], runs: Iterable[Run]) -> Expected | None:
+    """Say how long a command will take; None where no run of it is known.
+
+    The newest run that was done tells; without one, the longest that was not. A run of another
+    length tells the pace: ``--max_steps 100`` that took ten minutes makes 5,400 steps nine hours.
+    What comes once, such as loading the model, is not multiplied.
+
+    Args:
+        command: As it would be started.
+        runs: The oldest first.
+    """
+    wanted, length = _without_length(command)
+    alike: list[tuple[Run, float | None]] = []
+    for run in runs:
+        with suppress(ValueError):  # quotes that do not close
+            words, known = _without_length(shlex.split(run.command))
+            alike += [(run, known)] * (words == wanted)
+    for run, known in reversed(alike):
+        one_says = (length is None) is not (known is None)
+        if (run.exit_code == 0 or run.verdict == "finished") and not one_says:
+            times = length / known if length and known else 1.0
+            in_ranks = sum(one.seconds for one in run.spent if one.phase in ONCE)
+            once = min(run.duration_s, in_ranks / max(1, run.ranks))
+            return Expected(once + (run.duration_s - once) * times, run, done=True)
+    unfinished = [run for run, known in alike if known == length]
+    longest = max(unfinished, key=lambda run: run.duration_s, default=None)
+    return None if longest is None else Expected(longest.duration_s, longest, done=False)
+
+
+def _without_length(words: Sequence[str]) -> tuple[list[str], float | None]:
+    """A command without how far it goes, and how far that is."""
+    kept: list[str] = []
+    length: float | None = None
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals and kept and kept[-1].startswith("-"):
+            name, value = kept[-1], word
+        option = name.lstrip("-+").rpartition(".")[2].replace("-", "_")
+        if option in LENGTHS and value.isdecimal() and int(value) > 0:
+            length = float(value)
+            kept[len(kept) - (not equals) :] = [f"{name}="]
+        else:
+            kept.append(word)
+    return kept, length
+
+
+class MeetingPoint(NamedTuple):
+    """An address and a port, and which variable or option says so."""
+
+    host: str
+    port: int | None
+    source: str
+
+
+@check(
+    "launch",
+    "ranks that look for the first one in another place wait until the rendezvous times out",
+)
+def master_address(subject: Subject) -> Finding | None:
+    """MASTER_ADDR, or the launcher's option in its place, as this machine resolves it."""
+    point = meeting_point(subject)
+    if point is None:
+        return None
+    try:
+        found = _addresses(point.host)
+    except OSError as error:
+        sentence = f"{point.source} {point.host!r} does not resolve ({error.strerror})"
+        return failed(sentence, "export MASTER_ADDR=$(hostname -i)")
+    nodes = subject.launch.nodes
+    if nodes > 1 and all(ipaddress.ip_address(one).is_loopback for one in found):
+        sentence = (
+            f"{point.source} {point.host} is {found[0]}, which each of the {nodes} nodes takes for "
+            "itself: every node waits alone"
+        )
+        other = "or --rdzv-endpoint=NAME_OF_NODE_0:29500 behind torchrun"
+        return failed(sentence, "export MASTER_ADDR=NAME_OF_NODE_0", advice=other)
+    return ok(f"{point.host} is {', '.join(found[:3])}")
+
+
+@check("launch", "ranks that meet another job's store, or a closed port, wait or fail late")
+def master_port(subject: Subject) -> Finding | None:
+    """The port at which ranks will meet: who listens there, or whether it answers."""
+    point = meeting_point(subject)
+    if point is None or not point.port:
+        return None
+    host, port = point.host, point.port
+    try:
+        here = any(map(_is_here, _addresses(host)))
+    except OSError:
+        return None  # the address is what fails
+    if here:
+        holder = _listener(port)
+        if holder is None:
+            return ok(f"port {port} is free here")
+        sentence = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
+        return failed(sentence, advice="torchrun --standalone, or --master-port with another one")
+    try:
+        socket.create_connection((host, port), CONNECT_LIMIT_S).close()
+    except ConnectionRefusedError:  # the first node may simply not have started yet
+        return ok(f"{host} answers, and nobody listens at port {port} yet")
+    except OSError as error:
+        why = error.strerror or f"no answer within {CONNECT_LIMIT_S:g} s"
+        return failed(f"{host}:{port} cannot be reached from here ({why})", f"nc -vz {host} {port}")
+    return ok(f"{host}:{port} can be reached from here")
+
+
+def meeting_point(subject: Subject) -> MeetingPoint | None:
+    """Find where the ranks of a command will meet; None where nothing fixes it beforehand."""
+    options, environment = subject.launch.options, subject.environment
+    if "--standalone" in options:
+        return None
+    if options.get("--rdzv-endpoint"):
+        host, port = split_endpoint(options["--rdzv-endpoint"])
+        return MeetingPoint(host, _port(port, C10D_PORT), "--rdzv-endpoint")
+    if options.get("--rdzv-backend", "static") != "static":
+        return MeetingPoint("localhost", C10D_PORT, "torchrun's own endpoint")
+    port = options.get("--master-port") or options.get("--main-process-port", "")
+    for name in ("--master-addr", "--main-process-ip"):
+        if options.get(name):
+            return MeetingPoint(options[name], _port(port, DEFAULT_PORT), name)
+    if subject.launch.launcher == "torchrun":
+        port = port or environment.get("PET_MASTER_PORT", "")
+        if subject.launch.nodes == 1 and not port:
+            return None  # torchrun takes a port that is free (torch/distributed/run.py, 2.13)
+        return MeetingPoint("127.0.0.1", _port(port, DEFAULT_PORT), "torchrun's own address")
+    if "MASTER_ADDR" in environment:
+        port = environment.get("MASTER_PORT", "")
+        return MeetingPoint(environment["MASTER_ADDR"], _port(port), "MASTER_ADDR")
+    return None
+
+
+def _port(text: str, default: int | None = None) -> int | None:
+    """The port that is fixed; None of 0, which lets the kernel choose one."""
+    if not text.isdecimal():
+        return default
+    return int(text) if 0 < int(text) < 65536 else None
+
+
+def _addresses(host: str) -> list[str]:
+    known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in known))
+
+
+def _is_here(address: str) -> bool:
+    """Whether it is an address of this machine: only there a socket can be bound to it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as trial, suppress(OSError):
+        trial.bind((address, 0))
+        return True
+    return False
+
+
+def _listener(port: int) -> str | None:
+    """Who listens there; by /proc/net alone, so that nothing is opened and nobody is disturbed."""
+    for one in psutil.net_connections("tcp"):
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
+            with suppress(psutil.Error):
+                if one.pid:
+                    return f"pid {one.pid} ({psutil.Process(one.pid).name()})"
+            return "a process that may not be seen"
+    return None
+
+
+@check(
+    "launch", "ranks that offer an address which others cannot reach hang in their first collective"
+)
+def network_interface(subject: Subject) -> Finding:
+    """GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, this host's own name, and what is up here."""
+    up = sorted(name for name, state in psutil.net_if_stats().items() if state.isup)
+    outward = next((name for name in up if not name.startswith(NOT_OUTWARD)), None)
+    name = outward or "NAME  # one of: ip -br link"
+    several_nodes = subject.launch.nodes > 1
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        chosen = subject.environment.get(variable)
+        if chosen and not _matches(variable, chosen, up):
+            sentence = f"{variable}={chosen} names no interface that is up here"
+            return failed(sentence, f"export {variable}={name}")
+        if several_nodes and (chosen or "").lstrip("=") == LOOPBACK:
+            sentence = f"{variable}={chosen} is loopback, where no other node can be reached"
+            return failed(sentence, f"export {variable}={name}")
+    named = subject.environment.get("GLOO_SOCKET_IFNAME")
+    if several_nodes and not named:
+        with suppress(OSError):
+            host = socket.gethostname()
+            known = socket.getaddrinfo(host, None, socket.AF_INET)
+            if all(ipaddress.ip_address(one[4][0]).is_loopback for one in known):
+                sentence = (
+                    f"{host} resolves to a loopback address, and gloo takes the interface that the "
+                    "host's own name resolves to: other nodes cannot reach it"
+                )
+                return failed(sentence, f"export GLOO_SOCKET_IFNAME={name}")
+    return ok(f"{named or 'no variable chooses one'}; up: {', '.join(up)}")
+
+
+def _matches(variable: str, chosen: str, up: Collection[str]) -> bool:
+    """NCCL takes beginnings of names; ``=`` goes before exact ones, ``^`` before those left out."""
+    if variable == "GLOO_SOCKET_IFNAME":
+        return all(name in up for name in chosen.split(","))
+    names = tuple(chosen.lstrip("^=").split(","))
+    exact = chosen.lstrip("^").startswith("=")
+    fits = [one in names if exact else one.startswith(names) for one in up]
+    return not all(fits) if chosen.startswith("^") else any(fits)
+
+
+@check("launch", "a script that is not there or cannot be parsed ends every rank at its start")
+def script(subject: Subject) -> Finding | None:
+    """The script of the command: its path and its source, which is not run."""
+    if subject.launch.script is None:
+        return None
+    # srun and mpirun may start it in another folder, or in a container
+    elsewhere = subject.launch.launcher in ("slurm", "mpi")
+    found = _parsed(subject.launch.script, starts_here=not elsewhere)
+    if isinstance(found, Finding):
+        return found
+    return ok(f"{subject.launch.script} is there and can be parsed")
+
+
+def _parsed(script: str, *, starts_here: bool) -> ast.Module | Finding:
+    """The script's source, or what is wrong with it."""
+    try:
+        source = beginning(Path(script))
+        if len(source) < MOST_BYTES:
+            return ast.parse(source)
+    except FileNotFoundError:
+        found = failed if starts_here else warning
+        return found(f"{script} is not there, as seen from {Path.cwd()}", f"ls {script}")
+    except (OSError, NoAnswerFromStorage) as error:
+        return warning(f"{script} cannot be read: {error}", f"ls -l {script}")
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        sentence = f"{script}{line} cannot be parsed by Python {platform.python_version()} ({why})"
+        return failed(sentence, f"python -m py_compile {script}")
+    return warning(f"{script} is too large to be read", f"ls -l {script}")
+
+
+@check(
+    "launch",
+    "a rank that sees one device where the others see two trains alone, and the others wait",
+    name="Trainer's strategy",
+)
+def trainers_strategy(subject: Subject) -> Finding | None:
+    """The strategy that the script gives Lightning's Trainer, or --strategy in its arguments."""
+    launch = subject.launch
+    if launch.script is None or launch.ranks == 1:
+        return None
+    given = launch.argument("--strategy") or launch.argument("--trainer.strategy")
+    if given == "auto":
+        return warning(f"--strategy auto {GUESSED}", advice="write --strategy ddp")
+    if given is not None:
+        return ok(f"the arguments ask for {given}")
+    tree = _parsed(launch.script, starts_here=True)
+    if isinstance(tree, Finding):
+        return None  # `script` says so
+    asked = list(_strategies(tree, starts_ranks=launch.launcher != "python"))
+    for line, strategy in asked:
+        place = f"{launch.script}:{line}"
+        if strategy == "auto":
+            return warning(f'{place} {GUESSED} ("auto")', NAME_A_STRATEGY)
+        if strategy == "":
+            sentence = f'{place} names no strategy: "auto" is the default, and {GUESSED}'
+            return warning(sentence, NAME_A_STRATEGY)
+    if not asked or any(strategy is None for _, strategy in asked):
+        return None
+    return ok(", ".join(f"{launch.script}:{line} asks for {name}" for line, name in asked))
+
+
+def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, str | None]]:
+    """Each strategy that is asked for, with its line: ``auto``, another name, empty for none given.
+
+    None stands for one that only running the script would tell.
+    """
+    trainers, modules = _names_of_lightning(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        value, devices = given.get("strategy"), given.get("devices")
+        words = ast.unparse(node.func).split(".")
+        is_trainer = words[0] in trainers if len(words) == 1 else words[-1] == "Trainer"
+        if not is_trainer or (len(words) > 1 and words[0] not in modules):
+            if isinstance(value, ast.Constant) and value.value == "auto":
+                yield value.lineno, "auto"
+            continue
+        one_device = isinstance(devices, ast.Constant) and devices.value in (1, "1")
+        if not starts_ranks and one_device and "num_nodes" not in given:
+            continue  # one rank
+        if value is None:
+            yield node.lineno, None if None in given else ""  # the key None stands for **others
+        elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.lineno, value.value
+        else:
+            made = ast.unparse(value.func).split(".")[-1] if isinstance(value, ast.Call) else ""
+            yield value.lineno, made if made.endswith("Strategy") else None
+
+
+def _names_of_lightning(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names under which a script has Lightning's Trainer, and modules that have it."""
+    trainers: set[str] = set()
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = ((one.asname, one.name.split(".")[0]) for one in node.names)
+            modules |= {own or name for own, name in names if name in LIGHTNING}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIGHTNING:
+            for one in node.names:
+                if one.name in ("Trainer", "*"):
+                    trainers.add(one.asname or "Trainer")
+                else:
+                    modules.add(one.asname or one.name)
+    return trainers, modules

@@ -1,0 +1,334 @@
+"""Do the ranks reach each other? They are really started, by the launcher of the run.
+
+`trial_rank.py` is the program of each of them, which imports torch and nothing of ours. It is
+started here, listened to, ended whatever it does, and judged by what its ranks said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
+from lightning_hangcheck.doctor.launch import Launch, read_launch
+from lightning_hangcheck.look.proc import descendants, process_ref
+from lightning_hangcheck.text.amounts import bytes_in_words, several
+from lightning_hangcheck.text.rank_ranges import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lightning_hangcheck.doctor.check import Subject
+
+START = "ranks start"
+PROGRAM = Path(__file__).with_name("trial_rank.py")
+MARK = b"hangcheck-trial: "
+WHOLE_LIMIT_S = 180.0
+GRACE_S = 3.0
+MOST_WORDS = 64 * 1024
+PR_SET_PDEATHSIG = 1
+NO_SCRIPT = ("--no-python", "--no_python", "--run-path", "--run_path")
+COMPLAINT = re.compile(r"(?m)^(?:\[\S+\]:\s*)*((?:\w+\.)*\w*(?:Error|Exception|error): .+)$")
+"""The last line of a traceback; torch puts ``[rank0]:`` in front of it."""
+LOOK_CLOSER = {
+    "rendezvous": ("hangcheck doctor --only launch -- CMD",),
+    "gloo": ("ip -br link", "export GLOO_SOCKET_IFNAME=NAME"),
+    "nccl": ("export NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME=NAME", "export NCCL_P2P_DISABLE=1"),
+}
+
+
+class Note(Struct, frozen=True):
+    """What one rank said.
+
+    Attributes:
+        did: ``start``, ``begin`` and ``done`` of a step, ``no device``, ``end``.
+        restarts: How often the launcher had started all ranks again before.
+        sums: Least and largest number that all_reduce gave.
+    """
+
+    did: str
+    rank: int
+    step: str = ""
+    backend: str = ""
+    restarts: int = 0
+    world_size: int = 0
+    host: str = ""
+    sums: tuple[float, float] | None = None
+    round_trip_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Of the step, with its backend."""
+        return f"{self.step} ({self.backend})"
+
+
+class Limits(NamedTuple):
+    """Seconds without news until a trial is given up: of the first rank, and of any.
+
+    Importing torch from a cold network disk takes long. The first NCCL collective of a node takes a
+    few seconds, all else far less.
+    """
+
+    start_s: float = 60.0
+    step_s: float = 15.0
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """What came of a trial.
+
+    Attributes:
+        notes: In the order in which they were heard.
+        ended: By itself, or by us because nothing was heard for too long.
+        waited_s: Without any news, at the end.
+        exit_code: Of the launcher, None where it was still there at the end.
+        last_words: What the launcher and the ranks complained of until then.
+    """
+
+    notes: tuple[Note, ...]
+    ended: Literal["by itself", "silent"] = "by itself"
+    waited_s: float = 0.0
+    exit_code: int | None = 0
+    last_words: str = ""
+
+
+@check(
+    "ranks",
+    "ranks that cannot reach each other hang in their first collective, most often silently",
+    alone=True,
+)
+def ranks_start(subject: Subject) -> tuple[Finding, ...]:
+    """A small program of ours in place of yours, started by the same launcher.
+
+    Rendezvous, a barrier, the sum of all_reduce, and every pair of ranks, on gloo and on NCCL.
+    """
+    command = trial_command(subject.launch)
+    if command is None:
+        return ()
+    try:
+        return judge_trial(try_ranks(command, subject.environment))
+    except OSError as error:
+        sentence = f"{command[0]} cannot be started ({error.strerror})"
+        return (failed(sentence, "pip install torch", advice="correct the command, or"),)
+
+
+def trial_command(launch: Launch) -> tuple[str, ...] | None:
+    """Put the program of the trial where the user's program stood; None without a launcher."""
+    if launch.launcher in ("torchrun", "accelerate"):
+        return (*(word for word in launch.prefix if word not in NO_SCRIPT), str(PROGRAM))
+    if launch.launcher in ("slurm", "mpi"):
+        inner = read_launch(launch.program, {})
+        python = launch.program[0] if inner.launcher == "python" else sys.executable
+        return (*launch.prefix, *(trial_command(inner) or (python, str(PROGRAM))))
+    return None
+
+
+def try_ranks(
+    command: tuple[str, ...], environment: Mapping[str, str], limits: Limits | None = None
+) -> Trial:
+    """Start ranks, listen until they end or nothing more is heard, and end what is left.
+
+    Args:
+        command: As `trial_command` makes it.
+        environment: That the ranks will have.
+        limits: Usual ones where None.
+
+    Raises:
+        OSError: The launcher cannot be started.
+    """
+    with tempfile.TemporaryFile() as complaints:
+        launcher = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=partial(_end_with_parent, os.getpid()),
+        )
+        try:
+            trial = _listen(launcher, limits or Limits())
+            if trial.ended == "by itself" and not _all_through(trial.notes):
+                with suppress(subprocess.TimeoutExpired):
+                    launcher.wait(GRACE_S)
+            exit_code = launcher.poll()
+            # before they are ended, of which they complain too; pread, because the place in the
+            # file is that of the writers
+            words = os.pread(complaints.fileno(), MOST_WORDS, 0).decode(errors="replace")
+        finally:
+            _end(launcher)
+    return msgspec.structs.replace(trial, exit_code=exit_code, last_words=words)
+
+
+def _listen(launcher: subprocess.Popen[bytes], limits: Limits) -> Trial:
+    """Hear notes until the output ends, or until there is no news for too long."""
+    notes: list[Note] = []
+    unread = b""
+    began = news = time.monotonic()
+    output = launcher.stdout.fileno() if launcher.stdout is not None else -1
+    while not _all_through(notes):
+        limit = limits.step_s if notes else limits.start_s
+        deadline = min(news + limit, began + WHOLE_LIMIT_S)
+        ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return Trial(notes=tuple(notes), ended="silent", waited_s=time.monotonic() - news)
+        data = os.read(output, 65536)
+        if not data:
+            break
+        *lines, unread = (unread + data).split(b"\n")
+        # what comes after a failure and a restart is no news of the failure
+        heard = [note for line in lines if (note := read_note(line)) and not note.restarts]
+        notes += heard
+        news = time.monotonic() if heard else news
+    return Trial(notes=tuple(notes))
+
+
+def _all_through(notes: Sequence[Note]) -> bool:
+    """Whether every rank has said its last; launchers take seconds more to notice that."""
+    expected = max((note.world_size for note in notes), default=0)
+    return 0 < expected <= sum(note.did == "end" for note in notes)
+
+
+def read_note(line: bytes) -> Note | None:
+    """Read a line of output, whatever the launcher put in front; None where it is no note."""
+    try:
+        return msgspec.json.decode(line.partition(MARK)[2], type=Note)
+    except msgspec.DecodeError:
+        return None
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """First those below it are found: once the launcher is gone, nothing leads to them."""
+    below = descendants(launcher.pid)
+    if launcher.poll() is None:
+        launcher.send_signal(signal.SIGTERM)
+        for one in below:  # a stopped rank hears its end only then
+            if process_ref(one.pid) == one:
+                with suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGCONT)
+        with suppress(subprocess.TimeoutExpired):
+            launcher.wait(GRACE_S)
+    if launcher.poll() is None:
+        launcher.kill()
+    for one in below:
+        seen = process_ref(one.pid)
+        if seen is not None and seen.started_ticks == one.started_ticks:
+            with suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        launcher.wait(GRACE_S)
+    if launcher.stdout is not None:
+        launcher.stdout.close()
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it was gone before that: nobody would ask
+        os._exit(1)
+
+
+def judge_trial(trial: Trial) -> tuple[Finding, ...]:
+    """Say how far the ranks came: each step that all have done, and the first that they have not.
+
+    Args:
+        trial: That is over.
+    """
+    starts = [note for note in trial.notes if note.did == "start"]
+    if not starts:
+        found = f"no rank was heard{_ending(trial)}"
+        if trial.ended == "by itself" and trial.exit_code == 0:
+            leave_out = "leave out options that send output elsewhere: --log-dir, --redirects"
+            return (warning(found, advice=f"{leave_out}, srun -o", check=START),)
+        return (failed(found, *LOOK_CLOSER["rendezvous"], check=START),)
+    times = Counter(note.rank for note in starts)
+    ranks = sorted(times)
+    expected = max(note.world_size for note in starts)
+    twice = [rank for rank in ranks if times[rank] > 1]
+    if twice:
+        found = f"rank {format_ranks(twice)} was started more than once, of {expected} ranks"
+        return (failed(found, "unset RANK WORLD_SIZE LOCAL_RANK", check=START),)
+    hosts = len({note.host for note in starts})
+    found = f"{several(len(ranks), 'rank')} of {expected} on {several(hosts, 'host')}"
+    if len(ranks) < expected:
+        missing = format_ranks(set(range(expected)) - set(ranks))
+        found = f"rank {missing} never started; {found}{_ending(trial)}"
+        return (failed(found, *LOOK_CLOSER["rendezvous"], check=START),)
+    return (ok(found, START), *_steps(trial, ranks))
+
+
+def _steps(trial: Trial, ranks: Sequence[int]) -> Iterator[Finding]:
+    begun = [note for note in trial.notes if note.did == "begin"]
+    for name, step in dict.fromkeys((note.name, note.step) for note in begun):
+        done = {one.rank: one for one in trial.notes if one.did == "done" and one.name == name}
+        pair = step.removeprefix("pair ").split("-") if step.startswith("pair ") else ()
+        needed = set(map(int, pair)) or set(ranks)
+        if needed - set(done):
+            yield _undone(trial, name, needed, set(done))
+            return
+        if step == "all_reduce":
+            right = float(len(ranks) * (len(ranks) + 1) // 2)
+            wrong = [note for note in done.values() if note.sums != (right, right)]
+            if wrong:
+                who = f"rank {format_ranks(one.rank for one in wrong)}"
+                test = "have that host's memory and GPUs tested"
+                got = f"{who} got {wrong[0].sums}, not {right:g}"
+                yield failed(got, "dcgmi diag -r 3", advice=test, check=name)
+            else:
+                yield ok(f"every rank got the sum {right:g}", name)
+        elif step in ("rendezvous", "barrier"):
+            yield ok(f"rank {format_ranks(done)} came through", name)
+    first_of_pair = [
+        note
+        for note in sorted(trial.notes, key=lambda one: -one.round_trip_s)
+        if note.round_trip_s and note.step.startswith(f"pair {note.rank}-")
+    ]
+    for backend in sorted({note.backend for note in first_of_pair}):
+        times = [
+            f"{note.step.removeprefix('pair ')} {note.round_trip_s * 1000:.2f} ms, "
+            f"{bytes_in_words(note.bytes_per_s)}/s"
+            for note in first_of_pair
+            if note.backend == backend
+        ]
+        yield ok("slowest first: " * (len(times) > 1) + "; ".join(times), f"pairs ({backend})")
+    if any(note.did == "no device" for note in trial.notes):
+        found = "not tried: there are fewer GPUs than ranks on a host"
+        yield warning(found, "torchrun --nproc_per_node=gpu", check="nccl")
+
+
+def _undone(trial: Trial, name: str, needed: set[int], done: set[int]) -> Finding:
+    """Ranks that have not come to the step keep the others waiting in it."""
+    inside = {note.rank for note in trial.notes if note.did == "begin" and note.name == name}
+    waiting, absent = inside - done, needed - inside
+    hangs = trial.ended == "silent" and not COMPLAINT.search(trial.last_words)
+    who = f"rank {format_ranks(waiting)}" if waiting else "nobody"
+    found = f"{who} {'hangs' if hangs else 'failed'} in {name}"
+    found += f", rank {format_ranks(absent)} has not come there" if absent else ""
+    found += f", rank {format_ranks(done)} is through" if done else ""
+    kind = "rendezvous" if name.startswith("rendezvous") else name.split()[-1][1:-1]
+    return failed(found + _ending(trial), *LOOK_CLOSER[kind], check=name)
+
+
+def _ending(trial: Trial) -> str:
+    """How the trial ended, with the first complaint."""
+    complaint = COMPLAINT.search(trial.last_words)
+    if complaint:
+        return f": {complaint[1]}"
+    if trial.ended == "silent":
+        return f" (given up after {trial.waited_s:.0f} s without news)"
+    return f" (the launcher ended with exit code {trial.exit_code})"

@@ -1,0 +1,361 @@
+"""Where checkpoints go: there, writable, large enough, on any file system of fsspec; and rclone's.
+
+Places are looked at by a process of its own: a store that does not answer keeps nobody from ending.
+"""
+
+from __future__ import annotations
+
+import configparser
+import fnmatch
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from lightning_hangcheck.doctor.check import (
+    DEPTH,
+    Finding,
+    beginning,
+    check,
+    failed,
+    ok,
+    warning,
+)
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words, several
+from lightning_hangcheck.text.redaction import redact_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lightning_hangcheck.doctor.check import Status, Subject
+
+LOOK_LIMIT_S = 10.0
+WRITE_LIMIT_S = 15.0
+MOST_SHOWN = 12
+TRIAL = "hangcheck-doctor-"
+TRIAL_BYTES = 8 * 2**20
+"""Enough to get past what a local disk's cache hides of a sync, 0.1 s on a slow network."""
+KEPT_AT_ONCE = 2
+"""A checkpoint is removed only after the next one is written."""
+MOST_IN_A_FOLDER = 6
+"""Entries shown of one folder: the first ones and the last, of steps the newest."""
+MOST_LINES = 30
+NAME_WIDTH = 36
+RCLONE_LIMIT_S = 3.0
+ENCRYPTED = "RCLONE_ENCRYPT_V"
+REMOTE = re.compile(r"[\w.+@-][\w.+@ -]*:(?!//)")
+"""How rclone names a place: ``remote:path``, which fsspec takes for a file of that name."""
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+"""Any of them lets ``env_auth`` find a key; so does a role of the machine, which is not seen."""
+KEYS = {"access_key_id": "YOUR-KEY", "secret_access_key": "YOUR-SECRET"}
+NO_BLOCK = "\0"
+
+
+class NotThere(Exception):
+    """There is nothing of that name; what cannot be opened below it is another matter."""
+
+
+@check(
+    "storage",
+    "a run that is resumed from nothing starts anew, or waits for a file that never comes",
+    limit_s=LOOK_LIMIT_S + 2.0,
+)
+def checkpoints(subject: Subject) -> Iterator[Finding]:
+    """The place named by --checkpoints, as deep as --depth says, and --expect."""
+    url = subject.checkpoints
+    if url is None:
+        return
+    try:
+        files, _ = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
+    except NotThere:
+        yield _not_there(url, "failed" if subject.expect else "warning")
+        return
+    except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
+        yield _unusable(url, error)
+        return
+    number, size = several(len(files), "file"), bytes_in_words(sum(files.values()))
+    deep = f", {subject.depth} folders deep" if subject.depth != DEPTH else ""
+    yield ok(f"{url}: {number}, {size}{deep}", details=tree(files))
+    for pattern in subject.expect:
+        sizes = [size for path, size in files.items() if fnmatch.fnmatch(path, pattern)]
+        if sizes:
+            found = f"{pattern}: {several(len(sizes), 'file')}, {bytes_in_words(sum(sizes))}"
+            yield ok(found, "expected files")
+        else:
+            shown = ", ".join(sorted(files)[:MOST_SHOWN]) or "nothing"
+            sentence = f"nothing below {url} is {pattern}; there is: {shown}"
+            correct = f"correct --expect '{pattern}', or fetch what is missing"
+            yield failed(sentence, advice=correct, check="expected files")
+
+
+@check(
+    "storage",
+    "a save that stalls or fills the disk holds up every rank in the next barrier",
+    limit_s=WRITE_LIMIT_S + LOOK_LIMIT_S + 2.0,
+)
+def writing_checkpoints(subject: Subject) -> Finding | None:
+    """8 MiB written there, synchronised, read back and removed; the space that is left."""
+    url = subject.checkpoints
+    if url is None:
+        return None
+    try:
+        write_s, sync_s, read_s = apart(WRITE_LIMIT_S, lambda: _write(url))
+        files, free = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
+    except NotThere:
+        return None  # `checkpoints` says so
+    except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
+        return _unusable(url, error)
+    save_s = write_s + sync_s
+    speed = (
+        f"written at {_rate(write_s)}, synchronised in {seconds_in_words(sync_s)} "
+        f"({_rate(save_s)} together), read back at {_rate(read_s)}"
+    )
+    largest = largest_checkpoint(files)
+    if largest:
+        takes = seconds_in_words(largest / TRIAL_BYTES * save_s)
+        speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
+    if free is not None and free < KEPT_AT_ONCE * largest:
+        left = f"{bytes_in_words(free)} are left, less than two checkpoints take; {speed}"
+        return failed(left, f"du -sh {quote(url)}/*", advice="free some space:")
+    return ok(speed)
+
+
+def largest_checkpoint(files: Mapping[str, int]) -> int:
+    """Bytes of the largest checkpoint: a file, or a folder with all in it."""
+    sizes: dict[str, int] = {}
+    for path, size in files.items():
+        top = path.split("/")[0]
+        sizes[top] = sizes.get(top, 0) + size
+    return max(sizes.values(), default=0)
+
+
+def _look(url: str, depth: int) -> tuple[dict[str, int], int | None]:
+    """Sizes by the path from there, without our own trial; and bytes left, if anybody says."""
+    system, root = _open(url)
+    listed = system.find(root, maxdepth=depth, detail=True)
+    start = len(root.rstrip("/")) + 1
+    sizes = {path[start:]: int(one.get("size") or 0) for path, one in listed.items()}
+    files = {path: size for path, size in sizes.items() if not path.startswith(TRIAL)}
+    return files, shutil.disk_usage(root).free if "file" in system.protocol else None
+
+
+def _write(url: str) -> tuple[float, float, float]:
+    """Seconds until it was written, until it was safe, and until it was read back."""
+    system, root = _open(url)
+    trial, data = f"{root.rstrip('/')}/{TRIAL}{os.getpid()}", os.urandom(TRIAL_BYTES)
+    moments = [time.monotonic()]
+    try:
+        with system.open(trial, "wb") as file:
+            file.write(data)
+            file.flush()
+            moments.append(time.monotonic())
+            if "file" in system.protocol:
+                os.fsync(file.fileno())
+        moments.append(time.monotonic())
+        if system.cat_file(trial) != data:
+            raise OSError("what was read is not what was written")
+        moments.append(time.monotonic())
+        write_s, sync_s, read_s = (after - before for before, after in pairwise(moments))
+        return write_s, sync_s, read_s
+    finally:
+        if system.exists(trial):
+            system.rm_file(trial)
+
+
+def _open(url: str) -> tuple[Any, str]:
+    """The file system of a place, and its path there.
+
+    Raises:
+        NotThere: Nothing of that name is there.
+    """
+    import fsspec  # comes with torch and Lightning; a place of checkpoints is asked for by name
+
+    system, root = fsspec.core.url_to_fs(url)
+    if not system.exists(root):
+        raise NotThere(url)
+    return system, str(root)
+
+
+def _rate(seconds: float) -> str:
+    return f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
+
+
+def _not_there(url: str, status: Status) -> Finding:
+    sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
+    if REMOTE.match(url):
+        sentence = f"{url} was not looked at: it is no folder here, and only rclone knows remotes"
+        advice = "name it as fsspec does: s3://BUCKET/PATH; to see what is there:"
+        return Finding(status, sentence, (f"rclone lsf {quote(url)}",), advice)
+    if "://" in url:
+        return Finding(status, sentence, (), "correct its spelling, or leave it to the first run")
+    return Finding(status, sentence, (f"mkdir -p {quote(url)}",), "correct its spelling, or:")
+
+
+def _unusable(url: str, error: Exception) -> Finding:
+    if isinstance(error, ImportError):
+        needed = error.name or "fsspec"
+        return warning(f"{url} needs {needed}, which is not installed", f"pip install {needed}")
+    kind = "" if isinstance(error, NoAnswerFromStorage) else f"{type(error).__name__}: "
+    advice = "name another place: --checkpoints, or see its credentials and rights"
+    return failed(f"{url} cannot be used ({kind}{error})", advice=advice)
+
+
+def tree(files: Mapping[str, int]) -> tuple[str, ...]:
+    """Draw files below a place as a tree: sizes at the right, what is too much counted.
+
+    Args:
+        files: Bytes by the path from its root, folders divided by ``/``.
+    """
+    lines = list(_branches(files, ""))
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"... {several(len(lines) - MOST_LINES, 'more line')}"]
+    return tuple(lines)
+
+
+def _branches(files: Mapping[str, int], indent: str) -> Iterator[str]:
+    folders: dict[str, dict[str, int]] = {}
+    for path, size in files.items():
+        name, slash, rest = path.partition("/")
+        folders.setdefault(name + slash, {})[rest] = size
+    names = sorted(folders, key=_by_number)
+    hidden = len(names) - MOST_IN_A_FOLDER
+    for at, name in enumerate(names):
+        if hidden > 0 and MOST_IN_A_FOLDER - 2 < at < len(names) - 1:
+            if at == MOST_IN_A_FOLDER - 1:
+                yield f"{indent}... {hidden} more"
+            continue
+        inside = folders[name]
+        in_all = bytes_in_words(sum(inside.values()))
+        count = f"{several(len(inside), 'file')}, " if name.endswith("/") else ""
+        yield f"{indent}{name:<{NAME_WIDTH - len(indent)}}  {count}{in_all}"
+        if name.endswith("/"):
+            yield from _branches(inside, indent + "  ")
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """step_9 before step_10: digits count by their value."""
+    parts = re.findall(r"\d+|\D+", name.rstrip("/"))
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+@check(
+    "storage",
+    'an incomplete remote fails late: "XML syntax error" where the endpoint is none of S3, '
+    '"directory not found" where bucket or path are not those that were written',
+)
+def rclone_remotes(subject: Subject) -> tuple[Finding, ...]:
+    """Each block of rclone.conf: stray lines, type, provider, endpoint, credentials."""
+    used = subject.uses("rclone") or bool(REMOTE.match(subject.checkpoints or ""))
+    environment = subject.environment
+    home = Path(environment.get("HOME", "~")).expanduser()
+    configs = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")  # rclone.org/docs
+    file = Path(environment.get("RCLONE_CONFIG") or configs / "rclone" / "rclone.conf")
+    try:
+        text = "" if subject.command and not used else beginning(file).decode(errors="replace")
+    except FileNotFoundError:
+        return ()
+    except (OSError, NoAnswerFromStorage) as error:
+        return (warning(f"{file} cannot be read: {error}", f"ls -l {file}"),)
+    remotes = _asked_of_rclone(file, environment) if text else {}
+    stray: dict[int, str] = {}
+    if remotes is None and ENCRYPTED not in text:
+        remotes, stray = read_remotes(text)
+    if not (remotes or stray):
+        return ()  # none there, or nothing of them can be seen
+    worst = failed if used else warning
+    bad = "rclone cannot parse this line, and so reads nothing at all"
+    found = [worst(f"{file}:{number}: {bad}", advice=f"remove line {number}") for number in stray]
+    lines = text.splitlines()
+    for name, values in (remotes or {}).items():
+        number = next((at for at, line in enumerate(lines, 1) if line.strip() == f"[{name}]"), 0)
+        for sentence, corrections, sure in _problems(values, environment, home):
+            told = f"{file}:{number}: [{name}] {sentence}"
+            found.append((worst if sure else warning)(told, _block(name, values, corrections)))
+    return tuple(found) or (ok(f"complete in {file}: {', '.join(remotes or {})}"),)
+
+
+def _asked_of_rclone(
+    file: Path, environment: Mapping[str, str]
+) -> dict[str, dict[str, str]] | None:
+    """What rclone itself makes of its configuration; None where it is not here, or refuses."""
+    rclone = shutil.which("rclone", path=environment.get("PATH"))
+    if rclone is None:
+        return None
+    words = [rclone, "config", "dump", "--ask-password=false", "--config", str(file)]
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        ran = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=RCLONE_LIMIT_S,
+            check=True,
+            env=dict(environment),
+        )
+        told: dict[str, dict[str, str]] = json.loads(ran.stdout)
+        return told
+    return None
+
+
+def read_remotes(text: str) -> tuple[dict[str, dict[str, str]], dict[int, str]]:
+    """Take a configuration apart as rclone does.
+
+    Returns:
+        Values by remote, and the lines that are no configuration, by their numbers from 1.
+    """
+    parser = configparser.ConfigParser(
+        default_section="", interpolation=None, strict=False, comment_prefixes=("#", ";")
+    )
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # names as they are written
+    stray: dict[int, str] = {}
+    # what stands before the first block belongs to a nameless one; no line goes on in the next
+    lines = [line.strip() for line in text.splitlines()]
+    try:
+        parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))
+    except configparser.ParsingError as error:
+        stray = {number - 1: lines[number - 2] for number, _ in error.errors}
+    remotes = {name: dict(parser[name]) for name in parser.sections() if name != NO_BLOCK}
+    for number, line in enumerate(lines, start=1):
+        # backticks quote a name or a value, and must be closed
+        setting = re.fullmatch(r"([^=:]*)[=:]\s*(.*)", line)
+        if setting and (setting[1].count("`") % 2 or re.fullmatch("`[^`]*", setting[2])):
+            stray[number] = line
+    for values in remotes.values():
+        for name, value in list(values.items()):
+            values[name.strip("`")] = values.pop(name).strip("`") if "`" in name + value else value
+    return remotes, dict(sorted(stray.items()))
+
+
+def _problems(
+    values: Mapping[str, str], environment: Mapping[str, str], home: Path
+) -> Iterator[tuple[str, dict[str, str], bool]]:
+    """What is wrong with a remote, what would mend it, and whether it cannot work so."""
+    if "type" not in values:
+        yield "has no type", {"type": "s3"}, True
+    if values.get("type") != "s3":
+        return
+    if "provider" not in values:
+        yield "has no provider", {"provider": "Other"}, True
+    if values.get("provider", "AWS") != "AWS" and not values.get("endpoint"):
+        yield "has no endpoint", {"endpoint": "https://ADDRESS-OF-THE-STORE"}, True
+    if values.get("env_auth", "false").lower() == "true":
+        seen = any(name in environment for name in CREDENTIALS)
+        if not (seen or (home / ".aws" / "credentials").exists()):
+            sentence = "has env_auth, and no credentials are in the environment"
+            yield sentence, {"env_auth": "false", **KEYS}, False
+    elif not values.get("access_key_id"):
+        yield "has no access_key_id: only what is public can be read", KEYS, False
+
+
+def _block(name: str, values: Mapping[str, str], corrections: Mapping[str, str]) -> str:
+    """A block as it would be right, to be compared with what is there."""
+    shown = {key: redact_value(key, value) for key, value in values.items()} | dict(corrections)
+    lines = [f"{key} = {value}" for key, value in shown.items()]
+    return "\n".join([f"[{name}]", *sorted(lines, key=lambda line: not line.startswith("type "))])

@@ -1,0 +1,403 @@
+"""The environment of the ranks: variables, threads, output, versions, wandb, Hugging Face."""
+
+from __future__ import annotations
+
+import http.client
+import netrc
+import os
+import platform
+import re
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
+
+from lightning_hangcheck.doctor.check import Finding, check, failed, nearest, ok, warning
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.look.open_files import file_locks, holders_of
+from lightning_hangcheck.machine.printed_output import VARIABLE, is_unbuffered, kept_back_in
+from lightning_hangcheck.settings import from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lightning_hangcheck.doctor.check import Subject
+
+# torch 2.13: ProcessGroupNCCL.cpp, its documentation of environment variables, and our own runs
+# (catalogue of hangs: DETAIL crashes every rank of DDP on gloo, 4.4 times the time per all_reduce).
+GIVEN_UP = "lets ranks wait without end for a collective that NCCL has given up"
+QUESTIONABLE = {
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"): "crashes DDP on gloo (CPU) in torch 2.13 and makes each "
+    "all_reduce 4.4 times as slow",
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"): GIVEN_UP,
+    ("NCCL_ASYNC_ERROR_HANDLING", "0"): GIVEN_UP,
+    ("TORCH_NCCL_BLOCKING_WAIT", "1"): "runs NCCL without its watchdog: a timeout is an exception "
+    "in whichever rank waits first",
+}
+HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+"""After so long NCCL's monitor ends a rank whose watchdog is silent, 480 s by default."""
+STDERR = 2
+"""Of doctor itself: its own stdout may go to a pipe where that of the run will not."""
+TIMES_TOO_MANY = 2.0
+"""Below that threads take turns and nothing waits long: hyper-threads come in twos."""
+# torch 2.2 renamed them and reads the old names with a warning (ProcessGroupNCCL.hpp, 2.13)
+RENAMED = (
+    *("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT"),
+    *("NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING"),
+)
+RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""The name since torch 2.7, and the one before that."""
+SECOND_GENERATION = (2, 15)
+"""The torch whose backend of NCCL is `nccl2` by default, without a flight record of its own."""
+WANDB_SERVER = "https://api.wandb.ai"
+SILENT_MODES = ("disabled", "offline", "dryrun")
+ANSWER_LIMIT_S = 3.0
+OFFLINE = "export WANDB_MODE=offline"
+LATER = "write to the disk, and send it later with: wandb sync wandb/offline-run-*"
+DISK_LIMIT_S = 3.0
+MOST_LOCKS = 5_000
+ANOTHER_CACHE = "export HF_HOME=/a/folder/that/can/be/written"
+
+
+@check(
+    "environment",
+    "a job that ends, slows down or waits because of a setting hides the hang behind it",
+)
+def debug_settings(subject: Subject) -> tuple[Finding, ...]:
+    """Variables of torch, NCCL and ours that change how a hang looks."""
+    return tuple(_in_the_way(subject.environment)) or (ok("no setting is in the way"),)
+
+
+def _in_the_way(environment: Mapping[str, str]) -> Iterator[Finding]:
+    for (variable, value), sentence in QUESTIONABLE.items():
+        if environment.get(variable, "").upper() == value:
+            yield warning(f"{variable}={value} {sentence}", f"unset {variable}")
+    try:
+        settings = from_environment(environment)
+    except BadUsage as error:
+        yield warning(f"{error.args[0]}; the defaults apply", advice=error.remedy)
+        return
+    text = environment.get(HEARTBEAT, "")
+    if settings.disable:
+        sentence = "HANGCHECK_DISABLE=1 switches everything off: ranks record nothing"
+        yield warning(sentence, "unset HANGCHECK_DISABLE")
+    elif text.isdecimal() and int(text) < settings.stall_timeout:
+        sentence = (
+            f"{HEARTBEAT}={text} may end a stuck rank before the stall timeout of "
+            f"{settings.stall_timeout:g} s: the hang then shows up as a dead rank"
+        )
+        yield warning(sentence, f"export HANGCHECK_STALL_TIMEOUT={max(1, int(text) // 2)}")
+
+
+@check(
+    "environment",
+    "the last line in the log is not the last that was printed: a job that works looks stuck",
+)
+def output_buffering(subject: Subject, descriptor: int = STDERR) -> Finding:
+    """PYTHONUNBUFFERED, -u, and where the output goes."""
+    launch = subject.launch
+    if is_unbuffered(subject.environment, ()):
+        return ok(f"{VARIABLE} is set")
+    words = (*launch.prefix, *launch.program)
+    if launch.launcher in ("python", "slurm", "mpi") and is_unbuffered({}, words):
+        return ok("Python is started with -u")
+    if "SLURM_JOB_ID" in subject.environment or launch.launcher == "slurm":
+        where = "SLURM's log"
+    elif os.isatty(descriptor):
+        return ok("output goes to a terminal, a line at a time")
+    else:
+        try:
+            where = kept_back_in(os.fstat(descriptor).st_mode) or "a file"
+        except OSError:
+            where = "nowhere"
+    sentence = f"output goes to {where}, and {VARIABLE} is not set: lines come 8 kB late"
+    return warning(sentence, f"export {VARIABLE}=1")
+
+
+@check(
+    "environment",
+    "a fork copies one thread of many, and locks that the others held stay locked in it",
+    name="tokenizers' threads",
+)
+def tokenizers_threads(subject: Subject) -> Finding:
+    """TOKENIZERS_PARALLELISM."""
+    # unset, the library itself turns its threads off in a fork that comes after their first use
+    value = subject.environment.get("TOKENIZERS_PARALLELISM", "")
+    if value.lower() not in ("true", "on", "yes", "y", "1", "t"):
+        return ok(f"TOKENIZERS_PARALLELISM is {value or 'not set'}")
+    sentence = (
+        f"TOKENIZERS_PARALLELISM={value}: a DataLoader worker forked after the tokenizer was "
+        "used may wait for threads that only its parent has"
+    )
+    return warning(sentence, "export TOKENIZERS_PARALLELISM=false")
+
+
+@check(
+    "environment",
+    "ranks that take processors from each other are slow together and look stuck in turn",
+)
+def computing_threads(subject: Subject, processors: int | None = None) -> Finding:
+    """OMP_NUM_THREADS times the ranks of a node, beside its processors."""
+    there = processors or len(os.sched_getaffinity(0))
+    text = subject.environment.get("OMP_NUM_THREADS", "")
+    ranks = subject.launch.local_ranks or 1
+    if text.isdecimal():
+        own, source = int(text), f"OMP_NUM_THREADS={text}"
+    else:
+        # torchrun sets 1 for several ranks (torch/distributed/run.py); else torch takes them all
+        own = 1 if subject.launch.launcher == "torchrun" and ranks > 1 else there
+        source = "by default"
+    sentence = f"{ranks} x {own} threads ({source}) on {there} processors"
+    if ranks > 1 and ranks * own > TIMES_TOO_MANY * there:
+        return warning(sentence, f"export OMP_NUM_THREADS={max(1, there // ranks)}")
+    return ok(sentence)
+
+
+@check(
+    "environment",
+    "a setting that is no longer read does nothing, and nobody says so",
+    name="NCCL variables",
+)
+def nccl_variables(subject: Subject) -> tuple[Finding, ...]:
+    """Variables of NCCL under the names that torch had for them before 2.2."""
+    return tuple(
+        warning(
+            f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it",
+            f"unset {old}; export TORCH_{old}={subject.environment[old]}",
+        )
+        for old in RENAMED
+        if old in subject.environment
+    ) or (ok("no variable has a name that was given up"),)
+
+
+@check("environment", "without it nobody can tell in which collective the ranks parted")
+def flight_recorder(subject: Subject) -> tuple[Finding, ...]:
+    """TORCH_FR_BUFFER_SIZE, and TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.7."""
+    return tuple(
+        warning(f"{name}=0 switches the flight recorder off", f"unset {name}")
+        for name in RECORDER_SIZES
+        if subject.environment.get(name) == "0"
+    ) or (ok("no variable switches it off"),)
+
+
+@check(
+    "environment",
+    "the second generation of the backend keeps no flight record of its own",
+    name="NCCL backend",
+)
+def nccl_backend(_: Subject, torch: str | None = None) -> Finding | None:
+    """The version of the installed torch."""
+    known = torch or _installed("torch")
+    if known is None:
+        return None
+    if numbers(known) >= SECOND_GENERATION:
+        return ok(f"torch {known} takes nccl2; collectives on it are recorded by hangcheck run")
+    return ok(f"torch {known} takes the first one, with a flight record")
+
+
+class KnownHang(NamedTuple):
+    """Versions of something that hang.
+
+    Attributes:
+        what: A distribution, or ``linux`` for the kernel.
+        from_: The first version that hangs.
+        before: The first that does not.
+        only_on: Machine that it concerns; empty for all.
+        sentence: What hangs, with who says so.
+    """
+
+    what: str
+    from_: tuple[int, ...]
+    before: tuple[int, ...]
+    only_on: str
+    sentence: str
+    command: str = ""
+    advice: str = ""
+
+
+ARM = (
+    "on ARM a lost compare-and-swap leaves NCCL's proxy without places: collectives hang silently "
+    "(https://github.com/marin-community/marin/pull/8038)"
+)
+OLD_KERNEL = (
+    "processes that train may hang on kernels before 5.5 "
+    "(accelerate/utils/other.py, check_os_kernel)"
+)
+ABORT = "ncclCommAbort may never return (https://github.com/pytorch/pytorch/pull/149546)"
+CUDA12, CUDA13 = "nvidia-nccl-cu12", "nvidia-nccl-cu13"
+KNOWN_HANGS = (
+    KnownHang("linux", (0,), (5, 5), "", OLD_KERNEL, advice="boot a kernel of 5.5 or newer"),
+    *(
+        KnownHang(nccl, (2,), (2, 29, 3), "aarch64", ARM, f"pip install -U '{nccl}>=2.29.3'")
+        for nccl in (CUDA12, CUDA13)
+    ),
+    KnownHang(CUDA12, (2, 26), (2, 26, 2), "", ABORT, "pip install -U torch"),
+)
+
+
+@check("environment", "what hangs inside a library cannot be mended in the script")
+def known_versions(
+    _: Subject, installed: Mapping[str, str] | None = None, machine: str | None = None
+) -> tuple[Finding, ...]:
+    """The kernel and NCCL, against versions that are known to hang."""
+    if installed is None:
+        found = {name: _installed(name) for name in (CUDA12, CUDA13)}
+        installed = {"linux": platform.release(), **{n: v for n, v in found.items() if v}}
+    here = machine or platform.machine()
+    shown = ", ".join(f"{name} {text}" for name, text in installed.items())
+    return tuple(
+        warning(
+            f"{one.what} {installed[one.what]}: {one.sentence}",
+            *filter(None, [one.command]),
+            advice=one.advice,
+        )
+        for one in KNOWN_HANGS
+        if one.what in installed
+        and one.only_on in ("", here)
+        and one.from_ <= numbers(installed[one.what]) < one.before
+    ) or (ok(f"none of them is known to hang: {shown}"),)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with: ``5.15.0-91-generic`` is 5, 15, 0."""
+    head = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(map(int, head[0].split("."))) if head else ()
+
+
+def _installed(name: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(name)
+    return None
+
+
+@check(
+    "environment",
+    "rank 0 waits for the server while it creates the logger, and the others for rank 0",
+    limit_s=8.0,
+)
+def wandb(subject: Subject) -> Finding | None:
+    """WANDB_MODE, whether there is a key (never its value), and the server's answer."""
+    environment = subject.environment
+    if find_spec("wandb") is None or not subject.uses("wandb"):
+        return None
+    mode = environment.get("WANDB_MODE", "online")
+    if mode in SILENT_MODES or environment.get("WANDB_DISABLED", "").lower() in ("true", "1"):
+        return ok(f"WANDB_MODE is {mode}: no server is asked")
+    server = urlsplit(environment.get("WANDB_BASE_URL") or WANDB_SERVER)
+    host = server.hostname or ""
+    if not _has_key(environment, host):
+        sentence = f"there is no key for {host}: wandb asks at a terminal, or fails"
+        return warning(sentence, "wandb login", advice=f"log in, or {OFFLINE}")
+    refusal = no_answer(server.scheme, host, server.port, ANSWER_LIMIT_S)
+    if refusal:
+        sentence = f"{host} does not answer ({refusal}): creating the logger waits for it"
+        return failed(sentence, OFFLINE, advice=LATER)
+    return ok(f"mode {mode}, a key is there, {host} answers")
+
+
+def no_answer(scheme: str, host: str, port: int | None, time_limit_s: float) -> str | None:
+    """Ask a server for anything.
+
+    Returns:
+        Why there is no answer; None where there is one, whatever it says.
+    """
+    kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
+    connection = kind(host, port, timeout=time_limit_s)
+    try:
+        connection.request("HEAD", "/")
+        connection.getresponse()
+    except TimeoutError:
+        return f"nothing within {time_limit_s:g} s"
+    except (OSError, http.client.HTTPException) as error:
+        return str(getattr(error, "strerror", None) or error)
+    finally:
+        connection.close()
+    return None
+
+
+def _has_key(environment: Mapping[str, str], host: str) -> bool:
+    """Whether there is one for this server; it is neither kept nor shown."""
+    if environment.get("WANDB_API_KEY"):
+        return True
+    file = Path(environment.get("NETRC") or Path(environment.get("HOME", "~")) / ".netrc")
+    try:
+        # `default` of a netrc answers for every host: no key of wandb's
+        return apart(1.0, lambda: host in netrc.netrc(file.expanduser()).hosts)
+    except (OSError, NoAnswerFromStorage, netrc.NetrcParseError):
+        return False
+
+
+@check(
+    "environment",
+    "ranks that cannot keep what they fetch each fetch it again, or fail one by one",
+    name="Hugging Face cache",
+)
+def hugging_face_cache(subject: Subject) -> Finding:
+    """HF_HUB_OFFLINE, and the cache folder by HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME."""
+    cache = cache_folder(subject.environment)
+    offline = subject.environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+    def look() -> tuple[bool, bool]:
+        return cache.is_dir(), os.access(nearest(cache), os.W_OK | os.X_OK)
+
+    try:
+        there, writable = apart(DISK_LIMIT_S, look)
+    except NoAnswerFromStorage as error:
+        return failed(f"{cache}: {error}", ANOTHER_CACHE)
+    if offline and not there:
+        sentence = f"HF_HUB_OFFLINE is set, and there is no {cache}: nothing can be loaded by name"
+        return warning(sentence, "unset HF_HUB_OFFLINE", advice="name a local folder, or")
+    if not offline and not writable:
+        return warning(
+            f"{cache} cannot be written: every rank fails or fetches again", ANOTHER_CACHE
+        )
+    return ok(f"{cache} {'is read only offline' if offline else 'can be written'}")
+
+
+@check(
+    "environment",
+    "from_pretrained waits without a limit for a lock that another process holds",
+    name="Hugging Face locks",
+)
+def hugging_face_locks(subject: Subject) -> tuple[Finding, ...]:
+    """Lock files of the cache, and the kernel's table of who holds them."""
+    cache = cache_folder(subject.environment)
+    locks = file_locks()
+
+    def lock_files() -> list[tuple[str, os.stat_result]]:
+        found = []
+        for path in islice((cache / ".locks").rglob("*.lock"), MOST_LOCKS):
+            with suppress(OSError):
+                found.append((str(path), path.stat()))
+        return found
+
+    try:
+        files = apart(DISK_LIMIT_S, lock_files)
+    except (OSError, NoAnswerFromStorage):
+        return ()  # `hugging_face_cache` says so
+    return tuple(
+        warning(f"{path} is held by pid {pid} ({_name(pid)})", f"ps -fp {pid}")
+        for path, state in files
+        for pid in holders_of(state, locks)
+    ) or (ok(f"{len(files)} lock files below {cache}, none of them held"),)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder that huggingface_hub takes (its constants.py)."""
+    caches = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
+    hub_home = environment.get("HF_HOME") or f"{caches}/huggingface"
+    chosen = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    return Path(chosen or f"{hub_home}/hub").expanduser()
+
+
+def _name(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "of another user, or gone"

@@ -1,1 +1,0 @@
-"""What the environment of the ranks brings along: variables, caches, servers, versions."""

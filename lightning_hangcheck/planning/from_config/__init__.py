@@ -1,1 +1,0 @@
-"""What a model's config.json says: its kind (`config`), its weights counted, and their forms."""

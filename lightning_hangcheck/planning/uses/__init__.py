@@ -1,1 +1,0 @@
-"""What a model is used for: usual prompts, what stands beside it, and phases of different use."""

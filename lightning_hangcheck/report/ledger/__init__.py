@@ -1,1 +1,0 @@
-"""The ledger as people and programs read it: `bill` are its rows, the others write them."""
