@@ -121,3 +121,23 @@ def test_an_encrypted_configuration_is_not_read(tmp_path: Path) -> None:
 
 def test_without_a_configuration_nothing_is_asked(tmp_path: Path) -> None:
     assert rclone_remotes(subject(HOME=str(tmp_path))) == ()
+
+
+def test_where_rclone_is_installed_it_reads_its_own_configuration(tmp_path: Path) -> None:
+    """It may know more than the file tells: of variables, or of a file that is encrypted."""
+    rclone = tmp_path / "rclone"
+    told = '{"store": {"type": "s3", "provider": "Minio", "access_key_id": "k"}}'
+    rclone.write_text(f"#!/bin/sh\n[ \"$1 $2\" = 'config dump' ] && echo '{told}'\n")
+    rclone.chmod(0o700)
+    encrypted = "RCLONE_ENCRYPT_V0:\nAAAA\n"
+    (check,) = _check(tmp_path, encrypted, PATH=f"{tmp_path}:/bin:/usr/bin")
+    assert check.status == "failed"
+    assert "[store] has no endpoint" in check.sentence
+
+
+def test_what_rclone_itself_cannot_read_is_taken_apart_line_by_line(tmp_path: Path) -> None:
+    rclone = tmp_path / "rclone"
+    rclone.write_text("#!/bin/sh\nexit 1\n")
+    rclone.chmod(0o700)
+    (check,) = _check(tmp_path, f"{WELL}stray\n", PATH=f"{tmp_path}:/bin:/usr/bin")
+    assert "rclone.conf:7: rclone cannot parse this line" in check.sentence

@@ -59,6 +59,14 @@ def test_a_key_may_be_in_netrc(server: str, tmp_path: Path) -> None:
     assert check.status == "ok"
 
 
+def test_a_key_for_every_other_host_is_none_of_wandbs(server: str, tmp_path: Path) -> None:
+    file = tmp_path / "netrc"
+    file.write_text("machine other.example login a password b\ndefault login c password d\n")
+    file.chmod(0o600)
+    (check,) = wandb(subject(NETRC=str(file), WANDB_BASE_URL=server))
+    assert check.status == "warning"
+
+
 def test_without_a_key_somebody_will_be_asked(server: str, tmp_path: Path) -> None:
     (check,) = wandb(subject(HOME=str(tmp_path), WANDB_BASE_URL=server))
     assert check.status == "warning"
