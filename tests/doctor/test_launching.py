@@ -270,20 +270,20 @@ def test_one_rank_may_be_guessed(tmp_path: Path) -> None:
 def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     run, step = subject(f"python {script}"), subject(f"srun python {script}")
-    (missing,), (elsewhere,) = script(run), script(step)
+    (missing,), (elsewhere,) = script_parses(run), script_parses(step)
     assert (missing.status, elsewhere.status) == ("failed", "warning")
     assert f"{script} is not there" in missing.sentence
     script.write_text("x = 1\ndef broken(\n")
-    (broken,) = script(run)
+    (broken,) = script_parses(run)
     assert broken.status == "failed"
     assert f"{script}:2 cannot be parsed" in broken.sentence
     script.write_text("x = 1\n")
-    assert [check.status for check in script(run)] == ["ok"]
+    assert [check.status for check in script_parses(run)] == ["ok"]
     script.write_text("#" * 2**20)
-    assert [check.status for check in script(run)] == ["warning"]
+    assert [check.status for check in script_parses(run)] == ["warning"]
     script.unlink()
     script.mkdir()
-    assert [check.status for check in script(run)] == ["warning"]
+    assert [check.status for check in script_parses(run)] == ["warning"]
     assert trainers_strategy(run) == ()
 
 
