@@ -18,6 +18,7 @@ from lightning_hangcheck.doctor.launching import (
     master_port,
     meeting_point,
     network_interface,
+    script_parses,
     slurm_tasks,
     time_left,
     trainers_strategy,
