@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from lightning_hangcheck.doctor.launch import Launch, read_launch
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.ledger import book
 from lightning_hangcheck.planning.plan import Extra
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.ledger.book import Pages
 
 Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
 GROUPS: tuple[Group, ...] = get_args(Group)
@@ -114,8 +116,10 @@ class Subject(Struct, frozen=True, kw_only=True):
         except (OSError, NoAnswerFromStorage):
             return False
 
-    def ledger(self) -> book.Pages:
+    def ledger(self) -> Pages:
         """Read the ledger that the run will write to; nothing where it cannot be read in time."""
+        from lightning_hangcheck.ledger import book  # most checks do not ask
+
         ledger = book.find_ledger(self.environment.get("HANGCHECK_LEDGER") or None)
         try:
             return apart(LEDGER_LIMIT_S, lambda: book.read(ledger))

@@ -361,8 +361,8 @@ def _matches(variable: str, chosen: str, up: Collection[str]) -> bool:
     return not all(fits) if chosen.startswith("^") else any(fits)
 
 
-@check("launch", "a script that is not there or cannot be parsed ends every rank at its start")
-def script(subject: Subject) -> Finding | None:
+@check("launch", "what is not there or cannot be parsed ends every rank at once", name="script")
+def script_parses(subject: Subject) -> Finding | None:
     """The script of the command: its path and its source, which is not run."""
     if subject.launch.script is None:
         return None
@@ -410,7 +410,7 @@ def trainers_strategy(subject: Subject) -> Finding | None:
         return ok(f"the arguments ask for {given}")
     tree = _parsed(launch.script, starts_here=True)
     if isinstance(tree, Finding):
-        return None  # `script` says so
+        return None  # `script_parses` says so
     asked = list(_strategies(tree, starts_ranks=launch.launcher != "python"))
     for line, strategy in asked:
         place = f"{launch.script}:{line}"

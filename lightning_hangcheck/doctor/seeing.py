@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
-
 from lightning_hangcheck.doctor.check import Finding, Subject, check, failed, nearest, ok, warning
 from lightning_hangcheck.doctor.surroundings import debug_settings
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
@@ -147,6 +145,8 @@ def run_folder_writable(subject: Subject, time_limit_s: float = DISK_LIMIT_S) ->
 )
 def run_folders_disk(subject: Subject) -> Finding:
     """The kind of file system that the run folder is on."""
+    import psutil  # what every run asks at its start needs it not
+
     folder = _absolute(subject.run_dir)
     try:
         there = apart(DISK_LIMIT_S, lambda: nearest(folder).resolve())

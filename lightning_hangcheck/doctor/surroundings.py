@@ -1,26 +1,23 @@
-"""The environment of the ranks: variables, threads, output, versions, wandb, Hugging Face."""
+"""The environment of the ranks: variables, threads, output, versions, wandb, Hugging Face.
+
+Every run asks for its settings at its start, so what only other checks need is imported by them.
+"""
 
 from __future__ import annotations
 
-import http.client
-import netrc
 import os
 import platform
 import re
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-import psutil
-
 from lightning_hangcheck.doctor.check import Finding, check, failed, nearest, ok, warning
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.look.open_files import file_locks, holders_of
 from lightning_hangcheck.machine.printed_output import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.settings import from_environment
 
@@ -271,6 +268,8 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def _installed(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     with suppress(PackageNotFoundError):
         return version(name)
     return None
@@ -307,6 +306,8 @@ def no_answer(scheme: str, host: str, port: int | None, time_limit_s: float) -> 
     Returns:
         Why there is no answer; None where there is one, whatever it says.
     """
+    import http.client
+
     kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
     connection = kind(host, port, timeout=time_limit_s)
     try:
@@ -325,6 +326,8 @@ def _has_key(environment: Mapping[str, str], host: str) -> bool:
     """Whether there is one for this server; it is neither kept nor shown."""
     if environment.get("WANDB_API_KEY"):
         return True
+    import netrc
+
     file = Path(environment.get("NETRC") or Path(environment.get("HOME", "~")) / ".netrc")
     try:
         # `default` of a netrc answers for every host: no key of wandb's
@@ -367,6 +370,8 @@ def hugging_face_cache(subject: Subject) -> Finding:
 )
 def hugging_face_locks(subject: Subject) -> tuple[Finding, ...]:
     """Lock files of the cache, and the kernel's table of who holds them."""
+    from lightning_hangcheck.look.open_files import file_locks, holders_of
+
     cache = cache_folder(subject.environment)
     locks = file_locks()
 
@@ -397,6 +402,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _name(pid: int) -> str:
+    import psutil
+
     try:
         return psutil.Process(pid).name()
     except psutil.Error:

@@ -11,6 +11,10 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import combinations
 
 import torch
 import torch.distributed as dist
@@ -30,70 +34,57 @@ LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_
 def main() -> None:
     """Meet, and try each backend that this machine has."""
     rank, world_size, local_rank = (_number(names) for names in (RANK, WORLD_SIZE, LOCAL_RANK))
-    note = _Notes(rank)
-    note("start", world_size=world_size, host=socket.gethostname())
+    say = partial(_say, rank)
+    say("start", world_size=world_size, host=socket.gethostname())
     _name_meeting_point()
-    with note.step("rendezvous", "gloo"):
+    with _step(say, "rendezvous", "gloo"):
         dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    _try_backend(note, "gloo", torch.device("cpu"), None)
+    _try_backend(say, "gloo", torch.device("cpu"), None)
     if torch.cuda.is_available() and dist.is_nccl_available():
         if local_rank < torch.cuda.device_count():
             torch.cuda.set_device(local_rank)
             group = dist.new_group(backend="nccl")
-            _try_backend(note, "nccl", torch.device("cuda", local_rank), group)
+            _try_backend(say, "nccl", torch.device("cuda", local_rank), group)
         else:
-            note("no device")
-    with note.step("leave", "gloo"):
+            say("no device")
+    with _step(say, "leave", "gloo"):
         dist.destroy_process_group()
-    note("end")
+    say("end")
 
 
-class _Step:
-    """A step that says when it begins and, unless it fails, when it is done."""
-
-    def __init__(self, note: "_Notes", step: str, backend: str) -> None:
-        self._note, self._name = note, {"step": step, "backend": backend}
-        self.facts: dict[str, object] = {}
-
-    def __enter__(self) -> "_Step":
-        self._note("begin", **self._name)
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._note("done", **self._name, **self.facts)
+def _say(rank: int, did: str, **facts: object) -> None:
+    """Each time in one write, so that lines of several ranks never mix."""
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    line = MARK + json.dumps({"did": did, "rank": rank, "restarts": restarts, **facts})
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
-class _Notes:
-    """Says what happens, each time in one write, so that lines of several ranks never mix."""
-
-    def __init__(self, rank: int) -> None:
-        restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        self._who = {"rank": rank, "restarts": restarts}
-
-    def __call__(self, did: str, **facts: object) -> None:
-        line = MARK + json.dumps({"did": did, **self._who, **facts})
-        os.write(sys.stdout.fileno(), f"{line}\n".encode())
-
-    def step(self, step: str, backend: str) -> _Step:
-        return _Step(self, step, backend)
+@contextmanager
+def _step(say: Callable[..., None], step: str, backend: str) -> Iterator[dict[str, object]]:
+    """Say when it begins and, unless it fails, that it is done, with what was learnt."""
+    say("begin", step=step, backend=backend)
+    facts: dict[str, object] = {}
+    yield facts
+    say("done", step=step, backend=backend, **facts)
 
 
 def _try_backend(
-    note: _Notes, backend: str, device: torch.device, group: "dist.ProcessGroup | None"
+    say: Callable[..., None],
+    backend: str,
+    device: torch.device,
+    group: "dist.ProcessGroup | None",
 ) -> None:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    with note.step("barrier", backend):
+    rank, paired = dist.get_rank(), min(dist.get_world_size(), MOST_PAIRED)
+    with _step(say, "barrier", backend):
         dist.barrier(group=group)
-    with note.step("all_reduce", backend) as step:
+    with _step(say, "all_reduce", backend) as facts:
         numbers = torch.full((ELEMENTS,), float(rank + 1), device=device)
         dist.all_reduce(numbers, group=group)
-        step.facts["sums"] = [float(numbers.min()), float(numbers.max())]
-    for low in range(min(world_size, MOST_PAIRED)):
-        for high in range(low + 1, min(world_size, MOST_PAIRED)):
-            if rank in (low, high):
-                with note.step(f"pair {low}-{high}", backend) as step:
-                    step.facts.update(_time_pair(rank == low, low + high - rank, device, group))
+        facts["sums"] = [float(numbers.min()), float(numbers.max())]
+    for low, high in combinations(range(paired), 2):
+        if rank in (low, high):
+            with _step(say, f"pair {low}-{high}", backend) as facts:
+                facts.update(_time_pair(rank == low, low + high - rank, device, group))
 
 
 def _time_pair(

@@ -224,15 +224,17 @@ def read_fields(config: Mapping[str, object]) -> Fields:
     sizes["intermediate"] = of_expert or sizes["intermediate"] or 4 * hidden
     if text.get("use_sliding_window") is False:
         sizes["window"] = None
+    acts = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
+    kinds = text.get("layer_types")
     plain = {name: size or 0 for name, size in sizes.items() if name not in ("window", "of_expert")}
     return Fields(
         model_type=model_type,
         window=sizes["window"],
-        kinds=_kinds(text.get("layer_types")),
+        kinds=tuple(map(str, kinds)) if isinstance(kinds, list) else (),
         two_stacks=bool(_flag(config, "is_encoder_decoder")),
         tied=_flag(text, "tie_word_embeddings"),
         gated=True if str(text.get("feed_forward_proj", "")).startswith("gated") else None,
-        written_out=_activation(text) in WRITTEN_OUT,
+        written_out=next((text[name] for name in acts if text.get(name)), "") in WRITTEN_OUT,
         attention_bias=_flag(text, "attention_bias"),
         **plain,
     )
@@ -245,9 +247,12 @@ def stored_dtype(config: Mapping[str, object]) -> tuple[Dtype, str]:
     """
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict):
-        dtype = _quantized(quantization)
-        if dtype is not None:
-            return dtype, "the checkpoint is quantized, says config.json"
+        why = "the checkpoint is quantized, says config.json"
+        method, bits = quantization.get("quant_method"), quantization.get("bits")
+        if bits == 8 or method in _EIGHT_BITS or quantization.get("load_in_8bit"):
+            return "int8", why
+        if bits == 4 or method in _FOUR_BITS or quantization.get("load_in_4bit"):
+            return "int4", why
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, dict) else config
     stored = str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch.")
@@ -276,24 +281,6 @@ def _number(config: Mapping[str, object], field: str, names: tuple[str, ...]) ->
 def _flag(config: Mapping[str, object], name: str) -> bool | None:
     value = config.get(name)
     return value if isinstance(value, bool) else None
-
-
-def _kinds(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
-
-
-def _activation(config: Mapping[str, object]) -> object:
-    names = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
-    return next((config[name] for name in names if config.get(name)), "")
-
-
-def _quantized(quantization: Mapping[str, object]) -> Dtype | None:
-    method, bits = quantization.get("quant_method"), quantization.get("bits")
-    if bits == 8 or method in _EIGHT_BITS or quantization.get("load_in_8bit"):
-        return "int8"
-    if bits == 4 or method in _FOUR_BITS or quantization.get("load_in_4bit"):
-        return "int4"
-    return None
 
 
 class Family(Struct, frozen=True, kw_only=True):
@@ -364,77 +351,51 @@ def family_of(fields: Fields) -> Family:
     return FAMILIES.get(fields.model_type, UNKNOWN)
 
 
+def is_gated(fields: Fields) -> bool:
+    """Whether the feed-forward network has a gate."""
+    return family_of(fields).gated if fields.gated is None else fields.gated
+
+
 def count_weights(fields: Fields) -> Weights:
     """Count all weights from the sizes in config.json."""
-    family = family_of(fields)
+    family, hidden = family_of(fields), fields.hidden
     known = fields.model_type in FAMILIES
     name = fields.model_type or "unnamed"
-    blocks = _stacks(fields, family) if fields.two_stacks else (_block(fields, family),)
-    norm = _norm(fields, family)
+    norm = hidden * (2 if family.layer_norm else 1)
+    rows = fields.vocabulary + fields.token_types
+    rows += fields.positions if family.learned_positions else 0
     tied = family.tied if fields.tied is None else fields.tied
-    head = fields.vocabulary * fields.hidden if family.head and not tied else 0
-    pooler = fields.hidden * (fields.hidden + 1) if family.pooler else 0
-    finals = norm * (2 if fields.two_stacks else 1) if family.final_norm else 0
+    after = norm * (2 if fields.two_stacks else 1) if family.final_norm else 0
+    after += fields.vocabulary * hidden if family.head and not tied else 0
+    after += hidden * (hidden + 1) if family.pooler else 0
     return Weights(
-        before=Piece(_embeddings(fields, family)),
-        blocks=blocks if fields.two_stacks else blocks * fields.layers,
-        after=Piece(finals + head + pooler, linear=pooler and fields.hidden**2),
+        before=Piece(rows * hidden + (norm if family.embedding_norm else 0)),
+        blocks=_blocks(fields, family, norm),
+        after=Piece(after, linear=hidden**2 if family.pooler else 0),
         sureness="computed" if known else "guessed",
         source=f"formulas for {name} models" if known else f"formulas for Llama, not for {name}",
     )
 
 
-def _embeddings(fields: Fields, family: Family) -> int:
-    rows = fields.vocabulary + fields.token_types
-    rows += fields.positions if family.learned_positions else 0
-    norm = _norm(fields, family) if family.embedding_norm else 0
-    return rows * fields.hidden + norm
-
-
-def _block(fields: Fields, family: Family) -> Piece:
-    attention, attention_bias = _attention(fields, family)
-    feed, feed_bias = _feed_forward(fields, family)
-    experts = max(1, fields.experts)
-    router = fields.hidden * fields.experts
-    linear = attention + (0 if family.fused_experts and fields.experts else feed * experts)
-    norms = 2 * _norm(fields, family)
-    everything = attention + attention_bias + (feed + feed_bias) * experts + router + norms
-    return Piece(everything, linear)
-
-
-def _stacks(fields: Fields, family: Family) -> tuple[Piece, ...]:
-    """Encoder blocks, then decoder blocks with a second attention.
-
-    The first of each holds the table of relative positions, where there is one (modeling_t5.py).
-    """
-    attention, _ = _attention(fields, family)
-    feed, _ = _feed_forward(fields, family)
-    norm = _norm(fields, family)
-    positions = 32 * fields.heads if family.relative_positions else 0
-    encoder = Piece(attention + feed + 2 * norm, attention + feed)
-    decoder = Piece(2 * attention + feed + 3 * norm, 2 * attention + feed)
-    first_encoder = Piece(encoder.parameters + positions, encoder.linear)
-    first_decoder = Piece(decoder.parameters + positions, decoder.linear)
-    decoders = (fields.decoder_layers or fields.layers) - 1
-    return (first_encoder, *[encoder] * (fields.layers - 1), first_decoder, *[decoder] * decoders)
-
-
-def _attention(fields: Fields, family: Family) -> tuple[int, int]:
-    """Weights of the four projections, and of their biases."""
-    queries = fields.heads * fields.head_dim
-    keys_and_values = 2 * fields.kv_heads * fields.head_dim
-    weights = fields.hidden * (2 * queries + keys_and_values)
+def _blocks(fields: Fields, family: Family, norm: int) -> tuple[Piece, ...]:
+    """All layers; of two stacks the encoder's, then the decoder's with a second attention."""
+    hidden, wide = fields.hidden, fields.intermediate
+    queries, keys_and_values = fields.heads * fields.head_dim, 2 * fields.kv_heads * fields.head_dim
+    attention = hidden * (2 * queries + keys_and_values)
+    feed = (3 if is_gated(fields) else 2) * hidden * wide  # of one expert, where there are experts
+    if fields.two_stacks:
+        encoder = Piece(attention + feed + 2 * norm, attention + feed)
+        decoder = Piece(2 * attention + feed + 3 * norm, 2 * attention + feed)
+        # the first of each holds the table of relative positions, if there is one (modeling_t5.py)
+        table = 32 * fields.heads if family.relative_positions else 0
+        firsts = [Piece(one.parameters + table, one.linear) for one in (encoder, decoder)]
+        decoders = (fields.decoder_layers or fields.layers) - 1
+        return (firsts[0], *[encoder] * (fields.layers - 1), firsts[1], *[decoder] * decoders)
     everywhere = family.biases or bool(fields.attention_bias)
-    bias = queries + keys_and_values if family.qkv_bias or everywhere else 0
-    return weights, bias + (fields.hidden if everywhere else 0)
-
-
-def _feed_forward(fields: Fields, family: Family) -> tuple[int, int]:
-    """Weights of one feed-forward network, or of one expert, and of its biases."""
-    gated = family.gated if fields.gated is None else fields.gated
-    weights = (3 if gated else 2) * fields.hidden * fields.intermediate
-    return weights, fields.intermediate + fields.hidden if family.biases else 0
-
-
-def _norm(fields: Fields, family: Family) -> int:
-    return fields.hidden * (2 if family.layer_norm else 1)
+    biases = queries + keys_and_values if family.qkv_bias or everywhere else 0
+    biases += hidden if everywhere else 0
+    experts = max(1, fields.experts)
+    with_biases = feed + (wide + hidden if family.biases else 0)
+    others = biases + hidden * fields.experts + 2 * norm  # with the router
+    linear = attention + (0 if family.fused_experts and fields.experts else feed * experts)
+    return (Piece(attention + with_biases * experts + others, linear),) * fields.layers

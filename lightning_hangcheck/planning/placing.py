@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.planning.config import compute_bytes, family_of
-from lightning_hangcheck.planning.plan import Share
+from lightning_hangcheck.planning.config import compute_bytes, family_of, is_gated
+from lightning_hangcheck.planning.plan import GB, Share
 from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from lightning_hangcheck.planning.config import Fields, Weights
-    from lightning_hangcheck.planning.plan import Machine, Use
+    from lightning_hangcheck.planning.plan import Machine, SpeedClass, Use
 
     Placing: TypeAlias = "Callable[[Sizes, tuple[int, ...]], Placement]"
-    from lightning_hangcheck.planning.plan import SpeedClass
 
 FLOAT32 = 4
 """Bytes: norms and the logits of a token are computed in float32 whatever the model's own format
@@ -98,17 +97,16 @@ def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int
     (tests/planning/test_sizes.py). ``attn_implementation="eager"`` needs far more, with the
     square of the context.
 
-    Args:
-        fields: Sizes of the model.
-        context: Tokens of prompt and answer together.
-        batch: Sequences at a time.
-        number_bytes: Bytes of one number.
     """
+    wide = WRITTEN_OUT if fields.written_out else 3 if is_gated(fields) else 2
+    feed = wide * fields.intermediate  # numbers of one token that live at once
+    if fields.experts:
+        feed = max(1, fields.experts_per_token) * (feed + ROUTED * fields.hidden)
     queries = fields.heads * fields.head_dim
     keys_and_values = 2 * fields.kv_heads * fields.head_dim
     stages = (
         number_bytes * (3 * queries + 2 * keys_and_values),
-        number_bytes * _feed_forward(fields),
+        number_bytes * feed,
         FLOAT32 * 2 * fields.hidden,
     )
     tokens = batch * context * (number_bytes * KEPT * fields.hidden + max(stages))
@@ -125,53 +123,24 @@ def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> 
     (transformers/cache_utils.py, DynamicSlidingWindowLayer). Latent attention keeps one compressed
     vector a token (transformers 5, models/deepseek_v3); before version 5 it was expanded.
 
-    Args:
-        fields: Sizes of the model.
-        context: Tokens of prompt and answer together.
-        batch: Sequences at a time.
-        number_bytes: Bytes of one number.
-
     Returns:
         One figure a layer (of the decoder, where there is an encoder too); all 0 for a model that
         does not make text token by token.
     """
-    family = family_of(fields)
+    keys_and_values = 2 * fields.kv_heads * fields.head_dim
+    latent = fields.latent + fields.latent_position
+    token = batch * number_bytes * (latent if fields.latent else keys_and_values)
     if fields.two_stacks:
         # the decoder's own tokens, and the encoder's once more: the context may be either's
-        layer = 2 * _token(fields) * batch * context * number_bytes
-        return (layer,) * (fields.decoder_layers or fields.layers)
-    if not family.generates:
+        return (2 * token * context,) * (fields.decoder_layers or fields.layers)
+    if not family_of(fields).generates:
         return (0,) * fields.layers
-    return tuple(
-        _token(fields) * batch * _tokens(fields, index, context) * number_bytes
-        for index in range(fields.layers)
-    )
-
-
-def _feed_forward(fields: Fields) -> int:
-    """Numbers of one token that live at once in the feed-forward network."""
-    gated = family_of(fields).gated if fields.gated is None else fields.gated
-    wide = WRITTEN_OUT if fields.written_out else 3 if gated else 2
-    if not fields.experts:
-        return wide * fields.intermediate
-    return max(1, fields.experts_per_token) * (wide * fields.intermediate + ROUTED * fields.hidden)
-
-
-def _token(fields: Fields) -> int:
-    """Numbers that a layer keeps for one token."""
-    if fields.latent:
-        return fields.latent + fields.latent_position
-    return 2 * fields.kv_heads * fields.head_dim
-
-
-def _tokens(fields: Fields, layer: int, context: int) -> int:
-    kind = fields.kinds[layer] if layer < len(fields.kinds) else ""
-    if kind in WITHOUT:
-        return 0
     everywhere = not fields.kinds and fields.model_type in WINDOW_IN_ALL_LAYERS
-    if fields.window and (kind in WINDOWED or everywhere):
-        return min(context, max(1, fields.window - 1))
-    return context
+    windowed = min(context, max(1, (fields.window or context + 1) - 1))
+    sizes = dict.fromkeys(WITHOUT, 0) | dict.fromkeys(WINDOWED, windowed)
+    usual = windowed if everywhere else context
+    kinds = (*fields.kinds, *[""] * fields.layers)[: fields.layers]
+    return tuple(token * sizes.get(kind, usual) for kind in kinds)
 
 
 BUFFER = 1.25
@@ -351,12 +320,15 @@ def seconds_per_token(shares: tuple[Share, ...], layers: int) -> float:
 
 def speed_of(shares: tuple[Share, ...]) -> tuple[SpeedClass, str]:
     """Return the class to expect, and why in one sentence."""
-    short = [share for share in shares if share.headroom < 0]
-    if short:
-        return "too slow", f"it does not fit: {_device(short[0])} lacks {_gb(-short[0].headroom)}"
+    short = next((share for share in shares if share.headroom < 0), None)
+    if short is not None:
+        place = "the main memory" if short.device == "cpu" else f"GPU {short.device}"
+        return "too slow", f"it does not fit: {place} lacks {-short.headroom / GB:.1f} GB"
     seconds = seconds_per_pass(shares)
     if seconds:
-        return _class_of(seconds), _carried(shares, seconds)
+        answer_s = seconds * ANSWER
+        slow: SpeedClass = "slow" if answer_s <= SLOW_S else "too slow"
+        return "acceptable" if answer_s <= ACCEPTABLE_S else slow, _carried(shares, seconds)
     holding = [share for share in shares if share.weights]
     if len(holding) > 1:
         return "good", f"all on {len(holding)} GPUs, which work one after the other"
@@ -366,31 +338,15 @@ def speed_of(shares: tuple[Share, ...]) -> tuple[SpeedClass, str]:
     return "fast", f"all on one GPU, with {tight:.0%} of its memory left"
 
 
-def _class_of(seconds: float) -> SpeedClass:
-    if seconds * ANSWER <= ACCEPTABLE_S:
-        return "acceptable"
-    return "slow" if seconds * ANSWER <= SLOW_S else "too slow"
-
-
 def _carried(shares: tuple[Share, ...], seconds: float) -> str:
     """For example ``9 layers (3.9 GB) in main memory: ...``."""
-    away = [share for share in shares if share.device in ("cpu", "disk") and share.weights]
     names = {"cpu": "in main memory", "disk": "on disk"}
     where = " and ".join(
-        f"{_held(share)} ({_gb(share.weights)}) {names[share.device]}" for share in away
+        f"{several(share.layers, 'layer') if share.layers else 'what is outside the layers'} "
+        f"({share.weights / GB:.1f} GB) {names[share.device]}"
+        for share in shares
+        if share.device in names and share.weights
     )
     what = "must be carried to the GPU" if any(s.device == "0" for s in shares) else "must be read"
     answer = f"{seconds * ANSWER / 60:.0f} minutes" if seconds * ANSWER > 99 else "under 2 minutes"
     return f"{where} {what} for every token: {seconds:.2g} s each, {answer} for {ANSWER} tokens"
-
-
-def _held(share: Share) -> str:
-    return several(share.layers, "layer") if share.layers else "what is outside the layers"
-
-
-def _device(share: Share) -> str:
-    return "the main memory" if share.device == "cpu" else f"GPU {share.device}"
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"

@@ -1,4 +1,4 @@
-"""Checkpoints that belong to the model that will load them, and such that do not."""
+"""What a run reads: there, fresh, of one version, and of the model that will load it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,117 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from doctor.needed.checkpoints import LARGE, SMALL, tensors_of, write_model, write_safetensors
+from doctor.checkpoints import LARGE, SMALL, tensors_of, write_model, write_safetensors
+from ledger.lines import begun, ended
 
 from lightning_hangcheck.doctor.check import Subject
-from lightning_hangcheck.doctor.needed import FIT, model_fits
+from lightning_hangcheck.doctor.needed import FIT, files_belong_together, model_fits, needed_files
+from lightning_hangcheck.ledger import book
+from lightning_hangcheck.ledger.book import fingerprint
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.check import Finding
+
+NOW = 1_800_000_000.0
+
+
+def _subject(path: object, fresh_minutes: float | None = None) -> Subject:
+    return Subject(
+        environment={}, run_dir=Path("runs"), needs=(str(path),), fresh_minutes=fresh_minutes
+    )
+
+
+@pytest.fixture
+def hour_old(tmp_path: Path) -> Path:
+    file = tmp_path / "tokens.bin"
+    file.write_bytes(b"x" * 2000)
+    os.utime(file, (NOW - 3600, NOW - 3600))
+    return file
+
+
+@pytest.mark.parametrize(("fresh", "status"), [(None, "ok"), (90.0, "ok"), (30.0, "failed")])
+def test_age_counts_only_where_freshness_is_asked(
+    hour_old: Path, fresh: float | None, status: str
+) -> None:
+    (check,) = needed_files(_subject(hour_old, fresh), now=NOW)
+    assert check.status == status
+    assert "2.0 kB, 60 minutes old" in check.sentence
+
+
+def test_of_a_folder_the_newest_file_counts(hour_old: Path) -> None:
+    newer = hour_old.with_name("more.bin")
+    newer.write_bytes(b"x")
+    os.utime(newer, (NOW - 60, NOW - 60))
+    (check,) = needed_files(_subject(hour_old.parent, 30.0), now=NOW)
+    assert (check.status, "1 minutes old" in check.sentence) == ("ok", True)
+
+
+def test_what_is_missing_or_empty_fails(tmp_path: Path) -> None:
+    (missing,) = needed_files(_subject(tmp_path / "none"), now=NOW)
+    assert (missing.status, missing.remedy) == ("failed", f"ls -l {tmp_path}")
+    (tmp_path / "empty").touch()
+    (empty,) = needed_files(_subject(tmp_path / "empty"), now=NOW)
+    assert (empty.status, "is empty" in empty.sentence) == ("failed", True)
+
+
+def test_where_nothing_is_needed_nothing_is_asked() -> None:
+    assert needed_files(Subject(environment={}, run_dir=Path("runs"))) == ()
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two phases, each of which made one file from the same one."""
+    monkeypatch.chdir(tmp_path)
+    Path("raw.txt").write_text("first")
+    for name in ("tokens.bin", "labels.csv"):
+        make(name)
+    return tmp_path
+
+
+def make(name: str) -> None:
+    Path(name).write_text(f"made of {Path('raw.txt').read_text()}")
+    ledger = book.find_ledger("ledger.jsonl")
+    book.append(ledger, begun(name, f"make {name}", fingerprint("raw.txt")))
+    book.append(ledger, ended(name, fingerprint(name)))
+
+
+def checks(*needs: str) -> tuple[Finding, ...]:
+    environment = {"HANGCHECK_LEDGER": "ledger.jsonl"}
+    return files_belong_together(
+        Subject(environment=environment, run_dir=Path("runs"), needs=needs)
+    )
+
+
+@pytest.mark.usefixtures("work")
+def test_files_as_their_phases_left_them_belong_together() -> None:
+    (check,) = checks("tokens.bin", "labels.csv")
+    assert check.status == "ok"
+    assert "labels.csv by phase make labels.csv" in check.sentence
+
+
+@pytest.mark.usefixtures("work")
+def test_a_file_that_was_changed_since_is_told() -> None:
+    Path("tokens.bin").write_text("somebody's own")
+    (check,) = checks("tokens.bin", "labels.csv")
+    assert check.status == "warning"
+    assert "since phase make tokens.bin made it" in check.sentence
+    assert check.remedy == "hangcheck ledger check 'make tokens.bin'"
+
+
+@pytest.mark.usefixtures("work")
+def test_files_of_two_versions_of_what_they_were_made_from_are_told() -> None:
+    Path("raw.txt").write_text("second")
+    make("labels.csv")
+    together, old = checks("tokens.bin", "labels.csv")
+    assert "tokens.bin and labels.csv were made from two versions of " in together.sentence
+    assert old.sentence.startswith("tokens.bin was made from another version: ")
+
+
+@pytest.mark.usefixtures("work")
+def test_files_that_no_phase_made_are_not_asked_about() -> None:
+    assert checks("raw.txt") == checks() == ()
+    Path("ledger.jsonl").unlink()
+    assert checks("tokens.bin") == ()
 
 
 def _asked(loads: Path | str | None, backbone: Path | str | None, **environment: str) -> Subject:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from doctor.needed.checkpoints import write_safetensors
+from doctor.checkpoints import write_safetensors
 
 from lightning_hangcheck.doctor.weights import CannotBeRead, read_weight_file
 
