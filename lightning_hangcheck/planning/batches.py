@@ -52,8 +52,8 @@ def _ways_out(buffer: int, world_size: int, micro_batch: int) -> str:
         f"buffer={one} ({several(one // at_once, 'step')})" for one in _nearest(buffer, at_once)
     ]
     share, left = divmod(buffer, world_size)
-    sides = (range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1))
-    firsts = (next((one for one in side if not left and share % one == 0), 0) for side in sides)
+    sides = [range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1)] if not left else []
+    firsts = (next((one for one in side if share % one == 0), 0) for side in sides)
     fitting = sorted(filter(None, firsts), key=lambda one: abs(one - micro_batch))
     ways += [f"micro_batch={one} ({several(share // one, 'step')})" for one in fitting]
     return " or ".join(ways)
