@@ -46,15 +46,17 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
 
 
 def _ways_out(buffer: int, world_size: int, micro_batch: int) -> str:
-    buffers = [
-        f"buffer={one} ({several(one // (world_size * micro_batch), 'step')})"
-        for one in _nearest(buffer, world_size * micro_batch)
+    """The nearest buffers, and the micro batches on both sides that fit the buffer as it is."""
+    at_once = world_size * micro_batch
+    ways = [
+        f"buffer={one} ({several(one // at_once, 'step')})" for one in _nearest(buffer, at_once)
     ]
-    micro_batches = [
-        f"micro_batch={one} ({several(buffer // (world_size * one), 'step')})"
-        for one in _divisors_beside(buffer, world_size, micro_batch)
-    ]
-    return " or ".join(buffers + micro_batches)
+    share, left = divmod(buffer, world_size)
+    sides = [range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1)] if not left else []
+    firsts = (next((one for one in side if share % one == 0), 0) for side in sides)
+    fitting = sorted(filter(None, firsts), key=lambda one: abs(one - micro_batch))
+    ways += [f"micro_batch={one} ({several(share // one, 'step')})" for one in fitting]
+    return " or ".join(ways)
 
 
 def _nearest(buffer: int, at_once: int) -> list[int]:
@@ -64,33 +66,18 @@ def _nearest(buffer: int, at_once: int) -> list[int]:
     return sorted(found, key=lambda one: abs(one - buffer))
 
 
-def _divisors_beside(buffer: int, world_size: int, micro_batch: int) -> list[int]:
-    """Micro batches on both sides that fit the buffer as it is, the nearer one first."""
-    share, left = divmod(buffer, world_size)
-    if left:
-        return []
-    above = (one for one in range(micro_batch + 1, share + 1) if share % one == 0)
-    below = (one for one in range(micro_batch - 1, 0, -1) if share % one == 0)
-    found = [one for one in (next(above, None), next(below, None)) if one is not None]
-    return sorted(found, key=lambda one: abs(one - micro_batch))
-
-
 def _table(buffer: int, world_size: int, micro_batch: int) -> list[str]:
-    rows = [(str(ranks), *_row(buffer, ranks * micro_batch)) for ranks in _world_sizes(world_size)]
-    head = f"micro batches of {micro_batch} with other world sizes:"
-    lines = [("world_size", "steps", "buffer"), *rows]
-    return [head, *(f"  {ranks:<12}{steps:<8}{buffers}" for ranks, steps, buffers in lines)]
-
-
-def _row(buffer: int, at_once: int) -> tuple[str, str]:
-    if buffer % at_once == 0:
-        return str(buffer // at_once), str(buffer)
-    return "-", " or ".join(f"{one} ({one // at_once})" for one in _nearest(buffer, at_once))
-
-
-def _world_sizes(world_size: int) -> list[int]:
-    """Powers of two up to twice as many ranks or one machine's, and those beside the size asked."""
+    """For powers of two up to twice as many ranks or one machine's, and sizes beside that asked."""
     powers, most = [1], max(2 * world_size, SMALLEST_TABLE)
     while powers[-1] < most:
         powers.append(2 * powers[-1])
-    return sorted({*powers, *(one for one in range(world_size - 1, world_size + 2) if one)})
+    rows = [("world_size", "steps", "buffer")]
+    for ranks in sorted({*powers, max(1, world_size - 1), world_size, world_size + 1}):
+        at_once = ranks * micro_batch
+        steps, buffers = str(buffer // at_once), str(buffer)
+        if buffer % at_once:
+            nearest = _nearest(buffer, at_once)
+            steps, buffers = "-", " or ".join(f"{one} ({one // at_once})" for one in nearest)
+        rows.append((str(ranks), steps, buffers))
+    head = f"micro batches of {micro_batch} with other world sizes:"
+    return [head, *(f"  {ranks:<12}{steps:<8}{buffers}" for ranks, steps, buffers in rows)]
