@@ -274,6 +274,9 @@ class _Search:
                 self._message(rank, head, rank + head.message.away)
         for (group, seq), ranks in self.waiting.items():
             self._collective(board.heads[ranks[0]], group, seq, tuple(ranks))
+        for rank, enders in list(self.enders.items()):
+            if enders and not any(one in board.flights for one in enders):
+                self._younger(rank)
 
     def _collective(self, head: Head, group: str, seq: int, waiting: tuple[int, ...]) -> None:
         """Say for whom the ranks wait whose oldest open operation this is."""
@@ -296,6 +299,22 @@ class _Search:
         if not due and not untold and not through:
             self.stuck_together.append((head, waiting))
         self.enders.update(dict.fromkeys(waiting, tuple(due or sorted(untold))))
+
+    def _younger(self, rank: int) -> None:
+        """Where nobody tells of a rank's oldest open operation, a younger one may have ended."""
+        for record in self.board.flights[rank].groups:
+            for entry in record.entries:
+                if not record.has_ended(entry):
+                    stands = {
+                        other: self.board.stand(other, record.group, entry.seq)
+                        for other in self.board.members_of(record.group)
+                        if other != rank
+                    }
+                    on = tuple(other for other, stand in stands.items() if stand == "ended")
+                    if "before" not in stands.values() and self._has_come_through(entry.op, on):
+                        self.ended.append(Ended(rank, Head(record.group, entry.seq, entry.op), on))
+                        self.enders[rank] = ()
+                        return
 
     def _message(self, rank: int, head: Head, peer: int) -> None:
         stand = self.board.answers(rank, head, peer)
@@ -436,17 +455,17 @@ class _Search:
             for flight in self.board.flights.values()
             for record in flight.groups
         )
-        told = f"all of {name_ranks(ranks)} have entered {self.board.of(head)}, and it has ended on "
+        why = "the transport between them (network, NVLink, a GPU) does not move"
         if first:
-            told += "none; no operation of the job ever ended: GPUs of this machine or its network "
-            told += "cannot reach each other"
-        else:
-            told += "none: the transport between them (network, NVLink, a GPU) does not move"
+            why = "no operation of the job ever ended: their GPUs cannot reach each other"
         return LeftFinding(
             cause="network_wait",
             aspect="first_operation" if first else "transport",
             confidence=0.7,
-            sentence=f"{told}; no rank is at fault by its record",
+            sentence=(
+                f"all of {name_ranks(ranks)} have entered {self.board.of(head)}, and it has ended "
+                f"on none: {why}; no rank is at fault by its record"
+            ),
         )
 
     def _of_unknown(self) -> LeftFinding:
@@ -501,7 +520,7 @@ class _Search:
             cause="collective_mismatch",
             confidence=0.6,
             sentence=(
-                f"ranks wait for each other in operations of several groups: {'; '.join(told[:4])}; "
+                f"ranks wait for each other in several groups: {'; '.join(told[:4])}; "
                 "which of them left the common order is not told by their records"
             ),
         )

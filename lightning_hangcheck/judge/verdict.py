@@ -122,6 +122,7 @@ def verdict_of(case: Case) -> Verdict:
         evidence=_evidence(conclusion),
         gaps=_gaps(conclusion),
         stack_groups=groups,
+        seen_in=case.seen_in,
     )
     if finding is None:
         return _bounded(replace(verdict, ranks=_rank_table(conclusion, (), group_of)))
@@ -143,7 +144,8 @@ def verdict_of(case: Case) -> Verdict:
         remedies=words.remedies_for(finding, job),
         wait_for=conclusion.graph.edges,
         ranks=_rank_table(conclusion, victims, group_of),
-        collectives=_collectives(conclusion),
+        collectives=conclusion.collectives or _collectives(conclusion),
+        certainty=finding.certainty,
     )
     return _bounded(explained)
 
@@ -296,7 +298,7 @@ def _rank_table(
         shown = [reading for reading in shown if reading.rank in kept]
     rows = []
     for one in shown:
-        state = STATES[one.activity]
+        state = conclusion.states.get(one.rank, STATES[one.activity])
         if one.rank in blamed and one.activity in ("idle", "busy", "waiting"):
             state = "stalled"
         elif one.rank in led and one.activity == "idle":

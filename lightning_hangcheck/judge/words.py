@@ -145,6 +145,8 @@ def _waits_and_places(
 
 
 def _calm(job: JobReading) -> str:
+    if job.case.left is not None:
+        return "nothing wrong is seen in what was left: no operation was open on any rank"
     count = len(job.ranks)
     silent = max(job.alive, key=lambda reading: reading.silence_s, default=None)
     if silent is None or silent.silence_s < NOTABLE_SILENCE_S:
