@@ -52,6 +52,7 @@ DEFAULT_GROUP = "default_pg"
 NEAR = 1_000
 """Two counts of one thing in one incident are no further apart than this."""
 MOST_FACTS = 12
+MOST_SHOWN = 8
 KEEP_RECORDS = (
     "next time keep them: TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
     "TORCH_FR_DUMP_TEMP_FILE=/shared/INCIDENT/rank_ (before torch 2.9 "
@@ -476,6 +477,7 @@ class _Search:
             waits = [one for one in self.enders if set(self.enders[one]) & set(missing)]
             return LeftFinding(
                 cause="unknown",
+                aspect="no_dump",
                 confidence=0.3,
                 sentence=(
                     f"{name_ranks(waits)} {verb(waits, 'waits', 'wait')} in {self.board.of(head)}; "
@@ -502,6 +504,7 @@ class _Search:
         rank, head = min(told.items())
         return LeftFinding(
             cause="unknown",
+            aspect="no_dump",
             certainty="guess",
             confidence=0.3,
             sentence=(
@@ -531,7 +534,7 @@ class _Search:
         solved = solve(((rank,), enders) for rank, enders in self.enders.items() if enders)
         blamed = set(found.culprits)
         waits = tuple(
-            Wait((rank,), enders, (f"in {self.board.of(self.board.heads[rank])}",))
+            Wait((rank,), enders, (f"in {_op(self.board.heads[rank])}",))
             for rank, enders in sorted(self.enders.items())
             if enders and rank not in blamed
         )
@@ -570,9 +573,14 @@ class _Search:
 
     def _facts(self) -> Iterator[EvidenceItem]:
         """Tell each operation in which ranks stand: who is in it, through it, and not there."""
+        messages: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for head, ranks in self._by_head():
             who = f"{name_ranks(ranks)}: oldest open is {self.board.of(head)}"
-            if head.message is None:
+            if head.message is not None:
+                kind = head.op.partition(" ")[0]
+                pairs = [(rank, rank + head.message.away) for rank in ranks]
+                messages[kind, self.board.names.get(head.group) or head.group] += pairs
+            else:
                 stands: dict[Stand, list[int]] = defaultdict(list)
                 for rank in self.board.members_of(head.group):
                     if rank not in ranks:
@@ -587,6 +595,12 @@ class _Search:
                 for stand, text in words.items():
                     if stands[stand]:
                         who += f"; {text} {name_ranks(stands[stand])}"
+                yield EvidenceItem("flight_record", None, who)
+        for (kind, group), ends in messages.items():
+            who = name_ranks(rank for rank, _ in ends)
+            each = ", ".join(f"{rank} with {peer}" for rank, peer in sorted(ends)[:MOST_SHOWN])
+            more = ", ..." if len(ends) > MOST_SHOWN else ""
+            who = f"{who}: oldest open is a {kind} in {group} ({each}{more})"
             yield EvidenceItem("flight_record", None, who)
 
     def _rows(self) -> Iterator[CollectiveState]:
@@ -632,7 +646,7 @@ def _way(entry: CollectiveEntry) -> str:
 
 
 def _op(head: Head) -> str:
-    return f"{head.op} #{head.seq}"
+    return head.op.partition(" ")[0] if head.message is not None else f"{head.op} #{head.seq}"
 
 
 def judge_left(case: Case) -> LeftFinding | None:

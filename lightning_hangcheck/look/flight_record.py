@@ -444,7 +444,7 @@ def _site(operation: _Operation, sites: Sites) -> int:
 def _as_wholes(collectives: Sequence[_Operation]) -> list[_Operation]:
     """Return one operation for each number, in their order.
 
-    Those of a coalesced block share one. Torch never marks its parts as ended, and adds ``coalesced``
+    Those of a coalesced block share one. Torch never marks its parts as ended, and adds an entry
     for the whole once the block is closed. Where that is not kept, an end of a later one tells.
     """
     blocks: dict[int, list[_Operation]] = {}

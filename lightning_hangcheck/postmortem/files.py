@@ -14,17 +14,19 @@ import lzma
 import os
 import resource
 import stat
-from collections.abc import Callable
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.left_behind import LeftOut
 from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from _typeshed import WriteableBuffer
 
 MOST_FILES = 20_000
 DEEPEST = 24
@@ -35,10 +37,10 @@ UNPACKED_FLOOR = 16 * 1024 * 1024
 MOST_PACKED = 200
 """Times a packed file may grow: logs grow 10 to 50 times, a bomb a thousand."""
 MEMORY_FOR_READING = 1024 * 1024 * 1024
-PACKERS: dict[bytes, tuple[str, Callable[[BinaryIO], BinaryIO]]] = {
-    b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),  # type: ignore[dict-item]
-    b"BZh": ("bzip2", lambda file: bz2.BZ2File(file)),  # type: ignore[dict-item]
-    b"\xfd7zXZ\x00": ("xz", lambda file: lzma.LZMAFile(file)),  # type: ignore[dict-item]
+PACKERS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"BZh": ("bzip2", bz2.open),
+    b"\xfd7zXZ\x00": ("xz", lzma.open),
 }
 ARCHIVES = {
     b"PK\x03\x04": "a zip archive, as torch's checkpoints are",
@@ -163,21 +165,20 @@ def _read(path: Path, readers: Sequence[Reader]) -> tuple[str, object]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
-    """Open a file, unpacked, and return its first bytes too."""
-    with os.fdopen(os.open(path, _SAFELY), "rb") as raw:
+    """Open a file, unpacked, and return its first bytes too, which are still to be read."""
+    with io.BufferedReader(io.FileIO(os.open(path, _SAFELY)), HEAD_BYTES) as raw:
         found = os.fstat(raw.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise NotRead("it is no regular file")
-        start = raw.peek(8)[:8]  # type: ignore[attr-defined]
+        start = raw.peek()
         packer = next((one for magic, one in PACKERS.items() if start.startswith(magic)), None)
-        file: BinaryIO = raw
-        if packer is not None:
-            name, unpack = packer
-            most = max(UNPACKED_FLOOR, MOST_PACKED * found.st_size)
-            file = io.BufferedReader(_Unpacked(unpack(raw), name, most))  # type: ignore[assignment]
-        head = file.read(HEAD_BYTES)
-        file.seek(0) if packer is None else None
-        yield (file if packer is None else _Again(head, file)), head  # type: ignore[misc]
+        if packer is None:
+            yield raw, start
+            return
+        name, unpack = packer
+        unpacked = _Unpacked(unpack(raw), name, max(UNPACKED_FLOOR, MOST_PACKED * found.st_size))
+        file = io.BufferedReader(unpacked, HEAD_BYTES)
+        yield file, file.peek()
 
 
 class _Unpacked(io.RawIOBase):
@@ -187,33 +188,20 @@ class _Unpacked(io.RawIOBase):
         self._file, self._name, self._left = file, name, most
 
     def readable(self) -> bool:
+        """Tell `io.BufferedReader` that it is."""
         return True
 
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Unpack the next bytes."""
+        view = memoryview(buffer).cast("B")
         try:
-            data = self._file.read(len(buffer))
-        except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
+            data = self._file.read(len(view))
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise NotRead(f"its {self._name} data is torn ({error})") from error
         self._left -= len(data)
         if self._left < 0:
             raise NotRead(f"its {self._name} data grows more than {MOST_PACKED} times: a bomb")
-        buffer[: len(data)] = data
-        return len(data)
-
-
-class _Again(io.RawIOBase):
-    """A stream whose first bytes were taken, from its beginning again."""
-
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        self._head, self._rest = head, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        data = self._head[: len(buffer)] or self._rest.read(len(buffer))
-        self._head = self._head[len(buffer) :]
-        buffer[: len(data)] = data
+        view[: len(data)] = data
         return len(data)
 
 

@@ -34,7 +34,7 @@ MOST_TENSORS, MOST_DIMENSIONS, MOST_CALLS = 64, 16, 64
 NEAR = 1_000
 """Numbers of one group are no further apart than this in one incident."""
 SHORT_NS = 20 * 60 * NANOSECONDS
-"""Within this time ranks of one incident do their last; more where the job's time limit is longer."""
+"""Ranks of one incident do their last within this time, or two of the job's own time limits."""
 LONG_NS = 24 * 3600 * NANOSECONDS
 """The same where their numbers agree: then a clock is wrong."""
 FIELDS = (
@@ -154,8 +154,9 @@ def _dump_of(path: Path, data: object) -> Dump:
     if not entries and not groups:
         raise NotRead("it is a flight record without entries and groups")
     members = {name: _members(one.get("ranks")) for name, one in groups.items()}
+    operations = [_entry(one) for one in entries]
     plain = {
-        "entries": [_entry(one) for one in entries],
+        "entries": operations,
         "pg_config": {
             name: {"desc": str(one.get("desc", "")), "ranks": str(list(members[name]) or "")}
             for name, one in groups.items()
@@ -166,7 +167,7 @@ def _dump_of(path: Path, data: object) -> Dump:
         flight = record_of_dump(plain, 0)
     except msgspec.MsgspecError as error:
         raise NotRead(f"it is a flight record of another form ({error})") from error
-    times = [one for entry in plain["entries"] if (one := entry["time_created_ns"]) > 0]
+    times = [one for entry in operations if (one := entry["time_created_ns"]) > 0]
     limits = [one.get("timeout_ms") for one in entries[-1:]]
     world = next(
         (members[name] for name, one in groups.items() if one.get("desc") == "default_pg"),
@@ -175,7 +176,7 @@ def _dump_of(path: Path, data: object) -> Dump:
     return Dump(
         path=str(path),
         flight=flight,
-        ranks=_whose(members, plain["entries"], data.get("rank")),
+        ranks=_whose(members, operations, data.get("rank")),
         named=_number_in(path),
         world=world,
         numbers={
