@@ -149,7 +149,8 @@ def _dump_of(path: Path, data: object) -> Dump:
     if not isinstance(data, dict) or not isinstance(data.get("entries", []), (list, tuple)):
         raise NotRead("it is no flight record")
     entries = [one for one in data.get("entries", [])[-MOST_ENTRIES:] if isinstance(one, dict)]
-    config = data.get("pg_config") or {}
+    config = data.get("pg_config")
+    config = config if isinstance(config, dict) else {}
     groups = {str(key): one for key, one in config.items() if isinstance(one, dict)}
     if not entries and not groups:
         raise NotRead("it is a flight record without entries and groups")
@@ -161,7 +162,7 @@ def _dump_of(path: Path, data: object) -> Dump:
             name: {"desc": str(one.get("desc", "")), "ranks": str(list(members[name]) or "")}
             for name, one in groups.items()
         },
-        "pg_status": data.get("pg_status") or {},
+        "pg_status": data.get("pg_status", {}),
     }
     try:
         flight = record_of_dump(plain, 0)
@@ -197,13 +198,18 @@ def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:
     entry.setdefault("is_p2p", False)
     entry.setdefault("retired", False)
     entry.setdefault("time_created_ns", 0)
-    entry["process_group"] = tuple(map(str, list(entry["process_group"])[:2]))
-    sizes = list(raw.get("input_sizes") or ())[:MOST_TENSORS]
-    entry["input_sizes"] = [list(one)[:MOST_DIMENSIONS] for one in sizes]
-    entry["input_dtypes"] = list(raw.get("input_dtypes") or ())[:MOST_TENSORS]
-    calls = list(raw.get("frames") or ())[:MOST_CALLS]
+    sizes = _first(raw.get("input_sizes"), MOST_TENSORS)
+    entry["process_group"] = tuple(map(str, _first(entry["process_group"], 2)))
+    entry["input_sizes"] = [_first(one, MOST_DIMENSIONS) for one in sizes]
+    entry["input_dtypes"] = _first(raw.get("input_dtypes"), MOST_TENSORS)
+    calls = _first(raw.get("frames"), MOST_CALLS)
     entry["frames"] = [one for one in calls if isinstance(one, dict) and "filename" in one]
     return entry
+
+
+def _first(values: object, most: int) -> Sequence[Any]:
+    """Take the first of a list; a pickle may name one list a million times."""
+    return values[:most] if isinstance(values, (list, tuple)) else ()
 
 
 def _members(ranks: object) -> tuple[int, ...]:
