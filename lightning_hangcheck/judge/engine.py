@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import RankReading
+    from lightning_hangcheck.judge.left_behind import LeftFinding
     from lightning_hangcheck.judge.rule import Need, Rule, Seen
     from lightning_hangcheck.model.case import Case
 
@@ -88,7 +89,7 @@ def conclude(case: Case) -> Conclusion:
     """Read a case, draw its graph, and find out what is wrong, if anything is."""
     job = read_job(case)
     if case.left is not None:
-        return _of_files(job)
+        return _of_files(job, judge_left(case))
     pending = pending_collectives(job)
     awaited = awaited_ranks(job, pending)
     divergence = find_divergence(job, pending, awaited)
@@ -133,9 +134,8 @@ def conclude(case: Case) -> Conclusion:
     )
 
 
-def _of_files(job: JobReading) -> Conclusion:
-    """Conclude what is left of a job proves: no process can be asked, no time goes on."""
-    found = judge_left(job.case)
+def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
+    """Conclude what is left of a job: no process can be asked any more, and no time goes on."""
     if found is None:
         states: dict[int, State] = dict.fromkeys(job.ranks, "unseen")
         return Conclusion(kind="healthy", job=job, graph=WaitGraph(), pending={}, states=states)
@@ -154,7 +154,7 @@ def _of_files(job: JobReading) -> Conclusion:
         certainty=found.certainty,
     )
     return Conclusion(
-        kind="hang",
+        kind=found.kind,
         job=job,
         graph=found.graph,
         pending={},

@@ -17,13 +17,14 @@ from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph, solve
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES
-from lightning_hangcheck.model.naming.slugs import Cause, Certainty
+from lightning_hangcheck.model.naming.slugs import Cause, Certainty, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
@@ -67,6 +68,7 @@ class LeftFinding(Struct, frozen=True, kw_only=True):
     """What the files prove.
 
     Attributes:
+        kind: Of verdict.
         culprits: Empty where they prove that something is wrong, but not by whom.
         certainty: Of the culprits, or `guess`: then none is named, and the evidence tells whom.
         sentence: Who, where and why.
@@ -77,6 +79,7 @@ class LeftFinding(Struct, frozen=True, kw_only=True):
 
     cause: Cause
     sentence: str
+    kind: VerdictKind = "hang"
     culprits: tuple[int, ...] = ()
     certainty: Certainty | None = None
     confidence: float = 0.0
@@ -549,19 +552,13 @@ class _Search:
         states: dict[int, State] = dict.fromkeys(self.board.flights, "running")
         states.update(dict.fromkeys(self.board.heads, "waiting"))
         states.update(dict.fromkeys(blamed, "stalled"))
-        return LeftFinding(
-            cause=found.cause,
-            sentence=found.sentence,
-            culprits=found.culprits,
-            certainty=found.certainty,
-            confidence=found.confidence,
-            aspect=found.aspect,
+        return replace(
+            found,
             graph=graph,
             states=states,
             collectives=(*found.collectives, *self._rows())[:MOST_FACTS],
             evidence=(*found.evidence, *self._facts())[:MOST_FACTS],
             gaps=tuple(self._gaps(found)),
-            place=found.place,
         )
 
     def _by_head(self) -> list[tuple[Head, list[int]]]:

@@ -185,7 +185,7 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
     if finding is None:
         return ()
     blamed = set(finding.culprits)
-    if conclusion.kind == "crashed":
+    if conclusion.kind == "crashed" and conclusion.job.case.left is None:
         ranks = conclusion.job.ranks.items()
         return tuple(rank for rank, one in ranks if rank not in blamed and failed(one.view))
     return tuple(sorted({*conclusion.graph.waiters, *finding.left_standing} - blamed))

@@ -33,7 +33,7 @@ DEEPEST = 24
 MOST_LEFT_OUT = 200
 HEAD_BYTES = 16 * 1024
 """Of a file, unpacked: enough to tell what it is."""
-UNPACKED_FLOOR = 16 * 1024 * 1024
+UNPACKED_FLOOR = 64 * 1024 * 1024
 MOST_PACKED = 200
 """Times a packed file may grow: logs grow 10 to 50 times, a bomb a thousand."""
 MEMORY_FOR_READING = 1024 * 1024 * 1024

@@ -43,30 +43,41 @@ class Postmortem(NamedTuple):
     left: LeftBehind
 
 
-def postmortem(
-    named: Sequence[str], folder: RunFolder, readers: Sequence[Reader] = READERS
-) -> Postmortem:
+def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     """Say what can be said of a job from what is left of it, and keep that.
 
     Args:
         named: Files and folders.
         folder: Where to keep the verdict.
-        readers: Kinds of files.
 
     Raises:
         UnreadableRun: Nothing of it can be read.
         UsedRunFolder: The folder holds another run.
     """
-    left = read_left(named, readers)
-    if not left.readings and left.run_folders:
+    left = read_left(named, READERS)
+    if left.run_folders and not left.readings:
         return _of_run_folders(left, folder)
-    case = case_of(left.readings, _with_run_folders(left), folder.run_id)
-    told = case.left or LeftBehind()
-    if not told.read:
-        raise _nothing_in(named, told.left_out)
+    case = read_job(named, left, folder.run_id)
     verdict = judge(case)
     save_run(case, verdict, (), folder)
-    return Postmortem(case, verdict, told)
+    return Postmortem(case, verdict, case.left or LeftBehind())
+
+
+def read_job(named: Sequence[str], left: Left, run_id: str) -> Case:
+    """Join what was read into one case.
+
+    Args:
+        named: For the sentence that says that there is nothing.
+        left: What lies there.
+        run_id: Of the run folder that the case is kept in.
+
+    Raises:
+        UnreadableRun: Nothing of it can be used.
+    """
+    case = case_of(left.readings, _with_run_folders(left), run_id)
+    if case.left is None or not case.left.read:
+        raise _nothing_in(named, case.left.left_out if case.left is not None else ())
+    return case
 
 
 def _of_run_folders(left: Left, folder: RunFolder) -> Postmortem:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 KIND = "flight record"
 KEYS = (b"pg_config", b"record_id", b"profiling_name", b"collective_seq_id")
 LARGEST_RECORD = 256 * 1024 * 1024
-MOST_ENTRIES = 50_000
+MOST_ENTRIES = 100_000
+MOST_OPEN, MOST_ENDED = 2_000, 64
+"""Entries that are kept: of those that have ended, the newest and one of each group say enough."""
 MOST_TENSORS, MOST_DIMENSIONS, MOST_CALLS = 64, 16, 64
 NEAR = 1_000
 """Numbers of one group are no further apart than this in one incident."""
@@ -148,7 +150,7 @@ def _whole(file: BinaryIO) -> bytes:
 def _dump_of(path: Path, data: object) -> Dump:
     if not isinstance(data, dict) or not isinstance(data.get("entries", []), (list, tuple)):
         raise NotRead("it is no flight record")
-    entries = [one for one in data.get("entries", [])[-MOST_ENTRIES:] if isinstance(one, dict)]
+    entries = _telling([one for one in data.get("entries", ()) if isinstance(one, dict)])
     config = data.get("pg_config")
     config = config if isinstance(config, dict) else {}
     groups = {str(key): one for key, one in config.items() if isinstance(one, dict)}
@@ -188,6 +190,33 @@ def _dump_of(path: Path, data: object) -> Dump:
         last_ns=max(times, default=0),
         timeout_ns=max((one for one in limits if isinstance(one, int)), default=0) * 1_000_000,
     )
+
+
+def _telling(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries that are open, and the newest that have ended, in their order.
+
+    Parts of a block have its number, and end with it.
+    """
+    keys = [
+        (one.get("pg_id"), one.get("collective_seq_id", one.get("seq_id")), one.get("p2p_seq_id"))
+        for one in entries[-MOST_ENTRIES:]
+    ]
+    ended = {
+        key
+        for key, one in zip(keys, entries[-MOST_ENTRIES:], strict=True)
+        if one.get("retired") or one.get("state") == "completed"
+    }
+    kept: list[dict[str, Any]] = []
+    groups: set[object] = set()
+    still = 0
+    for key, one in zip(reversed(keys), reversed(entries), strict=False):
+        over = key in ended
+        still += not over
+        if not over or len(kept) - still < MOST_ENDED or key[0] not in groups:
+            kept.append(one)
+            groups.add(key[0])
+    kept.reverse()
+    return kept if len(kept) <= 2 * MOST_OPEN else [*kept[:MOST_OPEN], *kept[-MOST_OPEN:]]
 
 
 def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:

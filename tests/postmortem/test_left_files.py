@@ -15,14 +15,13 @@ import pytest
 from postmortem.dumps import did, dump, write
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.postmortem.postmortem import postmortem
-from lightning_hangcheck.rundir.layout import RunFolder
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.postmortem.files import read_left
+from lightning_hangcheck.postmortem.postmortem import READERS, Postmortem, read_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from lightning_hangcheck.postmortem.postmortem import Postmortem
 
 PAIR = {"0": [0, 1]}
 HOUR = 3600.0
@@ -37,8 +36,11 @@ def stuck(began_s: float = 0.0, number: int = 7) -> dict[int, dict[str, object]]
 
 
 def read(folder: Path, *more: Path) -> Postmortem:
-    """Read a folder, and keep the verdict beside it."""
-    return postmortem([str(folder), *map(str, more)], RunFolder(folder.parent / "verdict"))
+    """Read a folder and judge it."""
+    named = [str(folder), *map(str, more)]
+    case = read_job(named, read_left(named, READERS), "test")
+    assert case.left is not None
+    return Postmortem(case, judge(case), case.left)
 
 
 def reasons(found: Postmortem) -> dict[str, str]:
