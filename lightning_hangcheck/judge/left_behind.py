@@ -52,6 +52,7 @@ GOES_TO_ONE = frozenset({"reduce", "_reduce_oop", "gather"})
 DEFAULT_GROUP = "default_pg"
 NEAR = 1_000
 """Two counts of one thing in one incident are no further apart than this."""
+FEWEST_WITNESSES = 2
 MOST_FACTS = 12
 MOST_SHOWN = 8
 KEEP_RECORDS = (
@@ -141,10 +142,13 @@ class Board:
         self.names: dict[str, str] = {}
         self.with_messages: set[str] = set()
         self.last_number: Counter[str] = Counter()
+        self.through: dict[tuple[int, str], int] = {}
         for rank, flight in flights.items():
             for record in flight.groups:
                 self.columns[rank, record.group] = record
                 self.entries[rank, record.group] = {one.seq: one for one in record.entries}
+                ended = (one.seq for one in record.entries if one.retired)
+                self.through[rank, record.group] = max(record.last_completed, *ended, 0)
                 self.names.setdefault(record.group, record.description)
                 if record.ranks:
                     self.members.setdefault(record.group, record.ranks)
@@ -159,8 +163,10 @@ class Board:
 
     def members_of(self, group: str) -> tuple[int, ...]:
         """Return the members of a group; where no record names them, who knows it."""
-        named = self.members.get(group)
-        return named or tuple(sorted(rank for rank, name in self.columns if name == group))
+        if group not in self.members:
+            known = sorted(rank for rank, name in self.columns if name == group)
+            self.members[group] = tuple(known)
+        return self.members[group]
 
     def name(self, group: str) -> str:
         """Name a group as people do, with its ranks: of a mesh many have one name."""
@@ -182,9 +188,10 @@ class Board:
         record = self.columns.get((rank, group))
         if record is None:
             return "unknown"
-        entry = self.entries[rank, group].get(seq)
-        if entry is not None:
-            return "ended" if record.has_ended(entry) else "open"
+        if record.entries and seq <= self.through[rank, group]:
+            return "ended"  # one group's operations end in their order
+        if seq in self.entries[rank, group]:
+            return "open"
         if record.entries:
             newest = max(record.last_enqueued, record.entries[-1].seq)
             return "before" if seq > newest else "ended"
@@ -218,7 +225,7 @@ class Board:
         """Yield who has an operation open, with its entry."""
         for rank in self.members_of(group):
             entry = self.entries.get((rank, group), {}).get(seq)
-            if entry is not None and not self.columns[rank, group].has_ended(entry):
+            if entry is not None and seq > self.through[rank, group]:
                 yield rank, entry
 
     def last_call(self, rank: int) -> Frame | None:
@@ -233,7 +240,7 @@ class Board:
         found: list[tuple[tuple[int, int], Head]] = []
         for record in self.flights[rank].groups:
             for entry in record.entries:
-                if not record.has_ended(entry):
+                if entry.seq > self.through[rank, record.group]:
                     order = entry.recorded, entry.created_ns
                     found.append((order, Head(record.group, entry.seq, entry.op)))
             for one in record.messages:
@@ -266,11 +273,11 @@ class _Search:
         self.world_size = world_size
         self.waiting: dict[Numbered, list[int]] = defaultdict(list)
         self.enders: dict[int, tuple[int, ...]] = {}
-        self.absent: dict[Numbered, Absent] = {}
+        self.absent: dict[tuple[str, int, str], Absent] = {}
         self.ended: list[Ended] = []
         self.stuck_together: list[tuple[Head, tuple[int, ...]]] = []
         self.unknown: dict[int, Head] = {}
-        self.doubtful: dict[int, Head] = {}
+        self.doubtful: dict[int, list[tuple[int, Head]]] = defaultdict(list)
         for rank, head in board.heads.items():
             if head.message is None:
                 self.waiting[head.group, head.seq].append(rank)
@@ -281,6 +288,9 @@ class _Search:
         for rank, enders in list(self.enders.items()):
             if enders and not any(one in board.flights for one in enders):
                 self._younger(rank)
+        for peer, waiting in list(self.doubtful.items()):
+            if len({rank for rank, _ in waiting}) >= FEWEST_WITNESSES:
+                self._count_absent(peer, waiting)
 
     def _collective(self, head: Head, group: str, seq: int, waiting: tuple[int, ...]) -> None:
         """Say for whom the ranks wait whose oldest open operation this is."""
@@ -297,18 +307,29 @@ class _Search:
         due = sorted([*before, *late])
         idle = tuple(rank for rank in before if rank not in board.heads)
         if idle:
-            self.absent[group, seq] = Absent(head, waiting, idle)
+            self.absent[group, seq, head.op] = Absent(head, waiting, idle)
         untold = [*stands["missing"], *stands["unknown"]]
+        for rank in stands["unknown"]:
+            if rank not in board.heads:
+                self.doubtful[rank] += [(one, head) for one in waiting]
         self.unknown.update(dict.fromkeys(untold, head))
         if not due and not untold and not through:
             self.stuck_together.append((head, waiting))
         self.enders.update(dict.fromkeys(waiting, tuple(due or sorted(untold))))
 
+    def _count_absent(self, peer: int, waiting: Sequence[tuple[int, Head]]) -> None:
+        """Several wait for a rank with nothing open: what ended there would have ended on them."""
+        for rank, head in waiting:
+            key = head.group, head.seq, head.op
+            known = self.absent.get(key, Absent(head, (), ()))
+            who, ranks = {*known.waiting, rank}, {*known.ranks, peer}
+            self.absent[key] = Absent(head, tuple(sorted(who)), tuple(sorted(ranks)))
+
     def _younger(self, rank: int) -> None:
         """Where nobody tells of a rank's oldest open operation, a younger one may have ended."""
         for record in self.board.flights[rank].groups:
             for entry in record.entries:
-                if not record.has_ended(entry):
+                if entry.seq > self.board.through[rank, record.group]:
                     stands = {
                         other: self.board.stand(other, record.group, entry.seq)
                         for other in self.board.members_of(record.group)
@@ -327,12 +348,9 @@ class _Search:
         if stand == "missing":
             self.unknown[peer] = head
         elif other is None and stand == "before":
-            key = head.group, head.seq
-            known = self.absent.get(key, Absent(head, (), ()))
-            waiting, ranks = {*known.waiting, rank}, {*known.ranks, peer}
-            self.absent[key] = Absent(head, tuple(sorted(waiting)), tuple(sorted(ranks)))
+            self._count_absent(peer, [(rank, head)])
         elif other is None:
-            self.doubtful[peer] = head
+            self.doubtful[peer].append((rank, head))
         elif other.group == head.group and other.message and peer + other.message.away == rank:
             self.enders[rank] = ()
             if rank < peer:
@@ -377,8 +395,8 @@ class _Search:
         ]
 
     def _parted(self) -> Parted | None:
-        """Find the first number under which ranks stand with different operations or sizes."""
-        for (group, seq), waiting in sorted(self.waiting.items(), key=lambda one: one[0][1]):
+        """Find the number under which most ranks stand, with different operations or sizes."""
+        for (group, seq), waiting in sorted(self.waiting.items(), key=lambda one: -len(one[1])):
             ways: dict[str, list[int]] = {}
             for rank, entry in self.board.entered(group, seq):
                 ways.setdefault(_way(entry), []).append(rank)
@@ -503,7 +521,7 @@ class _Search:
                 ),
                 evidence=(EvidenceItem("guess", None, f"a guess: {guess} there"),),
             )
-        told = {**self.unknown, **self.doubtful}
+        told = {**self.unknown, **{rank: one[0][1] for rank, one in self.doubtful.items()}}
         rank, head = min(told.items())
         return LeftFinding(
             cause="unknown",

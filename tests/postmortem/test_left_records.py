@@ -220,3 +220,27 @@ def test_a_job_of_which_nothing_is_open_is_not_called_a_hang(tmp_path: Path) -> 
     verdict = judged(tmp_path, dumps)
     assert (verdict.verdict, verdict.culprits) == ("healthy", ())
     assert "no operation was open" in verdict.summary
+
+
+def test_what_several_wait_for_has_not_ended_on_a_rank_with_nothing_open(tmp_path: Path) -> None:
+    """Rank 3 lists nothing of the group, and has no count: one witness is a guess, two are not."""
+    groups = {"0": list(ALL), "1": [0, 1, 2, 3]}
+    calm = {rank: dump(rank, did(50, ended=True), groups=groups) for rank in ALL}
+    calm[3]["pg_status"] = {}
+    stuck = {rank: dump(rank, did(9, group="1"), groups=groups) for rank in (0, 1, 2)}
+    assert judged(tmp_path / "a", calm | stuck).culprits == (3,)
+    alone = {"0": list(ALL), "1": [0, 3]}
+    pair = {0: dump(0, did(9, group="1"), groups=alone), 3: dump(3, groups=alone)}
+    pair[3]["pg_status"] = {}
+    verdict = judged(tmp_path / "b", pair)
+    assert (verdict.culprits, verdict.certainty) == ((), "guess")
+
+
+def test_what_was_never_marked_as_ended_is_over_once_a_later_one_is(tmp_path: Path) -> None:
+    """All list #3 as open, and have ended #6: rank 4 is late to #7, which is all that counts."""
+    before = [did(3), did(6, ended=True)]
+    dumps = {rank: dump(rank, *before, did(7), groups=ONE) for rank in ALL}
+    dumps[4] = dump(4, *before, groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert verdict.culprits == (4,)
+    assert "#7" in verdict.summary
