@@ -31,7 +31,7 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
     """
     found, others = of_one_incident(one.found for one in readings if isinstance(one.found, Dump))
     world_size = max(
-        [0, *(max(dump.world, default=-1) + 1 for dump in found.values()), *(r + 1 for r in found)]
+        [0, *(len(dump.world) for dump in found.values()), *(rank + 1 for rank in found)]
     )
     ranks = sorted({*found, *range(min(world_size, MOST_LISTED))})
     times = [dump.last_ns for dump in found.values() if dump.last_ns]

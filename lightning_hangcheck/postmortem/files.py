@@ -16,6 +16,7 @@ import resource
 import stat
 import zlib
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -134,7 +135,7 @@ def _walk(roots: Sequence[Path], left: Left) -> Iterator[Path]:
             elif depth >= DEEPEST:
                 _leave(left, path, f"only {DEEPEST} folders deep are looked at")
             else:
-                below = sorted(path.iterdir(), reverse=True)
+                below = sorted(islice(path.iterdir(), MOST_FILES), reverse=True)
                 pending += [(one, depth + 1) for one in below if not one.name.startswith(".git")]
         except OSError as error:
             _leave(left, path, f"it cannot be read ({error.strerror or error})")

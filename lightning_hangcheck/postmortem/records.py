@@ -37,8 +37,12 @@ NEAR = 1_000
 """Numbers of one group are no further apart than this in one incident."""
 SHORT_NS = 20 * 60 * NANOSECONDS
 """Ranks of one incident do their last within this time, or two of the job's own time limits."""
+LATEST_NS = 4 * 10**18
 LONG_NS = 24 * 3600 * NANOSECONDS
 """The same where their numbers agree: then a clock is wrong."""
+RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,6})(?!\d)")
+NUMBER_IN_NAME = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
+"""A date is no rank."""
 FIELDS = (
     "process_group",
     "pg_id",
@@ -170,7 +174,7 @@ def _dump_of(path: Path, data: object) -> Dump:
         flight = record_of_dump(plain, 0)
     except msgspec.MsgspecError as error:
         raise NotRead(f"it is a flight record of another form ({error})") from error
-    times = [one for entry in operations if (one := entry["time_created_ns"]) > 0]
+    times = [one for entry in operations if 0 < (one := entry["time_created_ns"]) < LATEST_NS]
     limits = [one.get("timeout_ms") for one in entries[-1:]]
     world = next(
         (members[name] for name, one in groups.items() if one.get("desc") == "default_pg"),
@@ -267,9 +271,7 @@ def _whose(
 
 def _number_in(path: Path) -> int | None:
     """Return the rank in a file's name: the number behind ``rank``, else the last one."""
-    found = re.findall(r"rank[_-]?(\d{1,8})(?!\d)", path.name) or re.findall(
-        r"(?<!\d)\d{1,8}(?!\d)", path.name
-    )
+    found = RANK_IN_NAME.findall(path.name) or NUMBER_IN_NAME.findall(path.name)
     return int(found[-1]) if found else None
 
 

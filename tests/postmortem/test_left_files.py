@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import pickle
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -247,3 +248,20 @@ def test_where_nothing_can_be_read_the_reason_is_said(tmp_path: Path, what: str)
         read(folder)
     with pytest.raises(UnreadableRun, match="is not there"):
         read(tmp_path / "nowhere")
+
+
+FUZZED = 300
+
+
+def test_dumps_with_foreign_bytes_end_in_a_sentence_or_are_read(tmp_path: Path) -> None:
+    draw = random.Random(11)
+    folder = write(tmp_path / "left", {"dump_0": stuck()[0]})
+    whole = [pickle.dumps(stuck()[1], protocol=2), json.dumps(stuck()[1]).encode()]
+    for number in range(FUZZED):
+        data = bytearray(whole[number % 2])
+        for _ in range(draw.randrange(1, 9)):
+            at = draw.randrange(len(data))
+            data[at : at + draw.choice((0, 1, 9))] = draw.randbytes(draw.choice((0, 1, 5)))
+        (folder / "dump_1").write_bytes(data)
+        found = read(folder)
+        assert found.verdict.verdict == "hang", "rank 0 waits, whatever is left of rank 1"
