@@ -72,7 +72,7 @@ _TIMES = re.compile(
 )
 
 
-class _Writer:
+class Writer:
     """Whose a line is, by its prefixes: torch's own count most."""
 
     __slots__ = ("label", "pid", "rank", "text", "world")
@@ -486,7 +486,7 @@ class _Reader:
         end = text.find(b"\n", hit.start())
         end = min(len(text) if end < 0 else end, hit.start() + LONGEST_LINE)
         whole = text[begin:end].decode("utf-8", "replace")
-        writer = _Writer(whole, labelled=self.labelled)
+        writer = Writer(whole, labelled=self.labelled)
         said = writer.text.strip()
         # the tag of what is repeated belongs to the time-out; else to the line itself
         group, group_rank = _group(said)
@@ -507,7 +507,7 @@ class _Reader:
         self.counts[kind] = count + bool(found)
         self.facts += found
 
-    def _rank_of(self, writer: _Writer) -> int | None:
+    def _rank_of(self, writer: Writer) -> int | None:
         if writer.world:
             self.world = max(self.world, writer.world)
         if writer.rank is not None:
@@ -515,10 +515,10 @@ class _Reader:
             return writer.rank
         return writer.label if writer.label is not None else self.rank
 
-    def _block(self, text: bytes, begin: int, writer: _Writer) -> list[str]:
+    def _block(self, text: bytes, begin: int, writer: Writer) -> list[str]:
         """Return a line and those after it of the same writer, without prefixes."""
         lines = text[begin : begin + BLOCK].decode("utf-8", "replace").split("\n")[:1000]
-        theirs = [_Writer(line, labelled=self.labelled) for line in lines]
+        theirs = [Writer(line, labelled=self.labelled) for line in lines]
         return [
             one.text
             for one in theirs
@@ -534,7 +534,7 @@ class _Reader:
         for spot in sorted(one for one in spots if one >= 0):
             begin = max(text.rfind(b"\n", 0, spot) + 1, spot - 400)
             whole = text[begin : spot + 600].partition(b"\n")[0].decode("utf-8", "replace")
-            writer = _Writer(whole, labelled=self.labelled)
+            writer = Writer(whole, labelled=self.labelled)
             bar = _BAR.search(writer.text)
             if bar is None:
                 continue
@@ -574,7 +574,7 @@ class _Reader:
         starts = list(accumulate((len(one) + 1 for one in lines), initial=0))
         for number in {*newest.values(), last}:
             whole = lines[number][:LONGEST_LINE].decode("utf-8", "replace")
-            writer = _Writer(whole, labelled=self.labelled)
+            writer = Writer(whole, labelled=self.labelled)
             rank = self._rank_of(writer)
             if rank is None and (inside := _RANK_INSIDE.match(writer.text)):
                 rank = int(inside[1])
