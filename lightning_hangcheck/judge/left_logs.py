@@ -191,7 +191,9 @@ def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
     Those that are left are of the default group where no line speaks of another, and every number
     is one rank's; else of a group that is not known, ``?``.
     """
-    named = {(one.file, one.group_rank, one.seq): one.group for one in facts if one.group and one.seq}
+    named = {
+        (one.file, one.group_rank, one.seq): one.group for one in facts if one.group and one.seq
+    }
     found = []
     for one in facts:
         group = one.group or named.get((one.file, one.group_rank, one.seq), "")
@@ -217,7 +219,9 @@ def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:
         if word.rank is None:
             continue
         known = found.get(word.rank)
-        if known is None or (word.when and len(word.when) == len(known.when) and word.when > known.when):
+        if known is None or (
+            word.when and len(word.when) == len(known.when) and word.when > known.when
+        ):
             found[word.rank] = word
     return found
 
@@ -269,12 +273,16 @@ def killed(book: _Book) -> LogFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
     for fact in book.of("task"):
         reason = fact.error.lower()
-        if not any(one in reason for one in ("out of memory", "segmentation", "bus error", "killed")):
+        if not any(
+            one in reason for one in ("out of memory", "segmentation", "bus error", "killed")
+        ):
             continue
         earlier = [one for one in book.of("task", "exception") if one.line < fact.line]
         if "killed" in reason and earlier:
             continue  # srun ends all tasks when one has failed
-        under = any("torchrun" in one.text or one.kind == "exit" for one in book.of("exit", "restart"))
+        under = any(
+            "torchrun" in one.text or one.kind == "exit" for one in book.of("exit", "restart")
+        )
         cause: Cause = "memory_pressure" if "memory" in reason else "process_dead"
         who = () if under or book.before_timeouts(fact) is False else fact.ranks
         task = f"SLURM task {format_ranks(fact.ranks)} on {fact.host}"
@@ -296,7 +304,7 @@ def killed(book: _Book) -> LogFinding | None:
     if times and first:
         first = [one for one in first if not one.when or one.when == min(times)]
     ranks = {one.rank for one in first if one.rank is not None}
-    if not first or len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits)):
+    if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
     if any(one.rank in _waiting(book) for one in first):
         return None
@@ -365,7 +373,9 @@ def raised(book: _Book) -> LogFinding | None:
         guessed = tuple(ended) if len(ended) == 1 else ()
     subject = _ranks(ranks) if ranks else "A rank that is not named"
     error = redact_text(shown.error)[:160].rstrip(". ")
-    waited = f" {_ranks(waiting)} then waited in vain.".replace("rank", "Rank", 1) if waiting else ""
+    waited = (
+        f" {_ranks(waiting)} then waited in vain.".replace("rank", "Rank", 1) if waiting else ""
+    )
     return LogFinding(
         verdict="dead" if waiting else "crashed",
         cause=_cause_of(early),
@@ -390,9 +400,7 @@ def _cause_of(failed: Sequence[LogFact]) -> Cause:
 
 def unlike_calls(book: _Book) -> LogFinding | None:
     """Ranks met with other operations or lengths: DETAIL, gloo and NCCL say so themselves."""
-    prints = {
-        (one.seq, one.ranks): one for one in book.of("fingerprint") if len(one.ranks) == 1
-    }
+    prints = {(one.seq, one.ranks): one for one in book.of("fingerprint") if len(one.ranks) == 1}
     facts = book.of("fingerprint") + book.of("sizes", "mismatch_warning")
     if not facts:
         return None
@@ -404,7 +412,9 @@ def unlike_calls(book: _Book) -> LogFinding | None:
         f"{_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
         for content in dict.fromkeys(contents.values())
     )
-    who = f"{_ranks(odd)} did otherwise than the others" if odd else "which rank is wrong is not told"
+    who = (
+        f"{_ranks(odd)} did otherwise than the others" if odd else "which rank is wrong is not told"
+    )
     what = "in other operations" if len(ops) > 1 else "with other lengths"
     return LogFinding(
         verdict="crashed" if not book.of("timeout") else "hang",
@@ -424,7 +434,8 @@ def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
     if len(shapes) < 2 or len({len(one) for one in shapes}) > 1:
         return False
     return len(set(shapes)) > 1 and all(
-        max(column) <= max(min(column) * NEAR, min(column) + 1) for column in zip(*shapes, strict=True)
+        max(column) <= max(min(column) * NEAR, min(column) + 1)
+        for column in zip(*shapes, strict=True)
     )
 
 
@@ -501,7 +512,7 @@ def did_not_reach_barrier(book: _Book) -> LogFinding | None:
 
 
 def lagging(book: _Book) -> LogFinding | None:
-    """torch's desync report: who finished the last common operation and did not join the next."""
+    """Torch's desync report: who finished the last common operation and did not join the next."""
     reports = [one for one in book.of("desync") if one.ranks]
     if not reports:
         return None
@@ -544,7 +555,7 @@ def slow(book: _Book) -> LogFinding | None:
         limit = min((one.limit_ms for one in timeouts if one.limit_ms), default=0)
         same = [one.line for one in timeouts if one.file == last.file]
         since = abs((last.ran_ms or 0) - limit) < 0.2 * limit
-        if not (since or same and last.line > min(same)):
+        if not (since or (same and last.line > min(same))):
             continue
         who = (last.rank,) if last.rank is not None else ()
         subject = f"Rank {last.rank}" if who else "A rank that is not named"
@@ -626,9 +637,17 @@ def behind(book: _Book) -> LogFinding | None:
             f" {min(one.completed or 0 for one in stuck) + 1}{where}, which the others had."
         )
         said = _said(book, ranks[:4])
-        told = f" Its last words: {redact_text(said[0].text)[:80]}." if said and len(ranks) == 1 else ""
+        told = (
+            f" Its last words: {redact_text(said[0].text)[:80]}."
+            if said and len(ranks) == 1
+            else ""
+        )
         sure = certainty in ("proven", "majority") and ranks
-        lead = " Most ranks lack it, so those that are in it may have strayed." if not certainty else ""
+        lead = (
+            " Most ranks lack it, so those that are in it may have strayed."
+            if not certainty
+            else ""
+        )
         return LogFinding(
             verdict="hang",
             cause="unknown",
@@ -698,12 +717,19 @@ def all_inside(book: _Book) -> LogFinding | None:
         where = f"operation {seq} ({op or 'not named'}) of group {name}"
         who: tuple[int, ...] = ()
         whole = name == "default" and book.world and len(group) >= book.world
-        if ahead and op in NEEDS_ALL and len(inside) == 1 < len(ahead) and inside[0].rank is not None:
+        if (
+            ahead
+            and op in NEEDS_ALL
+            and len(inside) == 1 < len(ahead)
+            and inside[0].rank is not None
+        ):
             who = (inside[0].rank,)
             text = f"{where} ended on {_ranks(one.number for one in ahead)} and not on {seen}: its GPU,"
             text += " driver or link."
         elif ahead:
-            text = f"{seen} waited in {where}, which {_ranks(one.number for one in ahead)} had ended."
+            text = (
+                f"{seen} waited in {where}, which {_ranks(one.number for one in ahead)} had ended."
+            )
             text += " A source may end before the others: this proves nobody at fault."
         elif book.of("ras_equal"):
             text = f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many"
@@ -741,7 +767,9 @@ def slept(book: _Book) -> LogFinding | None:
         return None
     found = all_inside(book)
     ran = max(one.ran_ms or 0 for one in late) / 1000
-    text = f" The watchdog spoke after {ran:.0f} s: the process or the machine stood still meanwhile."
+    text = (
+        f" The watchdog spoke after {ran:.0f} s: the process or the machine stood still meanwhile."
+    )
     return replace(found, summary=found.summary + text) if found is not None else None
 
 
@@ -795,7 +823,11 @@ def ras_differs(book: _Book) -> LogFinding | None:
         ranks = sorted({rank for one in missing for rank in one.ranks})
         of = f" ({_ranks(ranks)} of their communicator)" if ranks else ""
         who = ", ".join(f"process {one.pid} on {one.host}" for one in dead[:4])
-        text = f"NCCL's RAS cannot reach {who}{of}." if dead else f"NCCL's RAS got no answer from {_ranks(ranks)}."
+        text = (
+            f"NCCL's RAS cannot reach {who}{of}."
+            if dead
+            else f"NCCL's RAS got no answer from {_ranks(ranks)}."
+        )
         return LogFinding(
             verdict="dead" if dead else "hang",
             cause="process_dead" if dead else "unknown",
@@ -823,7 +855,7 @@ def ras_differs(book: _Book) -> LogFinding | None:
 
 
 def watchdog_stuck(book: _Book) -> LogFinding | None:
-    """torch's watchdog itself stood still: a driver call, or the interpreter lock."""
+    """Torch's watchdog itself stood still: a driver call, or the interpreter lock."""
     facts = book.of("heartbeat", "dump_signal", "gil")
     if not facts:
         return None
@@ -846,7 +878,9 @@ def broken_down(book: _Book) -> LogFinding | None:
     exits = book.of("exit", "task", "cancelled", "exception")
     if xids:
         fault = xids[0]
-        owner = {one.rank for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid}
+        owner = {
+            one.rank for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid
+        }
         ranks = tuple(one for one in owner if one is not None)
         text = f"The driver reported GPU fault Xid {fault.code} of the GPU at {fault.host}."
         return LogFinding(verdict="crashed", cause="process_dead", culprits=ranks,
@@ -879,7 +913,11 @@ def broken_down(book: _Book) -> LogFinding | None:
 def ended(book: _Book) -> LogFinding | None:
     """All that the log says is that training finished."""
     facts = book.of("finished")
-    return LogFinding(verdict="finished", summary="Training finished.", evidence=_quoted(facts)) if facts else None
+    return (
+        LogFinding(verdict="finished", summary="Training finished.", evidence=_quoted(facts))
+        if facts
+        else None
+    )
 
 
 RULES: tuple[Callable[[_Book], LogFinding | None], ...] = (

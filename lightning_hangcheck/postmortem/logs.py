@@ -14,7 +14,8 @@ torch 2.0 to 2.15, NCCL 2.10 to 2.28, SLURM 19 to 25 and Linux 4 to 6, as their 
 from __future__ import annotations
 
 import re
-from itertools import accumulate
+from collections.abc import Callable
+from itertools import accumulate, pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -24,7 +25,7 @@ from lightning_hangcheck.model.log_facts import FactKind, LastWord, LogFact, Log
 from lightning_hangcheck.text.rank_ranges import parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
 PIECE = 4 * 1024 * 1024
 BLOCK = 64 * 1024
@@ -63,8 +64,12 @@ _QUICK = re.compile(
 _BEGINS_PREFIX = b" [(0123456789"
 _AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
 """What torch prints while a process goes down is no last word of the user's program."""
-_RANK_INSIDE = re.compile(r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I)
-_RANK_OF_FILE = re.compile(r"(?:^|[^a-z])(?:global[-_]?)?(?:rank|task|proc)[-_. ]?(\d{1,7})(?!\d)", re.I)
+_RANK_INSIDE = re.compile(
+    r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I
+)
+_RANK_OF_FILE = re.compile(
+    r"(?:^|[^a-z])(?:global[-_]?)?(?:rank|task|proc)[-_. ]?(\d{1,7})(?!\d)", re.I
+)
 _TIMES = re.compile(
     r"\b[IWEF](?P<m>\d\d?)(?P<d>\d\d) (?P<t>\d\d:\d\d:\d\d(?:\.\d+)?)"
     r"|\b\d{4}-(?P<m2>\d\d)-(?P<d2>\d\d)[T _](?P<t2>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
@@ -135,7 +140,9 @@ _FINGERPRINT = re.compile(
 )
 _DESYNC = re.compile(r"\[([\d, ]+)\] finished collective #(\d+), but didn't join collective #(\d+)")
 _NEVER = re.compile(r"ranks \[([\d, ]+)\] are the lagging ranks")
-_STARTED = re.compile(r"#(\d+) (started|finished) ranks:((?:\s*\[[\d, ]+\] (?:started|finished) \w+)+)")
+_STARTED = re.compile(
+    r"#(\d+) (started|finished) ranks:((?:\s*\[[\d, ]+\] (?:started|finished) \w+)+)"
+)
 _RAS_COUNT = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any)")
 _RAS_ONE = re.compile(
     r"^\s*Rank (\d+)(?: has (?:launched up to operation (\d+)|(not launched any) operations))? --"
@@ -184,10 +191,15 @@ def _group(text: str) -> tuple[str, int | None]:
 
 
 Facts = list[LogFact]
+Block = Callable[[], list[str]]
+"""Gives a line and those after it of the same writer."""
+Parser = Callable[[LogFact, str, Block], Facts]
 
 
-def _timeout(fact: LogFact, line: str, _: Callable[[], list[str]]) -> Facts:
-    told = {name: (found[1] if (found := one.search(line)) else None) for name, one in _WORK.items()}
+def _timeout(fact: LogFact, line: str, _: Block) -> Facts:
+    told = {
+        name: (found[1] if (found := one.search(line)) else None) for name, one in _WORK.items()
+    }
     shape = _SHAPE.search(line)
     sizes = tuple(_number(told[one]) for one in ("NumelIn", "NumelOut"))
     if shape is not None:
@@ -205,8 +217,10 @@ def _timeout(fact: LogFact, line: str, _: Callable[[], list[str]]) -> Facts:
     ]
 
 
-def _numbers_told(fact: LogFact, line: str, _: Callable[[], list[str]]) -> Facts:
-    told = {name: _number(found[1]) for name, one in _NUMBERS.items() if (found := one.search(line))}
+def _numbers_told(fact: LogFact, line: str, _: Block) -> Facts:
+    told = {
+        name: _number(found[1]) for name, one in _NUMBERS.items() if (found := one.search(line))
+    }
     if not told.keys() - {"seq"}:
         return []
     return [
@@ -219,7 +233,7 @@ def _numbers_told(fact: LogFact, line: str, _: Callable[[], list[str]]) -> Facts
     ]
 
 
-def _desync(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
+def _desync(fact: LogFact, line: str, block: Block) -> Facts:
     never = _NEVER.search(line)
     if never is not None:
         return [replace(fact, ranks=_numbers(never[1]), seq=0)]
@@ -230,7 +244,9 @@ def _desync(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
     others: set[int] = set()
     for one in _STARTED.finditer(report):
         if one[2] == "started" or (_number(one[1]) or 0) > int(behind[2]):
-            others |= {rank for part in re.findall(r"\[([\d, ]+)\]", one[3]) for rank in _numbers(part)}
+            others |= {
+                rank for part in re.findall(r"\[([\d, ]+)\]", one[3]) for rank in _numbers(part)
+            }
     mine = _numbers(behind[1])
     return [
         replace(fact, text=behind[0][:MOST_SHOWN], ranks=mine, seq=_number(behind[3]),
@@ -238,16 +254,20 @@ def _desync(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
     ]  # fmt: skip
 
 
-def _fingerprints(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
+def _fingerprints(fact: LogFact, line: str, block: Block) -> Facts:
     text = line if "CollectiveFingerPrint" in line else " ".join([line, *block()[:3]])
     found = []
     for one in _FINGERPRINT.finditer(text):
-        shape = tuple(_number(part.strip()) or 0 for part in (one[4] or "").split(",") if part.strip())
-        found.append(replace(fact, ranks=(int(one[1]),), seq=_number(one[2]), op=one[3], sizes=shape))
+        shape = tuple(
+            _number(part.strip()) or 0 for part in (one[4] or "").split(",") if part.strip()
+        )
+        found.append(
+            replace(fact, ranks=(int(one[1]),), seq=_number(one[2]), op=one[3], sizes=shape)
+        )
     return found
 
 
-def _ras_counts(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
+def _ras_counts(fact: LogFact, line: str, block: Block) -> Facts:
     op = re.search(r"different (\w+) operation counts", line)
     if op is None:
         return []
@@ -267,7 +287,7 @@ def _ras_counts(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Fac
     return found
 
 
-def _ras_rows(fact: LogFact, _: str, block: Callable[[], list[str]]) -> Facts:
+def _ras_rows(fact: LogFact, _: str, block: Block) -> Facts:
     rows = [row for line in block()[2:40] if (row := _RAS_ROW.match(line))]
     sizes = [int(row[1]) for row in rows if len(row[1]) < 8]
     if not rows or any((row[2], row[3]) != ("RUNNING", "OK") for row in rows):
@@ -275,19 +295,21 @@ def _ras_rows(fact: LogFact, _: str, block: Callable[[], list[str]]) -> Facts:
     return [replace(fact, text=rows[0][0].strip(), count=max(sizes, default=0))]
 
 
-def _ras_absent(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
+def _ras_absent(fact: LogFact, line: str, block: Block) -> Facts:
     rows = block()[1:200]
     ranks = [int(one[1]) for row in rows if (one := _RAS_ONE.match(row)) and len(one[1]) < 8]
     if "Missing" in line:
         return [replace(fact, ranks=tuple(ranks))] if "rank" in line else []
     return [
-        replace(fact, kind="ras_dead", text=row.strip()[:MOST_SHOWN], pid=_number(one[1]), host=one[2])
+        replace(
+            fact, kind="ras_dead", text=row.strip()[:MOST_SHOWN], pid=_number(one[1]), host=one[2]
+        )
         for row in rows
         if (one := _DEAD_ONE.match(row))
     ]
 
 
-def _exit(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
+def _exit(fact: LogFact, line: str, block: Block) -> Facts:
     """One entry of torchrun's summary: its rank, host and time stand before its exit code."""
     code = _EXIT.search(line)
     if code is None:
@@ -312,7 +334,7 @@ def _exit(fact: LogFact, line: str, block: Callable[[], list[str]]) -> Facts:
 _CHAIN = ("During handling of the above", "The above exception was the direct")
 
 
-def _exception(fact: LogFact, _: str, block: Callable[[], list[str]]) -> Facts:
+def _exception(fact: LogFact, _: str, block: Block) -> Facts:
     lines = block()[1:400]
     for number, line in enumerate(lines):
         if line.startswith((" ", "\t", "+", "|")) or not line.strip():
@@ -329,12 +351,11 @@ def _exception(fact: LogFact, _: str, block: Callable[[], list[str]]) -> Facts:
     return []
 
 
-def _plain(**patterns: str) -> Callable[[LogFact, str, Callable[[], list[str]]], Facts]:
+def _plain(pattern: str) -> Parser:
     """Make a parser that takes fields from one pattern, whose named groups are fields."""
-    (pattern,) = patterns.values()
     compiled = re.compile(pattern)
 
-    def parse(fact: LogFact, line: str, _: Callable[[], list[str]]) -> Facts:
+    def parse(fact: LogFact, line: str, _: Block) -> Facts:
         found = compiled.search(line)
         if found is None:
             return []
@@ -357,8 +378,26 @@ def _plain(**patterns: str) -> Callable[[LogFact, str, Callable[[], list[str]]],
     return parse
 
 
-_any = _plain(of=r"")
-WORDS: tuple[tuple[str, FactKind, Callable[[LogFact, str, Callable[[], list[str]]], Facts]], ...] = (
+_any = _plain(r"")
+_task = _plain(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
+_came = _plain(r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)")
+_barrier = _plain(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<limit_ms>\d+)")
+_store = _plain(
+    r"\[(?P<group_rank>\d{1,7})\] is setting up NCCL communicator and retr\w+ ncclUniqueId from "
+    r"\[(?P<ranks>\d{1,7})\].*?(?:got error|got exception|error): (?P<error>.*)"
+)
+_clients = _plain(
+    r"after (?P<seconds>\d+) seconds waiting for clients\. (?P<seq>\d+)/(?P<count>\d+) clients"
+)
+_network = _plain(
+    r"NCCL WARN (?P<error>.*(?:NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|socket).*)"
+)
+_xid = _plain(r"Xid \((?:PCI:)?(?P<host>[\w:.]+)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?")
+_comm = _plain(r"^\S+?:(?P<pid>\d+):\d+.* rank (?P<seq>\d+) n[rR]anks (?P<count>\d+)")
+_saves = _plain(r"Saving (?:[\w.']+ ){0,3}(?:checkpoint|model|state|weights|optimizer)")
+
+WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
+    # torch's watchdog and its monitor; 2.0 to 2.15
     ("Watchdog caught collective operation", "timeout", _timeout),
     ("Exception (either an error or timeout", "status", _numbers_told),
     ("PG status: last", "status", _numbers_told),
@@ -368,48 +407,54 @@ WORDS: tuple[tuple[str, FactKind, Callable[[LogFact, str, Callable[[], list[str]
     ("NCCL's watchdog got stuck", "heartbeat", _any),
     ("Could not acquire GIL within", "gil", _any),
     ("To our best knowledge", "desync", _desync),
+    # torch's own checks of what ranks do
     ("Detected mismatch between collectives", "fingerprint", _fingerprints),
-    ("<= op.nbytes", "sizes", _plain(of=r"op\.nbytes\. (?P<sizes>\d+ vs \d+)")),
-    ("Barrier in ", "barrier", _plain(of=r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<limit_ms>\d+)")),
-    ("UniqueId from", "store", _plain(of=r"\[(?P<group_rank>\d{1,7})\] is setting up NCCL communicator and retr\w+ ncclUniqueId from \[(?P<ranks>\d{1,7})\].*?(?:got error|got exception|error): (?P<error>.*)")),
-    ("Timed out after", "rendezvous", _plain(of=r"after (?P<seconds>\d+) seconds waiting for clients\. (?P<seq>\d+)/(?P<count>\d+) clients joined")),
-    ("Timed out initializing process group", "rendezvous", _plain(of=r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)")),
-    ("Waiting in store based barrier", "rendezvous", _plain(of=r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)")),
+    ("Barrier in ", "barrier", _barrier),
+    # meeting
+    ("UniqueId from", "store", _store),
+    ("Timed out after", "rendezvous", _clients),
+    ("Timed out initializing process group", "rendezvous", _came),
+    ("Waiting in store based barrier", "rendezvous", _came),
     ("RendezvousTimeoutError", "rendezvous", _any),
-    ("The client socket has", "unreachable", _plain(of=r"(?:timed out|failed) .*?connect to \(?(?P<error>[^)]*)")),
+    ("The client socket has", "unreachable", _plain(r"connect to \(?(?P<error>[^)]*)")),
+    # gloo
     ("Gloo connectFullMesh failed", "unreachable", _any),
-    ("Timed out waiting", "peer_lost", _plain(of=r"waiting (?P<limit_ms>\d+)ms for (?:recv|send) operation")),
+    ("<= op.nbytes", "sizes", _plain(r"op\.nbytes\. (?P<sizes>\d+ vs \d+)")),
+    ("Timed out waiting", "peer_lost", _plain(r"waiting (?P<limit_ms>\d+)ms for (?:recv|send) op")),
     ("Connection closed by peer", "peer_lost", _any),
     ("Connection reset by peer", "peer_lost", _any),
+    # NCCL
     ("Mismatched collective", "mismatch_warning", _any),
-    ("NCCL WARN", "network", _plain(of=r"NCCL WARN (?P<error>.*(?:NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|socket).*)")),
+    ("NCCL WARN", "network", _network),
     ("Communicator ranks have different", "ras_count", _ras_counts),
     ("Ranks    Status  Errors", "ras_equal", _ras_rows),
     ("Missing communicator data from", "ras_missing", _ras_absent),
     ("DEAD\n", "ras_dead", _ras_absent),
-    ("NVRM: Xid", "xid", _plain(of=r"Xid \((?:PCI:)?(?P<host>[\w:.]+)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?")),
+    ("Init COMPLETE", "communicator", _comm),
+    # how processes ended: the driver, torchrun, SLURM, the kernel, Python
+    ("NVRM: Xid", "xid", _xid),
     ("(pid: ", "exit", _exit),
-    ("Out Of Memory", "task", _plain(of=r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")),
-    ("Segmentation fault", "task", _plain(of=r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")),
-    ("Bus error", "task", _plain(of=r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")),
-    ("Exited with exit code", "task", _plain(of=r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")),
-    ("Killed", "task", _plain(of=r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>Killed)")),
-    ("Killed process", "kill", _plain(of=r"Killed process (?P<pid>\d+)")),
+    ("Out Of Memory", "task", _task),
+    ("Segmentation fault", "task", _task),
+    ("Bus error", "task", _task),
+    ("Exited with exit code", "task", _task),
+    ("Killed\n", "task", _task),
+    ("Killed process", "kill", _plain(r"Killed process (?P<pid>\d+)")),
     ("OOM Killed", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
-    ("CANCELLED AT", "cancelled", _plain(of=r"CANCELLED AT \S+ (?P<error>DUE TO [A-Z ]+)")),
+    ("CANCELLED AT", "cancelled", _plain(r"CANCELLED AT \S+ (?P<error>DUE TO [A-Z ]+)")),
     ("Traceback (most recent call last)", "exception", _exception),
     ("CUDA out of memory", "memory", _any),
     ("HIP out of memory", "memory", _any),
-    ("CUDA error:", "cuda_error", _plain(of=r"(?P<error>CUDA error: .*)")),
-    ("Init COMPLETE", "communicator", _plain(of=r"^\S+?:(?P<pid>\d+):\d+.* rank (?P<seq>\d+) n[rR]anks (?P<count>\d+)")),
-    ("Worker group FAILED", "restart", _plain(of=r"will restart worker group")),
+    ("CUDA error:", "cuda_error", _plain(r"(?P<error>CUDA error: .*)")),
+    # what the job was at
+    ("Worker group FAILED", "restart", _plain(r"will restart worker group")),
     ("Restarting worker group", "restart", _any),
-    ("Saving ", "saving", _plain(of=r"Saving (?:[\w.']+ ){0,3}(?:checkpoint|model|state|weights|optimizer)")),
+    ("Saving ", "saving", _saves),
     ("Retrieving full model state dict", "saving", _any),
     ("Training finished", "finished", _any),
     ("Trainer.fit` stopped:", "finished", _any),
-)  # fmt: skip
+)
 _PARSERS = {needle.encode(): (kind, parse) for needle, kind, parse in WORDS}
 _NEEDLES = re.compile(b"|".join(re.escape(one) for one in sorted(_PARSERS, key=len, reverse=True)))
 _REPEATED = ("terminated with exception", "what():  ")
@@ -529,7 +574,9 @@ class _Reader:
     def _bars(self, text: bytes, raw: bytes, end: int) -> None:
         """Keep the first and the newest state of each progress bar."""
         spots, at = [text.find(b"%|", 0, end)], end
-        while len(spots) < MOST_BARS and spots[0] >= 0 and (at := text.rfind(b"%|", 0, at)) > spots[0]:
+        while (
+            len(spots) < MOST_BARS and spots[0] >= 0 and (at := text.rfind(b"%|", 0, at)) > spots[0]
+        ):
             spots.append(at)
         for spot in sorted(one for one in spots if one >= 0):
             begin = max(text.rfind(b"\n", 0, spot) + 1, spot - 400)
@@ -538,7 +585,9 @@ class _Reader:
             bar = _BAR.search(writer.text)
             if bar is None:
                 continue
-            done, total = (float(bar[i]) * _UNITS[bar[i + 1]] for i in (2, 4) if bar[i].count(".") < 2)
+            done, total = (
+                float(bar[i]) * _UNITS[bar[i + 1]] for i in (2, 4) if bar[i].count(".") < 2
+            )
             spent = (int(bar[6] or 0) * 3600 + int(bar[7]) * 60 + int(bar[8])) * 1000
             fact = LogFact(
                 kind="bar",
@@ -642,14 +691,12 @@ def _own(fact: LogFact) -> int | None:
 
 def _goes_back(times: Sequence[str]) -> bool:
     """Whether times of one form fall by more than a minute; those of a day's turn do not count."""
-
-    def steps() -> Iterator[tuple[str, str]]:
-        told = [one for one in times if one]
-        return zip(told, told[1:], strict=False)
-
+    told = [one for one in times if one]
     return any(
-        len(a) == len(b) and seconds(b) < seconds(a) - 60 and (" " in a or seconds(a) - seconds(b) < 43_200)
-        for a, b in steps()
+        len(a) == len(b)
+        and seconds(b) < seconds(a) - 60
+        and (" " in a or seconds(a) - seconds(b) < 43_200)
+        for a, b in pairwise(told)
     )
 
 

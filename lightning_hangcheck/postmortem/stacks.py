@@ -20,6 +20,7 @@ from lightning_hangcheck.look.py_spy import DumpedThread
 from lightning_hangcheck.look.signalled_stacks import FRAME, THREAD, unescaped
 from lightning_hangcheck.model.decoders import json_decoder
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
+from lightning_hangcheck.model.naming.code_owner import MODULES, TRAINING
 from lightning_hangcheck.postmortem.logs import Writer, rank_of_name
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ MOST_FRAMES = 1_000
 _PY_SPY = re.compile(r"^Thread (0x[0-9A-Fa-f]+|\d+) \((\w[\w+ ]*)\)(?:: \"(.*)\")?\s*$")
 _PY_SPY_PROCESS = re.compile(r"^Process (\d+): (.*)$")
 _PY_SPY_FRAME = re.compile(r"^ {2,}(\S.*) \((.+?)(?::(\d+))?\)\s*$")
-_GDB_THREAD = re.compile(r"^Thread (\d+) \((?:Thread (0x[0-9a-f]+)(?: \(LWP (\d+)\))?|LWP (\d+))\)?(.*)$")
+_GDB_THREAD = re.compile(
+    r"^Thread (\d+) \((?:Thread (0x[0-9a-f]+)(?: \(LWP (\d+)\))?|LWP (\d+))\)?(.*)$"
+)
 _GDB_FRAME = re.compile(
     r"(?:^#\d+\s+.*?Frame 0x[0-9a-f]+, for file (?P<file>.+?), line (?P<line>\d+), in (?P<name>[^\s(]+))"
     r"|(?:^\s+File \"(?P<file2>[^\"]+)\", line (?P<line2>\d+), in (?P<name2>\S+))"
@@ -44,6 +47,30 @@ _PYSTACK = re.compile(r"^Traceback for thread (\d+)(?: \((.*?)\))? .*\(most rece
 _PYSTACK_FRAME = re.compile(r"^\s+(?:\(Python\) )?File \"([^\"]+)\", line (\d+), in (\S+)")
 _RANK_LINE = re.compile(r"^\W*(?:<h\d>\s*)?(?:global[ _])?rank[ :_=#]{0,3}(\d{1,7})\b(?!\.)", re.I)
 _LINE_OF_FILE = re.compile(r'^\s+File "')
+
+
+_PACKAGES = TRAINING | {
+    "datasets",
+    "fairseq",
+    "lightning_utilities",
+    "safetensors",
+    "tqdm",
+    "wandb",
+}
+
+
+def whole_path(file: str) -> str:
+    """Return the path of a file that py-spy's text shortened, as far as its name tells.
+
+    It shows ``torch/nn/modules/module.py`` and ``threading.py`` of what is on the interpreter's
+    path, whose files would be taken for the user's own.
+    """
+    top = file.partition("/")[0]
+    if file.startswith(("/", "<", "\\")) or ":" in file:
+        return file
+    if top in _PACKAGES:
+        return f"/site-packages/{file}"
+    return f"/lib/python3/{file}" if top.removesuffix(".py") in MODULES else file
 
 
 class StackDump(Struct, frozen=True, kw_only=True):
@@ -65,7 +92,9 @@ class StackDump(Struct, frozen=True, kw_only=True):
 def looks_like_py_spy_text(head: bytes) -> bool:
     """Whether the beginning of a file is a dump of py-spy as text."""
     text = head.decode("utf-8", "replace")
-    return bool(re.search(r'^.{0,80}?Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle)[^)]*\)', text, re.M))
+    return bool(
+        re.search(r"^.{0,80}?Thread (?:0x[0-9A-Fa-f]+|\d+) \((?:active|idle)[^)]*\)", text, re.M)
+    )
 
 
 def looks_like_py_spy_json(head: bytes) -> bool:
@@ -75,7 +104,9 @@ def looks_like_py_spy_json(head: bytes) -> bool:
 
 def looks_like_faulthandler(head: bytes) -> bool:
     """Whether the beginning of a file is what faulthandler writes."""
-    return re.search(rb"[Tt]hread 0x[0-9a-f]+ .{0,120}?\(most recent call first\):", head) is not None
+    return (
+        re.search(rb"[Tt]hread 0x[0-9a-f]+ .{0,120}?\(most recent call first\):", head) is not None
+    )
 
 
 def looks_like_gdb(head: bytes) -> bool:
@@ -165,7 +196,7 @@ def _dump(
         return one.tid == pid != 0 or begins in ("<module>", "_run_module_as_main")
 
     ordered = tuple(sorted(threads, key=lambda one: not is_main(one)))
-    stack = ProcessStack(pid=pid, source=source, threads=ordered)
+    stack = ProcessStack(pid=pid, source=source, threads=ordered, from_file=True)
     return StackDump(file=path, line=line, rank=rank, stack=stack, command=command)
 
 
@@ -254,13 +285,17 @@ class _Scan:
                                name=found[3] or "", active="active" in found[2],
                                owns_gil="gil" in found[2])  # fmt: skip
         if self.kind == "faulthandler" and (found := THREAD.match(line.rstrip())):
-            return ThreadStack(tid=None, ident=int(found["ident"], 16), name=unescaped(found["name"] or ""))
+            return ThreadStack(
+                tid=None, ident=int(found["ident"], 16), name=unescaped(found["name"] or "")
+            )
         if self.kind == "pystack" and (found := _PYSTACK.match(line)):
             return ThreadStack(tid=int(found[1][:9]), name="")
         if self.kind == "gdb":
             if found := _GDB_THREAD.match(line):
                 tid = found[3] or found[4]
-                return ThreadStack(tid=int(tid[:9]) if tid else None, ident=int(found[2] or "0", 16))
+                return ThreadStack(
+                    tid=int(tid[:9]) if tid else None, ident=int(found[2] or "0", 16)
+                )
             if line.startswith("Traceback (most recent call first)") and not self._in_thread():
                 return ThreadStack(tid=None)
         return None
@@ -274,12 +309,14 @@ class _Scan:
             found = _PY_SPY_FRAME.match(line)
             if found is None or _LINE_OF_FILE.match(line) or not found[3]:
                 return None
-            return Frame(found[1].strip(), found[2], int(found[3][:9]))
+            return Frame(found[1].strip(), whole_path(found[2]), int(found[3][:9]))
         if self.kind == "faulthandler":
             told = FRAME.match(line.rstrip())
             if told is None:
                 return None
-            return Frame(unescaped(told["function"]), unescaped(told["file"]), int(told["line"][:9]))
+            return Frame(
+                unescaped(told["function"]), unescaped(told["file"]), int(told["line"][:9])
+            )
         if self.kind == "pystack":
             told = _PYSTACK_FRAME.match(line)
             return Frame(told[3], told[1], int(told[2][:9])) if told else None
