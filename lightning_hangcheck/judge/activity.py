@@ -249,8 +249,9 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
 
     Returns:
         ``unseen`` with fewer than two usable samples, but for a stack out of a file; else
-        ``stopped``, ``gone``, ``moving`` (its stack changes while it uses the processor, or bytes flow), ``idle`` (under 2 % of a
-        core, same stack, no bytes) or ``busy`` (the rest: same functions).
+        ``stopped``, ``gone``, ``moving`` (its stack changes while it uses the processor, or bytes
+        flow), ``idle`` (under 2 % of a core, same stack, no bytes) or ``busy`` (the rest: same
+        functions).
     """
     ended = _by_letter(look) or _by_dump(look)
     usable = [

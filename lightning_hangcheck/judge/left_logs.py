@@ -24,14 +24,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.log_facts import LogFact
+from lightning_hangcheck.model.naming.slugs import Cause, VerdictKind
 from lightning_hangcheck.text.rank_ranges import format_ranks
 from lightning_hangcheck.text.redaction import redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from lightning_hangcheck.model.log_facts import LastWord, LogFact, LogReading
-    from lightning_hangcheck.model.naming.slugs import Cause, VerdictKind
+    from lightning_hangcheck.model.log_facts import LastWord, LogReading
 
 Certainty = Literal["", "proven", "majority", "guess"]
 SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
@@ -192,11 +193,13 @@ def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
     is one rank's; else of a group that is not known, ``?``.
     """
     named = {
-        (one.file, one.group_rank, one.seq): one.group for one in facts if one.group and one.seq
+        (one.file, one.group_rank, one.seq or -1): one.group
+        for one in facts
+        if one.group and one.seq
     }
     found = []
     for one in facts:
-        group = one.group or named.get((one.file, one.group_rank, one.seq), "")
+        group = one.group or named.get((one.file, one.group_rank, one.seq or -1), "")
         found.append(replace(one, group=group) if one.kind == "timeout" else one)
     bare = [one for one in found if one.kind == "timeout" and not one.group]
     owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
@@ -489,7 +492,7 @@ def _table(states: Iterable[_State]) -> dict[str, str]:
 
 
 def did_not_reach_barrier(book: _Book) -> LogFinding | None:
-    """A monitored barrier names who did not come; alone in it, rank 0 may be the one that strayed."""
+    """A monitored barrier names who did not come; alone in it, rank 0 may have strayed."""
     facts = book.of("barrier")
     if not facts:
         return None
@@ -609,7 +612,10 @@ def behind(book: _Book) -> LogFinding | None:
         if not open_at:
             continue
         seq = min(open_at)
-        inside, absent, stuck, ahead = [], [], [], []
+        inside: list[_State] = []
+        absent: list[_State] = []
+        stuck: list[_State] = []
+        ahead: list[_State] = []
         for one in group.values():
             done = one.completed if one.completed is not None else None
             if one.seq == seq or (one.enqueued is not None and one.enqueued >= seq > (done or -1)):
@@ -670,7 +676,7 @@ def _is_further(book: _Book, inside: Sequence[_State], late: Sequence[_State]) -
     others had given up, are later.
     """
     went_on = any((one.enqueued or 0) >= (one.seq or 0) + 2 for one in inside)
-    words = [[word for word in _said(book, [one.rank for one in some])] for some in (inside, late)]
+    words = [_said(book, [one.rank for one in some]) for some in (inside, late)]
     if not (words[0] and words[1] and book.clocks_agree):
         return went_on
     times = [[one.when for one in some if one.when] for some in words]
@@ -690,8 +696,8 @@ def first_never_ended(book: _Book) -> LogFinding | None:
             verdict="hang",
             cause="network_wait",
             victims=tuple(sorted(one.rank for one in states if one.rank is not None)),
-            summary=f"The first operation of group {name} never ended on {seen}. Look at the machine"
-            " first: GPU peer traffic (NCCL_P2P_DISABLE=1 to try), IOMMU, ACS, network interface.",
+            summary=f"The first operation of group {name} never ended on {seen}. Look at the"
+            " machine first: GPU peer traffic (NCCL_P2P_DISABLE=1 to try), IOMMU, ACS, network interface.",
             evidence=_quoted(one.facts[0] for one in states),
             gaps=_missing(book, [one.number for one in states] if name == "default" else ()),
             collectives=((name, 1, _table(states)),),
@@ -724,8 +730,8 @@ def all_inside(book: _Book) -> LogFinding | None:
             and inside[0].rank is not None
         ):
             who = (inside[0].rank,)
-            text = f"{where} ended on {_ranks(one.number for one in ahead)} and not on {seen}: its GPU,"
-            text += " driver or link."
+            text = f"{where} ended on {_ranks(one.number for one in ahead)} and not on {seen}: its"
+            text += " GPU, driver or link."
         elif ahead:
             text = (
                 f"{seen} waited in {where}, which {_ranks(one.number for one in ahead)} had ended."
@@ -735,8 +741,8 @@ def all_inside(book: _Book) -> LogFinding | None:
             text = f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many"
             text += " operations, so data does not move, or lengths differ."
         elif whole:
-            text = f"All {book.world} ranks were in {where} with equal lengths: the data does not move."
-            text += " Look at the network, the GPUs and their links."
+            text = f"All {book.world} ranks were in {where} with equal lengths: the data does"
+            text += " not move. Look at the network, the GPUs and their links."
         else:
             text = f"{seen} waited in {where}. The logs do not say for whom."
         return LogFinding(
@@ -843,7 +849,8 @@ def ras_differs(book: _Book) -> LogFinding | None:
         f"By NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}."
         " It lists the smaller set, which may be the faster one."
         if counts
-        else "By NCCL's RAS all ranks launched equally many operations: data does not move, or is slow."
+        else "By NCCL's RAS all ranks launched equally many operations: data does not move,"
+        " or is slow."
     )
     return LogFinding(
         verdict="hang",
@@ -891,8 +898,8 @@ def broken_down(book: _Book) -> LogFinding | None:
         text = (
             "A process could not reach its meeting point or a peer."
             if meeting
-            else "Connections to other ranks broke or brought nothing: another rank had ended, or the"
-            " network failed. The logs do not say which."
+            else "Connections to other ranks broke or brought nothing: another rank had ended, or"
+            " the network failed. The logs do not say which."
         )
         return LogFinding(verdict="hang" if meeting else "crashed",
                           cause="rendezvous" if meeting else "network_wait", summary=text,
@@ -903,8 +910,8 @@ def broken_down(book: _Book) -> LogFinding | None:
     text = (
         f"The job was ended from outside: {cancelled[0].error or 'cancelled'}."
         if cancelled
-        else "Processes ended with an exit code that says nothing; torchrun's root cause is the first"
-        " to end, not the cause."
+        else "Processes ended with an exit code that says nothing; torchrun's root cause is the"
+        " first to end, not the cause."
     )
     return LogFinding(verdict="crashed", cause="unknown", summary=text, evidence=_quoted(exits),
                       gaps=_missing(book, ()))  # fmt: skip

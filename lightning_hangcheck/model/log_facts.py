@@ -18,7 +18,7 @@ FactKind = Literal[
     "heartbeat",  # torch's watchdog thread itself stood still
     "gil",  # the interpreter lock could not be had while the process ended
     "desync",  # torch's report of who is behind
-    "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: one rank's collective that another differs from
+    "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective, another's differs
     "sizes",  # gloo: a message of another size than expected
     "barrier",  # ranks that did not reach a monitored barrier
     "store",  # a rank waits for another one's NCCL id

@@ -1,8 +1,8 @@
 """Reads logs of any launcher into facts: gigabytes in pieces, and no line is trusted.
 
 Understood are one file a rank (the rank in its name), all ranks in one file, and the prefixes of
-torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``), ``mpirun --tag-output``
-(``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray (``(Actor pid=7)``) and
+torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``), ``mpirun
+--tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray (``(Actor pid=7)``) and
 hangcheck's own lines (``[R3/8]``), also several before one line. Lines may be interleaved, of any
 length, and end in carriage returns as those of progress bars do.
 
@@ -278,8 +278,8 @@ def _ras_counts(fact: LogFact, line: str, block: Block) -> Facts:
             found.append(replace(fact, text=row.strip(), op=op[1], seq=_number(many[2]) or 0,
                                  count=_number(many[1])))  # fmt: skip
         elif one is not None and (one[2] or one[3]):
-            found.append(replace(fact, text=row.strip(), op=op[1], seq=_number(one[2]) or 0, count=1,
-                                 ranks=_numbers(one[1])))  # fmt: skip
+            fact_of_one = replace(fact, text=row.strip(), op=op[1], count=1, ranks=_numbers(one[1]))
+            found.append(replace(fact_of_one, seq=_number(one[2]) or 0))
         elif one is not None and found:
             found[-1] = replace(found[-1], ranks=(*found[-1].ranks, *_numbers(one[1])))
         else:
@@ -338,8 +338,7 @@ def _exception(fact: LogFact, _: str, block: Block) -> Facts:
     lines = block()[1:400]
     for number, line in enumerate(lines):
         if line.startswith((" ", "\t", "+", "|")) or not line.strip():
-            if line.strip() or number < len(lines) - 1:
-                continue
+            continue
         if not _RAISED.match(line):
             return []
         after = [one for one in lines[number + 1 : number + 60] if one.strip()]
@@ -611,9 +610,13 @@ class _Reader:
         last = -1
         match = _QUICK.match
         for number, line in enumerate(lines):
-            if line[:1] in _BEGINS_PREFIX and line and (found := match(line)):
-                if b"ProcessGroup" not in line and b"frame #" not in line:
-                    newest[found[1]] = number
+            if (
+                line[:1] in _BEGINS_PREFIX
+                and (found := match(line))
+                and b"ProcessGroup" not in line
+                and b"frame #" not in line
+            ):
+                newest[found[1]] = number
         for number in range(len(lines) - 1, -1, -1):
             if lines[number].strip() and not _AFTERMATH.search(lines[number]):
                 last = number
@@ -649,6 +652,7 @@ class _Reader:
         if self.contradicted:
             kept = [one if one.kind == "exit" else replace(one, rank=_own(one)) for one in kept]
         words = tuple(one for one in self.words.values() if one.rank is not None)
+        known = {one.rank for one in kept} | {one.rank for one in words}
         notes = ["long lines or repeated words were cut"] if self.cut else []
         return LogReading(
             file=self.path,
@@ -656,7 +660,7 @@ class _Reader:
             lines=self.line,
             facts=tuple(kept),
             last_words=words or tuple(self.words.values()),
-            ranks=tuple(sorted({one.rank for one in [*kept, *words] if one.rank is not None})),
+            ranks=tuple(sorted(known - {None})),
             world_size=self.world,
             rounds=1 + len(starts),
             clock_went_back=_goes_back([one.when for one in kept]),
@@ -685,7 +689,7 @@ def _is_labelled(raw: bytes) -> bool:
 
 
 def _own(fact: LogFact) -> int | None:
-    """Whose a fact is where labels are no ranks: only torch's own tag of the default group tells."""
+    """Whose a fact is where labels are no ranks: only torch's tag of the default group tells."""
     return fact.group_rank if fact.group == "default" else None
 
 

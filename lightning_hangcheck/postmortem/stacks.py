@@ -40,7 +40,8 @@ _GDB_THREAD = re.compile(
     r"^Thread (\d+) \((?:Thread (0x[0-9a-f]+)(?: \(LWP (\d+)\))?|LWP (\d+))\)?(.*)$"
 )
 _GDB_FRAME = re.compile(
-    r"(?:^#\d+\s+.*?Frame 0x[0-9a-f]+, for file (?P<file>.+?), line (?P<line>\d+), in (?P<name>[^\s(]+))"
+    r"(?:^#\d+\s+.*?Frame 0x[0-9a-f]+, for file (?P<file>.+?), line (?P<line>\d+),"
+    r" in (?P<name>[^\s(]+))"
     r"|(?:^\s+File \"(?P<file2>[^\"]+)\", line (?P<line2>\d+), in (?P<name2>\S+))"
 )
 _PYSTACK = re.compile(r"^Traceback for thread (\d+)(?: \((.*?)\))? .*\(most recent call last\):")
