@@ -24,13 +24,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.log_facts import LogFact
+from lightning_hangcheck.model.log_facts import LogFact, seconds
 from lightning_hangcheck.model.naming.slugs import Cause, VerdictKind
 from lightning_hangcheck.text.rank_ranges import format_ranks
 from lightning_hangcheck.text.redaction import redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lightning_hangcheck.model.log_facts import LastWord, LogReading
 
@@ -55,6 +55,10 @@ ECHOES = (
 )  # fmt: skip
 """Words in the message of an exception that tell of others, not of the rank that raised it."""
 KILLED = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}
+DEADLY = ("out of memory", "segmentation", "bus error", "killed")
+LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
+BARRIER = 64
+"""Elements up to which an operation may be a barrier or the like."""
 MOST_QUOTED = 12
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
@@ -118,6 +122,9 @@ class _Book:
         for fact in _with_groups(facts):
             self.by_kind[fact.kind].append(fact)
         self.readings = readings
+        self.waiting = set(_known(one.rank for one in self.of("timeout", "status")))
+        self.heard = set(_known(one.rank for some in self.by_kind.values() for one in some))
+        self.other_groups = {one.group for one in self.of("timeout", "status")} - {"", "default"}
         self.words = _newest(word for reading in readings for word in reading.last_words)
         self.clocks_agree = not any(one.clock_went_back for one in readings) and not self._slept()
         self.groups = self._groups()
@@ -147,8 +154,10 @@ class _Book:
                 state.seq, state.op, state.sizes = fact.seq, fact.op, fact.sizes
             elif fact.seq is not None and state.seq is None:
                 state.seq = fact.seq
-            if fact.enqueued is not None:
+            if fact.enqueued is not None and fact.completed is not None:
                 state.enqueued, state.completed = fact.enqueued, fact.completed
+                if state.seq is None and fact.enqueued > fact.completed:
+                    state.seq = fact.completed + 1  # the oldest that has not ended
         return {name: group for name, group in found.items() if name not in mixed}
 
     def _world(self) -> int:
@@ -192,15 +201,16 @@ def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
     Those that are left are of the default group where no line speaks of another, and every number
     is one rank's; else of a group that is not known, ``?``.
     """
-    named = {
-        (one.file, one.group_rank, one.seq or -1): one.group
-        for one in facts
-        if one.group and one.seq
-    }
+
+    def key(one: LogFact) -> tuple[object, ...]:
+        return one.file, one.group_rank if one.rank is None else f"rank {one.rank}", one.seq
+
+    named = {key(one): one for one in facts if one.group and one.seq is not None}
     found = []
     for one in facts:
-        group = one.group or named.get((one.file, one.group_rank, one.seq or -1), "")
-        found.append(replace(one, group=group) if one.kind == "timeout" else one)
+        told = named.get(key(one)) if one.kind == "timeout" and not one.group else None
+        of = {"group": told.group, "group_rank": told.group_rank} if told is not None else {}
+        found.append(replace(one, **of))
     bare = [one for one in found if one.kind == "timeout" and not one.group]
     owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
     for one in bare:
@@ -230,6 +240,22 @@ def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:
 
 
 # Words
+
+
+def _known(ranks: Iterable[int | None]) -> tuple[int, ...]:
+    return tuple(sorted({one for one in ranks if one is not None}))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _of(group: str) -> str:
+    return "" if group == "default" else f" of group {group}"
+
+
+def _said(book: _Book, ranks: Iterable[int | None]) -> list[LastWord]:
+    return [book.words[one] for one in ranks if one is not None and one in book.words]
 
 
 def _ranks(ranks: Iterable[int]) -> str:
@@ -264,74 +290,82 @@ def _missing(book: _Book, seen: Iterable[int]) -> tuple[Gap, ...]:
     return tuple(gaps)
 
 
-def _waiting(book: _Book) -> set[int]:
-    """Ranks that reported a time-out: they were in an operation that others did not end."""
-    return {one.rank for one in book.of("timeout", "status") if one.rank is not None}
-
-
 # Rules
+
+
+def _found(
+    book: _Book,
+    verdict: VerdictKind,
+    cause: Cause,
+    summary: str,
+    facts: Iterable[LogFact | LastWord],
+    who: Iterable[int] = (),
+    certainty: Certainty = "proven",
+    *,
+    guessed: Iterable[int] = (),
+    victims: Iterable[int] | None = None,
+    collectives: tuple[tuple[str, int, dict[str, str]], ...] = (),
+) -> LogFinding:
+    """Fill in what all findings have in common.
+
+    ``victims`` are by default the ranks that reported a time-out; without anybody in ``who``
+    nothing is certain.
+    """
+    culprits = tuple(sorted(set(who)))
+    waiting = (book.waiting if victims is None else set(victims)) - set(culprits)
+    return LogFinding(
+        verdict=verdict,
+        cause=cause,
+        culprits=culprits,
+        certainty=certainty if culprits else "",
+        guessed=tuple(sorted(set(guessed))),
+        victims=tuple(sorted(waiting)),
+        world_size=book.world,
+        summary=_capital(summary),
+        evidence=_quoted(facts),
+        gaps=_missing(book, waiting | set(culprits) | book.heard),
+        collectives=collectives,
+    )
+
+
+def _failed(book: _Book) -> VerdictKind:
+    return "dead" if book.waiting else "crashed"
 
 
 def killed(book: _Book) -> LogFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
+    exits = [one for one in book.of("exit") if one.code is not None]
     for fact in book.of("task"):
         reason = fact.error.lower()
-        if not any(
-            one in reason for one in ("out of memory", "segmentation", "bus error", "killed")
-        ):
-            continue
-        earlier = [one for one in book.of("task", "exception") if one.line < fact.line]
-        if "killed" in reason and earlier:
-            continue  # srun ends all tasks when one has failed
-        under = any(
-            "torchrun" in one.text or one.kind == "exit" for one in book.of("exit", "restart")
-        )
+        others = [one for one in book.of("task", "exception") if one.place < fact.place]
+        if not any(one in reason for one in DEADLY) or ("killed" in reason and others):
+            continue  # srun kills all tasks when one has failed
+        is_rank = not exits and book.before_timeouts(fact) is not False
         cause: Cause = "memory_pressure" if "memory" in reason else "process_dead"
-        who = () if under or book.before_timeouts(fact) is False else fact.ranks
-        task = f"SLURM task {format_ranks(fact.ranks)} on {fact.host}"
-        summary = f"{_ranks(who) if who else task} ended: {fact.error}."
-        return _death(book, [fact], who, cause, summary[0].upper() + summary[1:])
-    exits = [one for one in book.of("exit") if one.code is not None]
+        task = _ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
+        text = f"{task} on {fact.host} ended: {fact.error}."
+        return _found(book, _failed(book), cause, text, [fact], fact.ranks if is_rank else ())
     kernel = book.of("kill")
     if kernel:
         pids = {one.pid for one in kernel if one.pid}
-        who = tuple({one.rank for one in exits if one.rank is not None and one.pid in pids})
-        who = who or tuple({one.rank for one in exits if one.rank is not None and one.code == -9})
-        if len(who) != 1 and len(who) * 2 > len({one.rank for one in exits}):
-            who = ()
-        named = f"{_ranks(who)}" if who else "a process of the job"
-        summary = f"The kernel killed {named} for want of memory."
-        return _death(book, [*kernel[:3], *exits[:3]], who, "memory_pressure", summary)
+        who = {one.rank for one in exits if one.pid in pids} - {None}
+        who = who or {one.rank for one in exits if one.code == -9} - {None}
+        if len(who) > 1 and len(who) * 2 > len(exits):
+            who = set()
+        text = f"the kernel killed {_ranks(who) if who else 'a process'} for want of memory."
+        facts = [*kernel[:3], *exits[:3]]
+        return _found(book, _failed(book), "memory_pressure", text, facts, _known(who))
     first = [one for one in exits if one.code in KILLED and book.before_timeouts(one) is not False]
-    times = [one.when for one in exits if one.when]
-    if times and first:
-        first = [one for one in first if not one.when or one.when == min(times)]
-    ranks = {one.rank for one in first if one.rank is not None}
+    began = min((one.when for one in exits if one.when), default="")
+    first = [one for one in first if one.when in ("", began) and one.rank not in book.waiting]
+    ranks = _known(one.rank for one in first)
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
-    if any(one.rank in _waiting(book) for one in first):
-        return None
+    signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
+    text = f"{_ranks(ranks)} was killed by {signals}; who sent it is not told."
     sure = all(book.before_timeouts(one) for one in first)
-    signals = sorted({KILLED[one.code] for one in first if one.code is not None})
-    summary = f"{_ranks(ranks)} was killed by {' and '.join(signals)}; who sent it is not told."
-    found = _death(book, first, tuple(ranks), "process_dead", summary[0].upper() + summary[1:])
-    return found if sure else replace(found, culprits=(), certainty="", guessed=tuple(ranks))
-
-
-def _death(
-    book: _Book, facts: Sequence[LogFact], who: tuple[int, ...], cause: Cause, summary: str
-) -> LogFinding:
-    waiting = _waiting(book) - set(who)
-    return LogFinding(
-        verdict="dead" if waiting else "crashed",
-        cause=cause,
-        culprits=tuple(sorted(who)),
-        certainty="proven" if who else "",
-        victims=tuple(sorted(waiting)),
-        summary=summary,
-        evidence=_quoted(facts),
-        gaps=_missing(book, waiting | set(who)),
-    )
+    return _found(book, _failed(book), "process_dead", text, first, ranks if sure else (),
+                  guessed=() if sure else ranks)  # fmt: skip
 
 
 def _is_own(fact: LogFact) -> bool:
@@ -341,108 +375,80 @@ def _is_own(fact: LogFact) -> bool:
 
 def raised(book: _Book) -> LogFinding | None:
     """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
-    waiting = _waiting(book)
-    failed = [one for one in book.of("exception") if one.error and _is_own(one)]
+    failed = [one for one in book.of("exception") if one.error]
+    told = " ".join(one.error for one in failed)
     failed += [
-        replace(one, error=one.error or one.text, op="")
+        replace(one, error=one.error or one.text)
         for one in book.of("memory", "cuda_error")
-        if not any(fact.error and fact.error in one.text for fact in failed)
+        if (one.error or one.text)[:60] not in told
     ]
     failed += [
         replace(one, op=one.error.partition(":")[0].rpartition(".")[2])
         for one in book.of("exit")
         if one.error
     ]
-    failed = [one for one in failed if _is_own(one)]
     early = [
         one
         for one in failed
-        if (one.rank not in waiting or one.rank is None) and book.before_timeouts(one) is not False
+        if _is_own(one)
+        and (one.rank is None or one.rank not in book.waiting)
+        and book.before_timeouts(one) is not False
     ]
-    ranks = {one.rank for one in early if one.rank is not None}
-    if not early or (not ranks and waiting):
+    early.sort(key=lambda one: (one.rank is None, one.file, one.line))
+    ranks = set(_known(one.rank for one in early))
+    if not early or (not ranks and book.waiting):
         return None  # whose it is, and whether it was caught, nothing tells
-    ordered = sorted(early, key=lambda one: (one.rank is None, one.file, one.line))
-    shown = ordered[0]
-    same = {one.rank for one in early if one.error == shown.error and one.rank is not None}
-    everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | waiting))
-    who = () if everybody else tuple(sorted(ranks if len(same) == len(ranks) else same))
-    certainty: Certainty = "proven" if who else ""
-    if len(ranks) > len(same) and not everybody:
-        certainty, who = "", ()
-    guessed: tuple[int, ...] = ()
-    if not ranks:
-        ended = {one.rank for one in book.of("exit") if one.rank is not None}
-        guessed = tuple(ended) if len(ended) == 1 else ()
-    subject = _ranks(ranks) if ranks else "A rank that is not named"
-    error = redact_text(shown.error)[:160].rstrip(". ")
-    waited = (
-        f" {_ranks(waiting)} then waited in vain.".replace("rank", "Rank", 1) if waiting else ""
-    )
-    return LogFinding(
-        verdict="dead" if waiting else "crashed",
-        cause=_cause_of(early),
-        culprits=who,
-        certainty=certainty,
-        guessed=guessed,
-        victims=tuple(sorted(waiting - ranks)),
-        summary=f"{subject[0].upper()}{subject[1:]} failed with {error}.{waited}",
-        evidence=_quoted(ordered),
-        gaps=_missing(book, ranks | waiting),
-    )
+    same = set(_known(one.rank for one in early if one.error == early[0].error))
+    everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
+    alone = ranks == same and not everybody
+    ended = _known(one.rank for one in book.of("exit"))
+    subject = _ranks(ranks) if ranks else "a rank that is not named"
+    text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
+    if book.waiting - ranks:
+        text += f" {_capital(_ranks(book.waiting - ranks))} waited in vain."
+    guessed = ended if not ranks and len(ended) == 1 else ()
+    return _found(book, _failed(book), _cause_of(early), text, early, ranks if alone else (),
+                  guessed=guessed)  # fmt: skip
 
 
 def _cause_of(failed: Sequence[LogFact]) -> Cause:
     text = " ".join(one.error for one in failed)
-    if "out of memory" in text or "MemoryError" in text or "Cannot allocate memory" in text:
+    if any(word in text for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
         return "memory_pressure"
-    if "DataLoader" in text:
-        return "dataloader_worker"
-    return "process_dead"
+    return "dataloader_worker" if "DataLoader" in text else "process_dead"
 
 
 def unlike_calls(book: _Book) -> LogFinding | None:
-    """Ranks met with other operations or lengths: DETAIL, gloo and NCCL say so themselves."""
-    prints = {(one.seq, one.ranks): one for one in book.of("fingerprint") if len(one.ranks) == 1}
-    facts = book.of("fingerprint") + book.of("sizes", "mismatch_warning")
+    """Ranks met in other operations or with other lengths: DETAIL, gloo and NCCL say so."""
+    facts = book.of("fingerprint", "sizes", "mismatch_warning")
+    prints = {one.ranks[0]: one for one in book.of("fingerprint") if len(one.ranks) == 1}
     if not facts:
         return None
-    by_rank = {one.ranks[0]: one for one in prints.values()}
-    contents = {rank: f"{one.op} {list(one.sizes)}" for rank, one in by_rank.items()}
-    odd = _odd(contents, book.world) if not _nearly(one.sizes for one in by_rank.values()) else ()
-    ops = {one.op for one in by_rank.values()}
-    listed = "; ".join(
-        f"{_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
-        for content in dict.fromkeys(contents.values())
-    )
-    who = (
-        f"{_ranks(odd)} did otherwise than the others" if odd else "which rank is wrong is not told"
-    )
-    what = "in other operations" if len(ops) > 1 else "with other lengths"
-    return LogFinding(
-        verdict="crashed" if not book.of("timeout") else "hang",
-        cause="collective_mismatch" if len(ops) < 2 or not odd else "rank_diverged",
-        culprits=odd,
-        certainty="majority" if odd else "",
-        victims=tuple(sorted(set(by_rank) - set(odd))) if odd else (),
-        summary=f"Ranks met {what}: {listed}; {who}." if listed else f"Ranks met {what}; {who}.",
-        evidence=_quoted(facts),
-        gaps=_missing(book, by_rank),
-    )
+    contents = {rank: f"{one.op} {list(one.sizes)}" for rank, one in prints.items()}
+    odd = () if _nearly(one.sizes for one in prints.values()) else _odd(contents, book.world)
+    several = len({one.op for one in prints.values()}) > 1
+    text = f"ranks met {'in other operations' if several else 'with other lengths'}"
+    text += f": {_by_content(contents)}." if contents else "."
+    text += "" if odd else " Which of them is wrong is not told."
+    cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
+    return _found(book, "hang" if book.waiting else "crashed", cause, text, facts, odd, "majority",
+                  victims=set(prints) if odd else book.waiting)  # fmt: skip
 
 
 def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
     """Whether lengths differ so little that work was divided unevenly: nobody is the odd one."""
-    shapes = [one for one in sizes if one]
-    if len(shapes) < 2 or len({len(one) for one in shapes}) > 1:
-        return False
-    return len(set(shapes)) > 1 and all(
-        max(column) <= max(min(column) * NEAR, min(column) + 1)
-        for column in zip(*shapes, strict=True)
+    shapes = {one for one in sizes if one}
+    return (
+        len(shapes) > 1
+        and len({len(one) for one in shapes}) == 1
+        and all(
+            max(column) <= max(min(column) * NEAR, min(column) + 1)
+            for column in zip(*shapes, strict=True)
+        )
     )
 
 
-def _odd(contents: dict[int, str], world: int) -> tuple[int, ...]:
+def _odd(contents: Mapping[int, str], world: int) -> tuple[int, ...]:
     """Return the ranks that differ from a clear majority; none where there is none."""
     counts = Counter(contents.values()).most_common()
     if len(counts) < 2 or counts[0][1] < 2 or counts[0][1] * 2 <= max(len(contents), world):
@@ -450,44 +456,37 @@ def _odd(contents: dict[int, str], world: int) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, one in contents.items() if one != counts[0][0]))
 
 
+def _by_content(contents: Mapping[int, str]) -> str:
+    listed = Counter(contents.values()).most_common()[::-1][:4]
+    return "; ".join(
+        f"{_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
+        for content, _ in listed
+    )
+
+
 def unlike_timeouts(book: _Book) -> LogFinding | None:
     """Under one number of one group ranks wait in other operations, or with other lengths."""
     for name, group in book.groups.items():
-        by_seq: dict[int, list[_State]] = defaultdict(list)
-        for one in group.values():
-            if one.seq is not None and one.op:
-                by_seq[one.seq].append(one)
-        for seq, states in by_seq.items():
+        for seq in sorted({one.seq for one in group.values() if one.seq is not None and one.op}):
+            states = [one for one in group.values() if one.seq == seq and one.op]
             contents = {one.number: one.content for one in states}
             if len(set(contents.values())) < 2 or _nearly(one.sizes for one in states):
                 continue
-            ops = {one.op for one in states}
-            world = book.world if name == "default" else 0
-            odd = {one.number for one in states if one.number in _odd(contents, world)}
-            who = tuple(one.rank for one in states if one.number in odd and one.rank is not None)
-            listed = "; ".join(
-                f"{_ranks(one.number for one in states if one.content == content)} in {content}"
-                for content in sorted(set(contents.values()), key=list(contents.values()).count)
-            )
-            return LogFinding(
-                verdict="hang",
-                cause="rank_diverged" if len(ops) > 1 and odd else "collective_mismatch",
-                culprits=tuple(sorted(who)),
-                certainty="majority" if who else "",
-                victims=tuple(sorted(_waiting(book) - set(who))) if who else (),
-                summary=f"Ranks differ in operation {seq} of group {name}: {listed}."
-                + ("" if odd else " Which of them is wrong is not told."),
-                evidence=_quoted(one.facts[0] for one in states),
-                gaps=_missing(book, _waiting(book)),
-                collectives=((name, seq, _table(states)),),
-            )
+            odd = _odd(contents, book.world if name == "default" else 0)
+            who = _known(one.rank for one in states if one.number in odd)
+            text = f"ranks differ in operation {seq}{_of(name)}: {_by_content(contents)}."
+            text += "" if odd else " Which of them is wrong is not told."
+            several = len({one.op for one in states}) > 1
+            cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
+            return _found(book, "hang", cause, text, [one.facts[0] for one in states], who,
+                          "majority", collectives=((name, seq, _table(states)),))  # fmt: skip
     return None
 
 
 def _table(states: Iterable[_State]) -> dict[str, str]:
     found: dict[str, list[int]] = defaultdict(list)
     for one in states:
-        found[one.content or "not entered, or inside the call"].append(one.number)
+        found[one.content or "not named"].append(one.number)
     return {content: format_ranks(ranks) for content, ranks in found.items()}
 
 
@@ -497,441 +496,283 @@ def did_not_reach_barrier(book: _Book) -> LogFinding | None:
     if not facts:
         return None
     fact = max(facts, key=lambda one: len(one.ranks))
-    alone = bool(book.world) and len(fact.ranks) >= book.world - 1 > 1
-    who = () if alone or not fact.ranks else fact.ranks
-    absent = f"{_ranks(fact.ranks)} did not reach the monitored barrier"
-    within = f" within {(fact.limit_ms or 0) / 1000:.0f} s" if fact.limit_ms else ""
-    only = " Rank 0 was there alone, so it may be the one that strayed." if alone else ""
-    return LogFinding(
-        verdict="hang",
-        cause="unknown",
-        culprits=who,
-        certainty="proven" if who else "",
-        victims=(0,) if who and 0 not in who else (),
-        summary=f"{absent[0].upper()}{absent[1:]}{within}.{only}",
-        evidence=_quoted([*facts, *(book.words[one] for one in who if one in book.words)]),
-        gaps=_missing(book, {0, *fact.ranks}),
-    )
+    alone = len(fact.ranks) >= book.world - 1 > 1
+    limit_s = (fact.limit_ms or 0) / 1000
+    text = f"{_ranks(fact.ranks)} did not reach the monitored barrier"
+    text += f" within {limit_s:.0f} s." if 0 < limit_s < 7 * 86_400 else "."
+    if alone:
+        text += " Rank 0 was there alone, so it may be the one that strayed."
+    said = _said(book, fact.ranks)
+    return _found(book, "hang", "unknown", text, [*facts, *said], () if alone else fact.ranks,
+                  victims=book.waiting | ({0} - set(fact.ranks)))  # fmt: skip
 
 
 def lagging(book: _Book) -> LogFinding | None:
     """Torch's desync report: who finished the last common operation and did not join the next."""
     reports = [one for one in book.of("desync") if one.ranks]
-    if not reports:
-        return None
+    if not reports or book.other_groups:
+        return None  # without a group its numbers are nobody's
     fact = reports[-1]
-    groups = {one.group for one in book.of("status", "timeout") if one.group}
-    if groups - {"default"}:
-        return None  # its numbers may be those of another group
-    fewer = len(fact.ranks) < (fact.count or 0) or (not fact.count and fact.seq == 0)
-    who = fact.ranks if fewer else ()
-    summary = f"By torch's desync report {_ranks(fact.ranks)} did not join operation {fact.seq}."
+    fewer = len(fact.ranks) < (fact.count or len(book.heard - set(fact.ranks)) or 1)
+    text = f"by torch's desync report {_ranks(fact.ranks)} did not join operation {fact.seq}."
     if not fewer:
-        summary += " Most ranks lack it, so the few that have it may be those that strayed."
-    return LogFinding(
-        verdict="hang",
-        cause="unknown",
-        culprits=tuple(sorted(who)),
-        certainty="proven" if who else "",
-        victims=tuple(sorted(_waiting(book) - set(who))),
-        summary=summary,
-        evidence=_quoted([fact, *book.of("timeout")[:3], *_said(book, who)]),
-        gaps=_missing(book, _waiting(book) | set(fact.ranks)),
-    )
-
-
-def _said(book: _Book, ranks: Iterable[int | None]) -> list[LastWord]:
-    return [book.words[one] for one in ranks if one is not None and one in book.words]
+        text += " Most ranks lack it, so the few that have it may have strayed."
+    facts = [fact, *book.of("timeout")[:3], *_said(book, fact.ranks)]
+    return _found(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
 
 
 def slow(book: _Book) -> LogFinding | None:
     """Ranks wait while a progress bar of another one moves on."""
-    timeouts = book.of("timeout")
+    timeouts = book.of("timeout", "barrier_echo")
+    limit = min((one.limit_ms for one in timeouts if one.limit_ms), default=0)
     bars: dict[tuple[str, int | None, int | None], list[LogFact]] = defaultdict(list)
     for one in book.of("bar"):
         bars[one.file, one.rank, one.count].append(one)
     for states in bars.values():
         first, last = states[0], states[-1]
-        moving = (last.seq or 0) > (first.seq or 0) and (last.seq or 0) < (last.count or 0)
-        if not timeouts or not moving or last.rank in _waiting(book):
+        done, total = last.seq or 0, last.count or 0
+        if not timeouts or not (first.seq or 0) < done < total or last.rank in book.waiting:
             continue
-        limit = min((one.limit_ms for one in timeouts if one.limit_ms), default=0)
-        same = [one.line for one in timeouts if one.file == last.file]
-        since = abs((last.ran_ms or 0) - limit) < 0.2 * limit
-        if not (since or (same and last.line > min(same))):
-            continue
-        who = (last.rank,) if last.rank is not None else ()
-        subject = f"Rank {last.rank}" if who else "A rank that is not named"
-        return LogFinding(
-            verdict="slow",
-            cause="slow_progress",
-            culprits=who,
-            certainty="proven" if who else "",
-            guessed=() if who or 0 in _waiting(book) else (0,),
-            victims=tuple(sorted(_waiting(book))),
-            summary=f"{subject} was still working, at {last.seq} of {last.count}, when the others"
-            f" had waited for {limit / 1000:.0f} s and gave up. The job was slow, it did not hang.",
-            evidence=_quoted([first, last, *timeouts]),
-            gaps=_missing(book, _waiting(book)),
-        )
+        reported = [one.line for one in timeouts if one.file == last.file]
+        as_long = abs((last.ran_ms or 0) - limit) < 0.2 * limit
+        if not as_long and not (reported and last.line > min(reported)):
+            continue  # it may have stood still since the wait began
+        who = () if last.rank is None else (last.rank,)
+        subject = _ranks(who) if who else "a rank that is not named"
+        text = f"{subject} was still working, at {done} of {total}, when others gave up waiting"
+        text += f" after {limit / 1000:.0f} s. It was slow, it did not hang."
+        return _found(book, "slow", "slow_progress", text, [first, last, *timeouts], who,
+                      guessed=() if who else {0} - book.waiting)  # fmt: skip
     return None
 
 
 def saving(book: _Book) -> LogFinding | None:
-    """The last thing the log tells before ranks timed out is that a checkpoint is written."""
+    """The wait began as a checkpoint was saved: by its time, or in a barrier after it."""
     timeouts = book.of("timeout", "status")
     saves = [one for one in book.of("saving") if book.before_timeouts(one)]
     if not timeouts or not saves:
         return None
     last = saves[-1]
-    words = [one for one in book.of("bar") if one.file == last.file and one.line > last.line]
+    went_on = [one for one in book.of("bar") if one.file == last.file and one.line > last.line]
     states = [one for group in book.groups.values() for one in group.values()]
-    small = all(max(one.sizes, default=1) <= 64 for one in states if one.seq is not None)
-    if any(book.before_timeouts(one) for one in words) or not small:
+    small = all(max(one.sizes, default=1) <= BARRIER for one in states if one.seq is not None)
+    began = any(_began_at(one, last) for one in timeouts) and book.clocks_agree
+    if any(book.before_timeouts(one) for one in went_on) or not (small or began):
         return None
-    waiting = _waiting(book)
-    guess = (0,) if last.rank is None and 0 not in waiting else ()
-    who = (last.rank,) if last.rank is not None and last.rank not in waiting else ()
-    return LogFinding(
-        verdict="hang",
-        cause="checkpoint_io",
-        culprits=(),
-        guessed=who or guess,
-        victims=tuple(sorted(waiting)),
-        summary=f"{_ranks(waiting)} waited in a barrier after a checkpoint was begun;".capitalize()
-        + " the time limit ended before the saving did, as far as the log tells.",
-        evidence=_quoted([last, *timeouts]),
-        gaps=_missing(book, waiting),
-    )
+    who = {0 if last.rank is None else last.rank} - book.waiting
+    text = f"{_ranks(book.waiting)} began to wait when a checkpoint was being saved. The time"
+    text += " limit ended before the saving did, as far as the logs tell."
+    return _found(book, "hang", "checkpoint_io", text, [last, *timeouts], guessed=who)
+
+
+def _began_at(timeout: LogFact, other: LogFact) -> bool:
+    """Whether an operation that timed out was begun within a minute of another line."""
+    if not timeout.limit_ms or not other.when or len(timeout.when) != len(other.when):
+        return False
+    waited = (timeout.ran_ms or timeout.limit_ms) / 1000
+    return abs(seconds(timeout.when) - waited - seconds(other.when)) < 60
 
 
 def behind(book: _Book) -> LogFinding | None:
-    """Some ranks are in an operation that a few others have not finished entering."""
+    """Some ranks have not finished entering an operation in which others are."""
     for name, group in book.groups.items():
         open_at = [one.seq for one in group.values() if one.seq is not None]
         if not open_at:
             continue
         seq = min(open_at)
         inside: list[_State] = []
-        absent: list[_State] = []
-        stuck: list[_State] = []
-        ahead: list[_State] = []
+        late: list[_State] = []
+        ahead = False
         for one in group.values():
-            done = one.completed if one.completed is not None else None
-            if one.seq == seq or (one.enqueued is not None and one.enqueued >= seq > (done or -1)):
+            entered, done = one.enqueued, one.completed
+            if one.seq == seq or (entered is not None and entered >= seq > (done or 0)):
                 inside.append(one)
             elif one.seq is not None or (done is not None and done >= seq):
-                ahead.append(one)
-            elif one.enqueued is not None and done is not None and one.enqueued < seq:
-                (absent if done >= one.enqueued else stuck).append(one)
-        late = absent or stuck
+                ahead = True
+            elif entered is not None and done is not None and one.rank not in book.waiting:
+                late.append(one)
         if not late or ahead or not inside:
             continue
-        ranks = tuple(sorted(one.rank for one in late if one.rank is not None))
-        certainty: Certainty = "proven" if absent else "majority"
+        certainty: Certainty = "proven"
         if len(late) > len(inside):
             certainty = ""
-        elif len(late) == len(inside) and not _is_further(book, inside, late):
+        elif book.other_groups or (len(late) == len(inside) and not _further(book, inside, late)):
             certainty = "guess"
-        named = _ranks(one.number for one in late)
-        where = "" if name == "default" else f" of group {name}"
-        summary = (
-            f"{named} ended operation {max(one.completed or 0 for one in late)}{where} and had not"
-            f" finished entering {seq}, in which {_ranks(one.number for one in inside)} waited."
-            if absent
-            else f"The GPU of {named} had not ended operation"
-            f" {min(one.completed or 0 for one in stuck) + 1}{where}, which the others had."
-        )
+        ranks = _known(one.rank for one in late)
+        named, done = _ranks(one.number for one in late), max(one.completed or 0 for one in late)
+        text = f"{named} ended operation {done}{_of(name)} and had not finished entering {seq},"
+        text += f" in which {_ranks(one.number for one in inside)} waited."
         said = _said(book, ranks[:4])
-        told = (
-            f" Its last words: {redact_text(said[0].text)[:80]}."
-            if said and len(ranks) == 1
-            else ""
-        )
-        sure = certainty in ("proven", "majority") and ranks
-        lead = (
-            " Most ranks lack it, so those that are in it may have strayed."
-            if not certainty
-            else ""
-        )
-        return LogFinding(
-            verdict="hang",
-            cause="unknown",
-            culprits=ranks if sure else (),
-            certainty=certainty if sure else "",
-            guessed=ranks if certainty == "guess" else (),
-            victims=tuple(sorted(one.rank for one in inside if one.rank is not None)),
-            summary=f"{summary[0].upper()}{summary[1:]}{told}{lead}",
-            evidence=_quoted([*(fact for one in [*late, *inside] for fact in one.facts), *said]),
-            gaps=_missing(book, [one.number for one in group.values()] if not where else ()),
-            collectives=((name, seq, _table([*inside, *late])),),
-        )
+        if said and len(ranks) == 1:
+            text += f" Its last words: {redact_text(said[0].text)[:80]}."
+        if not certainty:
+            text += " Most ranks lack it, so those that are in it may have strayed."
+        sure = certainty == "proven"
+        facts = [*(fact for one in (*late, *inside) for fact in one.facts), *said]
+        table = {**_table(inside), "not entered, or inside the call": format_ranks(ranks)}
+        return _found(book, "hang", "unknown", text, facts, ranks if sure else (),
+                      guessed=ranks if certainty == "guess" else (),
+                      victims=_known(one.rank for one in inside),
+                      collectives=((name, seq, table),))  # fmt: skip
     return None
 
 
-def _is_further(book: _Book, inside: Sequence[_State], late: Sequence[_State]) -> bool:
-    """Whether more than the numbers says that some are behind, not the others a call too far.
+def _further(book: _Book, inside: Sequence[_State], late: Sequence[_State]) -> bool:
+    """Whether more than one number says that the ones are behind, not the others a call too far.
 
-    They went on and entered several more; or their own last words, of which none is of a time when
-    others had given up, are later.
+    They went on and entered several more; or, where clocks agree, their own last words are later.
     """
-    went_on = any((one.enqueued or 0) >= (one.seq or 0) + 2 for one in inside)
-    words = [_said(book, [one.rank for one in some]) for some in (inside, late)]
-    if not (words[0] and words[1] and book.clocks_agree):
-        return went_on
-    times = [[one.when for one in some if one.when] for some in words]
-    return went_on or bool(times[0] and times[1] and max(times[1]) < min(times[0]))
-
-
-def first_never_ended(book: _Book) -> LogFinding | None:
-    """Not even the first operation of a group ended: the machine, before the program."""
-    for name, group in book.groups.items():
-        states = [one for one in group.values() if one.seq is not None]
-        told = [one for one in states if one.completed is not None]
-        first = states and all((one.seq or 0) <= 1 for one in states)
-        if not first or any((one.completed or 0) > 0 for one in told):
-            continue
-        seen = _ranks(one.number for one in states)
-        return LogFinding(
-            verdict="hang",
-            cause="network_wait",
-            victims=tuple(sorted(one.rank for one in states if one.rank is not None)),
-            summary=f"The first operation of group {name} never ended on {seen}. Look at the"
-            " machine first: GPU peer traffic (NCCL_P2P_DISABLE=1 to try), IOMMU, ACS, network interface.",
-            evidence=_quoted(one.facts[0] for one in states),
-            gaps=_missing(book, [one.number for one in states] if name == "default" else ()),
-            collectives=((name, 1, _table(states)),),
-        )
-    return None
+    if any((one.enqueued or 0) >= (one.seq or 0) + 2 for one in inside):
+        return True
+    times = [[one.when for one in _said(book, [each.rank for each in some]) if one.when]
+             for some in (inside, late)]  # fmt: skip
+    return bool(book.clocks_agree and all(times) and max(times[1]) < min(times[0]))
 
 
 def all_inside(book: _Book) -> LogFinding | None:
-    """Ranks wait, and nothing says for whom."""
-    waiting = _waiting(book)
-    timeouts = book.of("timeout", "status")
-    if not timeouts:
-        return None
-    for name, group in book.groups.items():
-        states = [one for one in group.values() if one.seq is not None]
-        if not states:
-            continue
-        seq = min(one.seq or 0 for one in states)
-        inside = [one for one in states if one.seq == seq]
-        ahead = [one for one in states if (one.seq or 0) > seq]
-        op = inside[0].op
-        seen = _ranks(one.number for one in inside)
-        where = f"operation {seq} ({op or 'not named'}) of group {name}"
-        who: tuple[int, ...] = ()
-        whole = name == "default" and book.world and len(group) >= book.world
-        if (
-            ahead
-            and op in NEEDS_ALL
-            and len(inside) == 1 < len(ahead)
-            and inside[0].rank is not None
-        ):
-            who = (inside[0].rank,)
-            text = f"{where} ended on {_ranks(one.number for one in ahead)} and not on {seen}: its"
-            text += " GPU, driver or link."
-        elif ahead:
-            text = (
-                f"{seen} waited in {where}, which {_ranks(one.number for one in ahead)} had ended."
-            )
-            text += " A source may end before the others: this proves nobody at fault."
-        elif book.of("ras_equal"):
-            text = f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many"
-            text += " operations, so data does not move, or lengths differ."
-        elif whole:
-            text = f"All {book.world} ranks were in {where} with equal lengths: the data does"
-            text += " not move. Look at the network, the GPUs and their links."
-        else:
-            text = f"{seen} waited in {where}. The logs do not say for whom."
-        return LogFinding(
-            verdict="hang",
-            cause="network_wait" if whole and not ahead else "unknown",
-            culprits=who,
-            certainty="majority" if who else "",
-            victims=tuple(sorted(waiting - set(who))),
-            summary=f"{text[0].upper()}{text[1:]}",
-            evidence=_quoted([*timeouts, *book.of("ras_equal")]),
-            gaps=_missing(book, [one.number for one in states] if name == "default" else ()),
-            collectives=((name, seq, _table(states)),),
-        )
-    return LogFinding(
-        verdict="hang",
-        cause="unknown",
-        victims=tuple(sorted(waiting)),
-        summary="Ranks waited in operations of several groups. The logs do not say for whom.",
-        evidence=_quoted(timeouts),
-        gaps=_missing(book, waiting),
-    )
-
-
-def slept(book: _Book) -> LogFinding | None:
-    """Time-outs far beyond their limit: processes or the machine stood still meanwhile."""
-    late = [one for one in book.of("timeout") if overslept(one)]
-    if not late:
-        return None
-    found = all_inside(book)
-    ran = max(one.ran_ms or 0 for one in late) / 1000
-    text = (
-        f" The watchdog spoke after {ran:.0f} s: the process or the machine stood still meanwhile."
-    )
-    return replace(found, summary=found.summary + text) if found is not None else None
+    """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
+    facts = book.of("timeout", "status", "dump_signal")
+    waits = [(name, [one for one in group.values() if one.seq is not None])
+             for name, group in book.groups.items()]  # fmt: skip
+    waits = [(name, states) for name, states in waits if states]
+    late = max((one.ran_ms or 0 for one in book.of("timeout") if overslept(one)), default=0)
+    slept = f" The watchdog spoke only after {late / 1000:.0f} s: it, or the machine, stood still."
+    if not waits:
+        if not facts:
+            return None
+        text = "ranks dumped after a time-out whose own line is not here, or of a group without"
+        text += " a name. Nothing tells for whom they waited."
+        return _found(book, "hang", "unknown", text + (slept if late else ""), facts)
+    name, states = max(waits, key=lambda one: len(one[1]))
+    seq = min(one.seq or 0 for one in states)
+    inside = [one for one in states if one.seq == seq]
+    ahead = _ranks(one.number for one in states if one.seq != seq)
+    seen = _ranks(one.number for one in inside)
+    op = max((one.op for one in inside), default="")
+    where = f"operation {seq} ({op or 'not named'}){_of(name)}"
+    who: tuple[int, ...] = ()
+    cause: Cause = "unknown"
+    never = all((one.completed or 0) <= 0 for one in states)
+    whole = name == "default" and 0 < book.world <= len(inside)
+    if len(states) > len(inside) and op in NEEDS_ALL and len(inside) == 1 < len(states) - 1:
+        who = _known([inside[0].rank])
+        text = f"{where} ended on {ahead} and not on {seen}: its GPU, driver or link."
+    elif len(states) > len(inside):
+        text = f"{seen} waited in {where}, which {ahead} had ended. A source may end before the"
+        text += " others: this proves nobody at fault."
+    elif seq <= 1 and never and not book.other_groups:
+        cause = "network_wait"
+        text = f"the first operation{_of(name)} never ended on {seen}. Look at the machine first:"
+        text += " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
+    elif book.of("ras_equal"):
+        text = f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many"
+        text += " operations, so data does not move, or lengths differ."
+    elif whole:
+        cause = "network_wait"
+        text = f"all {book.world} ranks were in {where} with equal lengths: data does not move."
+        text += " Look at the network, the GPUs and their links."
+    else:
+        text = f"{seen} waited in {where}. The logs do not say for whom."
+    shown = [*book.of("timeout", "status", "ras_equal"), *book.of("dump_signal")]
+    return _found(book, "hang", cause, text + (slept if late else ""), shown, who, "majority",
+                  victims=book.waiting | set(_known(one.rank for one in states)),
+                  collectives=((name, seq, _table(inside)),))  # fmt: skip
 
 
 def never_came(book: _Book) -> LogFinding | None:
     """Processes waited at the meeting point for others that did not come."""
     stores = [one for one in book.of("store") if one.ranks]
-    if stores:
-        lost = all(word in one.error for one in stores for word in ("by peer",)) or all(
-            "Broken pipe" in one.error or "reset" in one.error for one in stores
-        )
-        default = any("default_pg" in one.error for one in stores)
-        waiting = {one.rank for one in stores if one.rank is not None}
-        roots = {rank for one in stores for rank in one.ranks}
-        whole = default and len(roots) == 1 and not lost
-        text = (
-            f"{_ranks(one.group_rank for one in stores if one.group_rank is not None)} waited for"
-            f" {_ranks(roots)} to begin the first operation of a group"
-        )
-        why = ", and lost the store: the process that keeps it had ended." if lost else "."
-        return LogFinding(
-            verdict="dead" if lost else "hang",
-            cause="process_dead" if lost else "rendezvous",
-            culprits=tuple(roots) if whole else (),
-            certainty="proven" if whole else "",
-            guessed=() if whole or lost else tuple(sorted(roots)),
-            victims=tuple(sorted(waiting)),
-            summary=f"{text[0].upper()}{text[1:]}{why}",
-            evidence=_quoted(stores),
-            gaps=_missing(book, waiting),
-        )
     facts = book.of("rendezvous")
-    short = [one for one in facts if one.count and (one.seq or 0) < one.count]
+    if stores:
+        lost = all(any(word in one.error for word in LOST) for one in stores)
+        roots = {rank for one in stores for rank in one.ranks}
+        whole = any("default_pg" in one.error for one in stores) and len(roots) == 1 and not lost
+        who = _ranks(_known(one.group_rank for one in stores))
+        text = f"{who} waited for {_ranks(roots)} to begin the first operation of a group"
+        text += ", and lost the store: the process that keeps it had ended." if lost else "."
+        return _found(book, "dead" if lost else "hang", "process_dead" if lost else "rendezvous",
+                      text, stores, roots if whole else (), guessed=() if whole or lost else roots,
+                      victims=_known(one.rank for one in stores))  # fmt: skip
     if not facts:
         return None
+    short = [one for one in facts if one.count and (one.seq or 0) < one.count]
     fact = max(short or facts, key=lambda one: (one.seq or 0, one.line))
-    came = f"{fact.seq} of {fact.count} processes came" if short else "Not all processes came"
-    limit = f" within {fact.limit_ms / 1000:.0f} s" if fact.limit_ms else ""
-    return LogFinding(
-        verdict="hang",
-        cause="rendezvous",
-        summary=f"{came} to the meeting point{limit}. Whether the others started is not told.",
-        evidence=_quoted(facts),
-        gaps=_missing(book, {one.rank for one in facts if one.rank is not None}),
-    )
+    text = f"{fact.seq} of {fact.count} processes came" if short else "not all processes came"
+    text += " to the meeting point"
+    text += f" within {fact.limit_ms / 1000:.0f} s." if fact.limit_ms else "."
+    return _found(book, "hang", "rendezvous", f"{text} Whether the others started is not told.",
+                  facts)  # fmt: skip
 
 
 def ras_differs(book: _Book) -> LogFinding | None:
-    """RAS counts differ, or ranks gave no answer; a dead process is one that cannot be reached."""
-    dead, missing, counts = (book.of(one) for one in ("ras_dead", "ras_missing", "ras_count"))
-    if dead or any(one.ranks for one in missing):
-        ranks = sorted({rank for one in missing for rank in one.ranks})
-        of = f" ({_ranks(ranks)} of their communicator)" if ranks else ""
+    """RAS counts differ, or ranks gave no answer."""
+    dead, counts = book.of("ras_dead"), book.of("ras_count")
+    missing = [one for one in book.of("ras_missing") if one.ranks]
+    silent = {rank for one in missing for rank in one.ranks}
+    if dead:
         who = ", ".join(f"process {one.pid} on {one.host}" for one in dead[:4])
-        text = (
-            f"NCCL's RAS cannot reach {who}{of}."
-            if dead
-            else f"NCCL's RAS got no answer from {_ranks(ranks)}."
-        )
-        return LogFinding(
-            verdict="dead" if dead else "hang",
-            cause="process_dead" if dead else "unknown",
-            guessed=tuple(ranks),
-            summary=text,
-            evidence=_quoted([*dead, *missing]),
-            gaps=_missing(book, ()),
-        )
-    if not counts and not book.of("ras_equal"):
-        return None
-    listed = ", ".join(f"{one.count} launched {one.seq}" for one in counts[:6])
-    what = (
-        f"By NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}."
-        " It lists the smaller set, which may be the faster one."
-        if counts
-        else "By NCCL's RAS all ranks launched equally many operations: data does not move,"
-        " or is slow."
-    )
-    return LogFinding(
-        verdict="hang",
-        cause="unknown",
-        summary=what,
-        evidence=_quoted(counts or book.of("ras_equal")),
-        gaps=_missing(book, ()),
-    )
+        text = f"NCCL's RAS cannot reach {who}."
+        return _found(book, "dead", "process_dead", text, [*dead, *missing], guessed=silent)
+    if missing:
+        text = f"NCCL's RAS got no answer from {_ranks(silent)} of a communicator."
+        return _found(book, "hang", "unknown", text, missing, guessed=silent)
+    if counts:
+        listed = ", ".join(f"{one.count} launched {one.seq}" for one in counts[:6])
+        text = f"by NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}."
+        text += " It lists the smaller set, which may be the faster one."
+        return _found(book, "hang", "unknown", text, counts)
+    equal = book.of("ras_equal")
+    text = "by NCCL's RAS all ranks launched equally many operations: data does not move."
+    return _found(book, "hang", "unknown", text, equal) if equal else None
 
 
 def watchdog_stuck(book: _Book) -> LogFinding | None:
     """Torch's watchdog itself stood still: a driver call, or the interpreter lock."""
-    facts = book.of("heartbeat", "dump_signal", "gil")
-    if not facts:
-        return None
-    ranks = {one.rank for one in facts if one.rank is not None}
-    subject = _ranks(ranks) if ranks else "a rank"
-    return LogFinding(
-        verdict="hang",
-        cause="unknown",
-        victims=(),
-        summary=f"torch's watchdog thread stood still on {subject}, in a driver call or for the"
-        " interpreter lock. That does not say which rank is behind.",
-        evidence=_quoted(facts),
-        gaps=_missing(book, ranks),
-    )
+    facts = book.of("heartbeat", "gil")
+    ranks = _known(one.rank for one in facts)
+    text = f"torch's watchdog thread stood still on {_ranks(ranks) if ranks else 'a rank'}, in a"
+    text += " driver call or for the interpreter lock. That does not say which rank is behind."
+    return _found(book, "hang", "unknown", text, facts) if facts else None
 
 
 def broken_down(book: _Book) -> LogFinding | None:
-    """Nothing but connections that broke, a GPU fault, a job that was cancelled, an exit code."""
-    xids, links = book.of("xid"), book.of("network", "unreachable", "peer_lost")
-    exits = book.of("exit", "task", "cancelled", "exception")
-    if xids:
-        fault = xids[0]
-        owner = {
-            one.rank for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid
-        }
-        ranks = tuple(one for one in owner if one is not None)
-        text = f"The driver reported GPU fault Xid {fault.code} of the GPU at {fault.host}."
-        return LogFinding(verdict="crashed", cause="process_dead", culprits=ranks,
-                          certainty="proven" if ranks else "", summary=text, evidence=_quoted(xids),
-                          gaps=_missing(book, ranks))  # fmt: skip
+    """Nothing but a GPU fault, connections that broke, a job that was cancelled, an exit code."""
+    links = book.of("network", "unreachable", "peer_lost", "barrier_echo")
+    for fault in book.of("xid"):
+        mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
+        text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}."
+        ranks = _known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
+        return _found(book, "crashed", "process_dead", text, book.of("xid"), ranks)
+    if links and all(one.kind == "unreachable" for one in links):
+        text = "a process could not reach its meeting point or a peer."
+        return _found(book, "hang", "rendezvous", text, links)
     if links:
-        meeting = all(one.kind == "unreachable" for one in links)
-        text = (
-            "A process could not reach its meeting point or a peer."
-            if meeting
-            else "Connections to other ranks broke or brought nothing: another rank had ended, or"
-            " the network failed. The logs do not say which."
-        )
-        return LogFinding(verdict="hang" if meeting else "crashed",
-                          cause="rendezvous" if meeting else "network_wait", summary=text,
-                          evidence=_quoted(links), gaps=_missing(book, ()))  # fmt: skip
-    if not exits:
+        text = "connections to other ranks broke or brought nothing: another rank had ended, or the"
+        text += " network failed. The logs do not say which."
+        return _found(book, "crashed", "network_wait", text, links)
+    ends = book.of("cancelled", "exit", "task", "exception")
+    if not ends:
         return None
-    cancelled = book.of("cancelled")
-    text = (
-        f"The job was ended from outside: {cancelled[0].error or 'cancelled'}."
-        if cancelled
-        else "Processes ended with an exit code that says nothing; torchrun's root cause is the"
-        " first to end, not the cause."
-    )
-    return LogFinding(verdict="crashed", cause="unknown", summary=text, evidence=_quoted(exits),
-                      gaps=_missing(book, ()))  # fmt: skip
+    text = "processes ended with exit codes that say nothing. torchrun's root cause is the first to"
+    text += " end, not the cause."
+    if ends[0].kind == "cancelled":
+        text = f"the job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
+    return _found(book, "crashed", "unknown", text, ends)
 
 
 def ended(book: _Book) -> LogFinding | None:
-    """All that the log says is that training finished."""
+    """All that the logs say is that training finished."""
     facts = book.of("finished")
-    return (
-        LogFinding(verdict="finished", summary="Training finished.", evidence=_quoted(facts))
-        if facts
-        else None
-    )
+    found = LogFinding(verdict="finished", summary="Training finished.", evidence=_quoted(facts))
+    return found if facts else None
 
 
 RULES: tuple[Callable[[_Book], LogFinding | None], ...] = (
-    killed, raised, unlike_calls, unlike_timeouts, did_not_reach_barrier, slept, slow, lagging,
-    behind, saving, first_never_ended, all_inside, never_came, ras_differs,
-    watchdog_stuck, broken_down, ended,
+    killed, raised, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging, behind,
+    saving, all_inside, never_came, ras_differs, watchdog_stuck, broken_down, ended,
 )  # fmt: skip
+"""In this order: what a process says of its own end, what ranks did differently, who is late, who
+waits, and at last what only shows that something broke."""
 
 
 def find_in_logs(*readings: LogReading) -> LogFinding:
@@ -944,8 +785,5 @@ def find_in_logs(*readings: LogReading) -> LogFinding:
         A finding; without a verdict where nothing in them speaks of trouble, or of an end.
     """
     book = _Book(readings)
-    for rule in RULES:
-        found = rule(book)
-        if found is not None:
-            return replace(found, world_size=book.world)
-    return LogFinding(world_size=book.world, evidence=_quoted(book.words.values()))
+    found = next((one for rule in RULES if (one := rule(book)) is not None), None)
+    return found or LogFinding(world_size=book.world, evidence=_quoted(book.words.values()))

@@ -20,6 +20,7 @@ FactKind = Literal[
     "desync",  # torch's report of who is behind
     "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective, another's differs
     "sizes",  # gloo: a message of another size than expected
+    "barrier_echo",  # a rank reached that barrier and lost rank 0 in it
     "barrier",  # ranks that did not reach a monitored barrier
     "store",  # a rank waits for another one's NCCL id
     "rendezvous",  # fewer processes came than were announced
@@ -132,3 +133,11 @@ class LogReading(Struct, frozen=True, kw_only=True):
     rounds: int = 1
     clock_went_back: bool = False
     left_out: str = ""
+
+
+def seconds(when: str) -> float:
+    """Return a moment in seconds of the year, or of the day where it has no date."""
+    date, _, time = when.rpartition(" ")
+    hours, minutes, rest = time.split(":")
+    days = (int(date[:2]) * 31 + int(date[3:])) if date else 0
+    return days * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)

@@ -2,7 +2,8 @@
 
 Understood are one file a rank (the rank in its name), all ranks in one file, and the prefixes of
 torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``), ``mpirun
---tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray (``(Actor pid=7)``) and
+--tag-output`` (``[1,3]<stderr>:``),
+``kubectl logs --prefix`` (``[pod/...]``), Ray (``(Actor pid=7)``) and
 hangcheck's own lines (``[R3/8]``), also several before one line. Lines may be interleaved, of any
 length, and end in carriage returns as those of progress bars do.
 
@@ -21,7 +22,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.log_facts import FactKind, LastWord, LogFact, LogReading
+from lightning_hangcheck.model.log_facts import (
+    FactKind,
+    LastWord,
+    LogFact,
+    LogReading,
+    seconds,
+)
 from lightning_hangcheck.text.rank_ranges import parse_ranks
 
 if TYPE_CHECKING:
@@ -49,7 +56,7 @@ _PREFIX = re.compile(
     | \[\d{1,5},(?P<mpi>\d{1,7})\]<std(?:out|err)>:
     | (?P<label>\d{1,7}):(?=\s)
     | \[pod/[^\]\n]{1,200}\]
-    | \([\w.\- ]{0,60}\b(?:rank=(?P<actor>\d{1,7})[, ])?pid=\d+[^)\n]{0,80}\)
+    | \([^()\n]{0,60}?(?:\[?rank=(?P<actor>\d{1,7})\]?,?\ )?pid=\d+[^)\n]{0,80}\)
     | \d{4}-\d\d-\d\dT[\d:.]+Z
     | \[\d{1,9}\](?=\s*\[rank)
     )[ \t]?""",
@@ -61,6 +68,7 @@ _QUICK = re.compile(
     rb"(\[rank\d{1,7}\]|\[[\d:.]{12}\]\[\+[\d.]+s\]\[R\d{1,7}/|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
     rb"\[\d{1,5},\d{1,7}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
 )
+_TAG = re.compile(r"\[rank(\d{1,7})\]:")
 _BEGINS_PREFIX = b" [(0123456789"
 _AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
 """What torch prints while a process goes down is no last word of the user's program."""
@@ -409,6 +417,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # torch's own checks of what ranks do
     ("Detected mismatch between collectives", "fingerprint", _fingerprints),
     ("Barrier in ", "barrier", _barrier),
+    ("Barrier, but received errors", "barrier_echo", _any),
     # meeting
     ("UniqueId from", "store", _store),
     ("Timed out after", "rendezvous", _clients),
@@ -531,6 +540,9 @@ class _Reader:
         end = min(len(text) if end < 0 else end, hit.start() + LONGEST_LINE)
         whole = text[begin:end].decode("utf-8", "replace")
         writer = Writer(whole, labelled=self.labelled)
+        inside = _TAG.findall(whole, 0, hit.start() - begin) if writer.rank is None else ()
+        if inside:
+            writer.rank = int(inside[-1])  # behind a progress bar, or a host's name
         said = writer.text.strip()
         # the tag of what is repeated belongs to the time-out; else to the line itself
         group, group_rank = _group(said)
@@ -660,7 +672,7 @@ class _Reader:
             lines=self.line,
             facts=tuple(kept),
             last_words=words or tuple(self.words.values()),
-            ranks=tuple(sorted(known - {None})),
+            ranks=tuple(sorted(one for one in known if one is not None)),
             world_size=self.world,
             rounds=1 + len(starts),
             clock_went_back=_goes_back([one.when for one in kept]),
@@ -702,11 +714,3 @@ def _goes_back(times: Sequence[str]) -> bool:
         and (" " in a or seconds(a) - seconds(b) < 43_200)
         for a, b in pairwise(told)
     )
-
-
-def seconds(when: str) -> float:
-    """Return a moment in seconds of the year, or of the day where it has no date."""
-    date, _, time = when.rpartition(" ")
-    hours, minutes, rest = time.split(":")
-    days = (int(date[:2]) * 31 + int(date[3:])) if date else 0
-    return days * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)
