@@ -254,6 +254,14 @@ def _of(group: str) -> str:
     return "" if group == "default" else f" of group {group}"
 
 
+def _members(states: Iterable[_State]) -> str:
+    """Name ranks globally where all are known so, else by their numbers in the group."""
+    states = list(states)
+    if all(one.rank is not None for one in states):
+        return _ranks(_known(one.rank for one in states))
+    return f"members {format_ranks(one.number for one in states)}"
+
+
 def _said(book: _Book, ranks: Iterable[int | None]) -> list[LastWord]:
     return [book.words[one] for one in ranks if one is not None and one in book.words]
 
@@ -348,13 +356,13 @@ def killed(book: _Book) -> LogFinding | None:
     kernel = book.of("kill")
     if kernel:
         pids = {one.pid for one in kernel if one.pid}
-        who = {one.rank for one in exits if one.pid in pids} - {None}
-        who = who or {one.rank for one in exits if one.code == -9} - {None}
+        who = _known(one.rank for one in exits if one.pid in pids)
+        who = who or _known(one.rank for one in exits if one.code == -9)
         if len(who) > 1 and len(who) * 2 > len(exits):
-            who = set()
+            who = ()
         text = f"the kernel killed {_ranks(who) if who else 'a process'} for want of memory."
         facts = [*kernel[:3], *exits[:3]]
-        return _found(book, _failed(book), "memory_pressure", text, facts, _known(who))
+        return _found(book, _failed(book), "memory_pressure", text, facts, who)
     first = [one for one in exits if one.code in KILLED and book.before_timeouts(one) is not False]
     began = min((one.when for one in exits if one.when), default="")
     first = [one for one in first if one.when in ("", began) and one.rank not in book.waiting]
@@ -599,9 +607,9 @@ def behind(book: _Book) -> LogFinding | None:
         elif book.other_groups or (len(late) == len(inside) and not _further(book, inside, late)):
             certainty = "guess"
         ranks = _known(one.rank for one in late)
-        named, done = _ranks(one.number for one in late), max(one.completed or 0 for one in late)
+        named, done = _members(late), max(one.completed or 0 for one in late)
         text = f"{named} ended operation {done}{_of(name)} and had not finished entering {seq},"
-        text += f" in which {_ranks(one.number for one in inside)} waited."
+        text += f" in which {_members(inside)} waited."
         said = _said(book, ranks[:4])
         if said and len(ranks) == 1:
             text += f" Its last words: {redact_text(said[0].text)[:80]}."
@@ -646,8 +654,8 @@ def all_inside(book: _Book) -> LogFinding | None:
     name, states = max(waits, key=lambda one: len(one[1]))
     seq = min(one.seq or 0 for one in states)
     inside = [one for one in states if one.seq == seq]
-    ahead = _ranks(one.number for one in states if one.seq != seq)
-    seen = _ranks(one.number for one in inside)
+    ahead = _members(one for one in states if one.seq != seq)
+    seen = _members(inside)
     op = max((one.op for one in inside), default="")
     where = f"operation {seq} ({op or 'not named'}){_of(name)}"
     who: tuple[int, ...] = ()
