@@ -40,6 +40,8 @@ BLOCK = 64 * 1024
 LONGEST_LINE = 8_000
 MOST_SHOWN = 300
 MOST_OF_A_KIND = 20_000
+MOST_WITH_BLOCKS = 2_000
+"""Of tracebacks: of a log that is full of them the first tell most."""
 MOST_RANKS = 100_000
 MOST_BARS = 40
 LARGEST = 2**53
@@ -70,7 +72,7 @@ _QUICK = re.compile(
 )
 _TAG = re.compile(r"\[rank(\d{1,7})\]:")
 _BEGINS_PREFIX = b" [(0123456789"
-_AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
+_AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):|^\s*$")
 """What torch prints while a process goes down is no last word of the user's program."""
 _RANK_INSIDE = re.compile(
     r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I
@@ -143,10 +145,12 @@ _NUMBERS = {
     "completed": re.compile(r"[Ll]ast completed (?:\w+ )?work: (-?\d+)"),
 }
 _FINGERPRINT = re.compile(
-    r"Rank (\d+) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
+    r"Rank (\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
     r"(?:SequenceNumber=(\d+),? ?)?OpType=(\w+)(?:[^()]*?TensorShape=\[([\d, ]*)\])?"
 )
-_DESYNC = re.compile(r"\[([\d, ]+)\] finished collective #(\d+), but didn't join collective #(\d+)")
+_DESYNC = re.compile(
+    r"\[([\d, ]+)\] finished collective #(\d{1,15}), but didn't join collective #(\d{1,15})"
+)
 _NEVER = re.compile(r"ranks \[([\d, ]+)\] are the lagging ranks")
 _STARTED = re.compile(
     r"#(\d+) (started|finished) ranks:((?:\s*\[[\d, ]+\] (?:started|finished) \w+)+)"
@@ -164,7 +168,8 @@ _EXIT_HOST = re.compile(r"host\s*:\s*(\S+)")
 _EXIT_SAID = re.compile(r"^\s*((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b:?.*)$", re.M)
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z_]\w*(?:$|: |:$)")
 _BAR = re.compile(
-    r"(\d+)%\|[^|\n]{0,400}\|\s*([\d.]+)([kMG]?)/([\d.]+)([kMG]?) \[(?:(\d+):)?(\d+):(\d+)<"
+    r"\d%\|[^|\n]{0,400}\|\s*(\d{1,15}(?:\.\d{1,9})?)([kMG]?)/(\d{1,15}(?:\.\d{1,9})?)([kMG]?)"
+    r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})<"
 )
 
 
@@ -199,8 +204,8 @@ def _group(text: str) -> tuple[str, int | None]:
 
 
 Facts = list[LogFact]
-Block = Callable[[], list[str]]
-"""Gives a line and those after it of the same writer."""
+Block = Callable[[int], list[str]]
+"""Gives a line and so many less one after it of the same writer."""
 Parser = Callable[[LogFact, str, Block], Facts]
 
 
@@ -245,7 +250,7 @@ def _desync(fact: LogFact, line: str, block: Block) -> Facts:
     never = _NEVER.search(line)
     if never is not None:
         return [replace(fact, ranks=_numbers(never[1]), seq=0)]
-    report = "\n".join(block()[:40])
+    report = "\n".join(block(40))
     behind = _DESYNC.search(report)
     if behind is None:
         return []
@@ -263,7 +268,7 @@ def _desync(fact: LogFact, line: str, block: Block) -> Facts:
 
 
 def _fingerprints(fact: LogFact, line: str, block: Block) -> Facts:
-    text = line if "CollectiveFingerPrint" in line else " ".join([line, *block()[:3]])
+    text = line if "CollectiveFingerPrint" in line else " ".join([line, *block(3)])
     found = []
     for one in _FINGERPRINT.finditer(text):
         shape = tuple(
@@ -280,7 +285,7 @@ def _ras_counts(fact: LogFact, line: str, block: Block) -> Facts:
     if op is None:
         return []
     found: Facts = []
-    for row in block()[1:200]:
+    for row in block(200)[1:]:
         many, one = _RAS_COUNT.match(row), _RAS_ONE.match(row)
         if many is not None:
             found.append(replace(fact, text=row.strip(), op=op[1], seq=_number(many[2]) or 0,
@@ -296,7 +301,7 @@ def _ras_counts(fact: LogFact, line: str, block: Block) -> Facts:
 
 
 def _ras_rows(fact: LogFact, _: str, block: Block) -> Facts:
-    rows = [row for line in block()[2:40] if (row := _RAS_ROW.match(line))]
+    rows = [row for line in block(40)[2:] if (row := _RAS_ROW.match(line))]
     sizes = [int(row[1]) for row in rows if len(row[1]) < 8]
     if not rows or any((row[2], row[3]) != ("RUNNING", "OK") for row in rows):
         return [replace(fact, kind="communicator", count=max(sizes))] if sizes else []
@@ -304,7 +309,7 @@ def _ras_rows(fact: LogFact, _: str, block: Block) -> Facts:
 
 
 def _ras_absent(fact: LogFact, line: str, block: Block) -> Facts:
-    rows = block()[1:200]
+    rows = block(200)[1:]
     ranks = [int(one[1]) for row in rows if (one := _RAS_ONE.match(row)) and len(one[1]) < 8]
     if "Missing" in line:
         return [replace(fact, ranks=tuple(ranks))] if "rank" in line else []
@@ -322,7 +327,7 @@ def _exit(fact: LogFact, line: str, block: Block) -> Facts:
     code = _EXIT.search(line)
     if code is None:
         return []
-    above, below = fact.error.rpartition("[")[2], "\n".join(block()[1:60])
+    above, below = fact.error.rpartition("[")[2], "\n".join(block(60)[1:])
     rank, time, host = (one.search(above) for one in (_EXIT_RANK, _EXIT_TIME, _EXIT_HOST))
     entry = re.split(r"^\s*\[\d+\]:\s*$|^[=-]{8,}", below, maxsplit=1, flags=re.M)[0]
     said = _EXIT_SAID.findall(entry)
@@ -343,19 +348,20 @@ _CHAIN = ("During handling of the above", "The above exception was the direct")
 
 
 def _exception(fact: LogFact, _: str, block: Block) -> Facts:
-    lines = block()[1:400]
-    for number, line in enumerate(lines):
-        if line.startswith((" ", "\t", "+", "|")) or not line.strip():
-            continue
-        if not _RAISED.match(line):
-            return []
-        after = [one for one in lines[number + 1 : number + 60] if one.strip()]
-        if any(one.startswith(_CHAIN) for one in after[:40]):
-            return []  # what came of it is told below, in a traceback of its own
-        message = " ".join([line, *after[:2]]) if line.endswith(":") else line
-        name = line.partition(":")[0].rpartition(".")[2]
-        return [replace(fact, text=message[:MOST_SHOWN], op=name, error=message[:MOST_SHOWN])]
-    return []
+    for most in (80, 400):
+        lines = block(most)[1:]
+        end = next((n for n, line in enumerate(lines) if line[:1].strip(" \t+|")), len(lines))
+        if end + 3 < len(lines):
+            break
+    if end >= len(lines) or not _RAISED.match(lines[end]):
+        return []
+    after = [one for one in lines[end + 1 : end + 60] if one.strip()]
+    if any(one.startswith(_CHAIN) for one in after[:40]):
+        return []  # what came of it is told below, in a traceback of its own
+    line = lines[end]
+    message = " ".join([line, *after[:2]]) if line.endswith(":") else line
+    name = line.partition(":")[0].rpartition(".")[2]
+    return [replace(fact, text=message[:MOST_SHOWN], op=name, error=message[:MOST_SHOWN])]
 
 
 def _plain(pattern: str) -> Parser:
@@ -490,7 +496,7 @@ class _Reader:
         self.path = path
         self.rank = rank_of_name(path)
         self.facts: list[LogFact] = []
-        self.words: dict[tuple[str, int] | None, LastWord] = {}
+        self.words: dict[int | None, LastWord] = {}
         self.labelled = False
         self.counts: dict[str, int] = {}
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
@@ -532,7 +538,7 @@ class _Reader:
     def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
         kind, parse = _PARSERS[hit[0]]
         count = self.counts.get(kind, 0)
-        if count >= MOST_OF_A_KIND and kind != "restart":
+        if count >= (MOST_WITH_BLOCKS if kind == "exception" else MOST_OF_A_KIND):
             self.cut = True
             return
         begin = max(text.rfind(b"\n", 0, hit.start()) + 1, hit.start() - LONGEST_LINE)
@@ -559,8 +565,8 @@ class _Reader:
         )
         if kind == "exit":
             fact = replace(fact, error=text[max(0, begin - 500) : begin].decode("utf-8", "replace"))
-        found = parse(fact, said, lambda: self._block(text, begin, writer))
-        self.counts[kind] = count + bool(found)
+        found = parse(fact, said, lambda most: self._block(text, begin, writer, most))
+        self.counts[kind] = count + 1
         self.facts += found
 
     def _rank_of(self, writer: Writer) -> int | None:
@@ -571,55 +577,53 @@ class _Reader:
             return writer.rank
         return writer.label if writer.label is not None else self.rank
 
-    def _block(self, text: bytes, begin: int, writer: Writer) -> list[str]:
+    def _block(self, text: bytes, begin: int, writer: Writer, most: int) -> list[str]:
         """Return a line and those after it of the same writer, without prefixes."""
-        lines = text[begin : begin + BLOCK].decode("utf-8", "replace").split("\n")[:1000]
-        theirs = [Writer(line, labelled=self.labelled) for line in lines]
-        return [
-            one.text
-            for one in theirs
-            if (one.rank, one.label) == (writer.rank, writer.label)
-            or (one.rank is None and one.label is None)
-        ]
+        found: list[str] = []
+        stop = min(len(text), begin + BLOCK)
+        while begin < stop and len(found) < most:
+            end = text.find(b"\n", begin, stop)
+            end = stop if end < 0 else end
+            line = text[begin : min(end, begin + LONGEST_LINE)].decode("utf-8", "replace")
+            one = Writer(line, labelled=self.labelled)
+            if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
+                found.append(one.text)
+            begin = end + 1
+        return found
 
     def _bars(self, text: bytes, raw: bytes, end: int) -> None:
         """Keep the first and the newest state of each progress bar."""
-        spots, at = [text.find(b"%|", 0, end)], end
-        while (
-            len(spots) < MOST_BARS and spots[0] >= 0 and (at := text.rfind(b"%|", 0, at)) > spots[0]
-        ):
+        first, at, spots = text.find(b"%|", 0, end), end, []
+        while first >= 0 and len(spots) < MOST_BARS and (at := text.rfind(b"%|", 0, at)) >= first:
             spots.append(at)
-        for spot in sorted(one for one in spots if one >= 0):
+        line, counted = self.line, 0
+        for spot in sorted({first, *spots} - {-1}):
             begin = max(text.rfind(b"\n", 0, spot) + 1, spot - 400)
             whole = text[begin : spot + 600].partition(b"\n")[0].decode("utf-8", "replace")
             writer = Writer(whole, labelled=self.labelled)
+            line, counted = line + raw.count(b"\n", counted, spot), spot
             bar = _BAR.search(writer.text)
             if bar is None:
                 continue
-            done, total = (
-                float(bar[i]) * _UNITS[bar[i + 1]] for i in (2, 4) if bar[i].count(".") < 2
-            )
-            spent = (int(bar[6] or 0) * 3600 + int(bar[7]) * 60 + int(bar[8])) * 1000
+            done, total = (int(float(bar[i]) * _UNITS[bar[i + 1]]) for i in (1, 3))
             fact = LogFact(
                 kind="bar",
                 text=writer.text.strip()[:MOST_SHOWN],
                 file=self.path,
-                line=self.line + raw.count(b"\n", 0, spot),
+                line=line,
                 rank=self._rank_of(writer),
-                seq=int(done),
-                count=int(total),
-                ran_ms=spent,
+                seq=done,
+                count=total,
+                ran_ms=(int(bar[5] or 0) * 3600 + int(bar[6]) * 60 + int(bar[7])) * 1000,
                 when=moment(whole[: spot - begin]),
             )
-            key = (fact.rank, int(total))
-            first = self.bars[key][0] if key in self.bars else fact
+            earliest = self.bars.get((fact.rank, total), (fact, fact))[0]
             if len(self.bars) < MOST_OF_A_KIND:
-                self.bars[key] = (first, fact)
+                self.bars[fact.rank, total] = (earliest, fact)
 
     def _last_words(self, text: bytes, raw: bytes, end: int) -> None:
         lines = text[:end].split(b"\n")
         newest: dict[bytes, int] = {}
-        last = -1
         match = _QUICK.match
         for number, line in enumerate(lines):
             if (
@@ -629,24 +633,22 @@ class _Reader:
                 and b"frame #" not in line
             ):
                 newest[found[1]] = number
-        for number in range(len(lines) - 1, -1, -1):
-            if lines[number].strip() and not _AFTERMATH.search(lines[number]):
-                last = number
-                break
-        if last < 0:
-            return
-        starts = list(accumulate((len(one) + 1 for one in lines), initial=0))
-        for number in {*newest.values(), last}:
+        last = next(
+            (n for n in range(len(lines) - 1, -1, -1) if not _AFTERMATH.search(lines[n])), None
+        )
+        returns = list(accumulate(map(len, lines), initial=0)) if b"\r" in raw else []
+        for number in sorted({*newest.values(), *(() if last is None else (last,))}):
             whole = lines[number][:LONGEST_LINE].decode("utf-8", "replace")
             writer = Writer(whole, labelled=self.labelled)
             rank = self._rank_of(writer)
             if rank is None and (inside := _RANK_INSIDE.match(writer.text)):
                 rank = int(inside[1])
-            key = None if rank is None else ("rank", rank)
-            at = self.line + raw.count(b"\n", 0, starts[number])
-            known = self.words.get(key)
+            at = self.line + number
+            if returns:  # lines that end in a carriage return only are one to an editor
+                at -= raw.count(b"\r", 0, returns[number] + number)
+            known = self.words.get(rank)
             if (known is None or known.line <= at) and len(self.words) < MOST_RANKS:
-                self.words[key] = LastWord(
+                self.words[rank] = LastWord(
                     rank=rank,
                     text=writer.text.strip()[:MOST_SHOWN],
                     file=self.path,

@@ -496,7 +496,9 @@ def test_of_a_job_that_was_restarted_the_last_round_counts() -> None:
 
 
 def test_secrets_in_quoted_lines_are_hidden() -> None:
-    found = judged(raised(1, "ValueError: bad WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567"))
+    found = judged(
+        raised(1, "ValueError: bad WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567")
+    )
     shown = found.summary + json.dumps(found.evidence)
     assert "0123456789abcdef0123" not in shown
 
