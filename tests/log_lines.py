@@ -33,7 +33,8 @@ def timeout(
 
 def tag(rank: int, guid: str = "0(default_pg)", of: int | None = None) -> str:
     """torch's name of a rank in a group."""
-    return f"[PG ID {0 if guid.startswith('0') else 3} PG GUID {guid} Rank {rank if of is None else of}]"
+    number = rank if of is None else of
+    return f"[PG ID {0 if guid.startswith('0') else 3} PG GUID {guid} Rank {number}]"
 
 
 def status(

@@ -525,7 +525,7 @@ def lagging(book: _Book) -> LogFinding | None:
     text = f"by torch's desync report {_ranks(fact.ranks)} did not join operation {fact.seq}."
     if not fewer:
         text += " Most ranks lack it, so the few that have it may have strayed."
-    facts = [fact, *book.of("timeout")[:3], *_said(book, fact.ranks)]
+    facts: list[LogFact | LastWord] = [fact, *book.of("timeout")[:3], *_said(book, fact.ranks)]
     return _found(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
 
 
@@ -616,7 +616,8 @@ def behind(book: _Book) -> LogFinding | None:
         if not certainty:
             text += " Most ranks lack it, so those that are in it may have strayed."
         sure = certainty == "proven"
-        facts = [*(fact for one in (*late, *inside) for fact in one.facts), *said]
+        facts: list[LogFact | LastWord] = [f for one in (*late, *inside) for f in one.facts]
+        facts += said
         table = {**_table(inside), "not entered, or inside the call": format_ranks(ranks)}
         return _found(book, "hang", "unknown", text, facts, ranks if sure else (),
                       guessed=ranks if certainty == "guess" else (),

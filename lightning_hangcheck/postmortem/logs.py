@@ -593,7 +593,8 @@ class _Reader:
 
     def _bars(self, text: bytes, raw: bytes, end: int) -> None:
         """Keep the first and the newest state of each progress bar."""
-        first, at, spots = text.find(b"%|", 0, end), end, []
+        first, at = text.find(b"%|", 0, end), end
+        spots: list[int] = []
         while first >= 0 and len(spots) < MOST_BARS and (at := text.rfind(b"%|", 0, at)) >= first:
             spots.append(at)
         line, counted = self.line, 0

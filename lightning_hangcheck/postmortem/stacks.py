@@ -164,7 +164,7 @@ class _Dumped(DumpedThread):
 def _from_json(path: str, data: bytes) -> tuple[StackDump, ...]:
     try:
         threads = json_decoder(list[_Dumped]).decode(data)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ()
     found = []
     for pid in dict.fromkeys(one.pid for one in threads):

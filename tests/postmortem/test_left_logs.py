@@ -12,7 +12,8 @@ from log_lines import HALF_HOUR, dumped, judged, raised, status, summary, timeou
 from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.postmortem.logs import read_log
 
-PIECES = Path(os.environ.get("HANGCHECK_LEFT_BEHIND", "../../shared/left-behind"))
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+PIECES = Path(os.environ.get("HANGCHECK_LEFT_BEHIND", SHARED / "left-behind"))
 BIG = 4_501_504
 
 
@@ -393,8 +394,8 @@ def test_detail_with_more_ranks_names_the_odd_one() -> None:
 def test_gloo_of_another_size_is_a_mismatch() -> None:
     found = judged(
         "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
-        "  what():  [enforce fail at gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes."
-        " 61 vs 12",
+        "  what():  [enforce fail at gloo/transport/tcp/pair.cc:446] op.preamble.length <="
+        " op.nbytes. 61 vs 12",
     )
     assert (found.cause, found.culprits) == ("collective_mismatch", ())
 
