@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tracemalloc
-from typing import BinaryIO
+from typing import BinaryIO, TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from log_lines import raised, summary, tag, timeout
 
 from lightning_hangcheck.judge.left_logs import find_in_logs
-from lightning_hangcheck.model.log_facts import LogFact, LogReading
 from lightning_hangcheck.postmortem.logs import PIECE, WORDS, rank_of_name, read_log
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.log_facts import LogFact, LogReading
 
 
 def read(*lines: str, name: str = "job.log") -> LogReading:
@@ -33,8 +35,8 @@ WATCHDOG = {
     "torch 2.0": "[E ProcessGroupNCCL.cpp:828] [Rank 3] Watchdog caught collective operation"
     " timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, TensorShape=[12], Timeout(ms)=1800000) ran for"
     " 1801256 milliseconds before timing out.",
-    "torch 2.2": "[rank3]:[E ProcessGroupNCCL.cpp:523] [Rank 3] Watchdog caught collective operation"
-    " timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=12, NumelOut=12, Timeout(ms)=1800000)"
+    "torch 2.2": "[rank3]:[E ProcessGroupNCCL.cpp:523] [Rank 3] Watchdog caught collective"
+    " operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=12, NumelOut=12, Timeout(ms)=1800000)"
     " ran for 1801256 milliseconds before timing out.",
     "torch 2.7": "[rank3]:[E513 13:25:57.714781669 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog"
     " caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=12,"
@@ -61,7 +63,8 @@ def test_time_outs_of_all_versions(version: str) -> None:
         ("[PG 5 Rank 3] Timeout at NCCL work: 9, last enqueued NCCL work: 12, last completed NCCL"
          " work: 8.", "PG 5", (9, 12, 8)),
         ("[PG 1 (default_pg) Rank 3] Exception (either an error or timeout) detected by watchdog at"
-         " work: 9, last enqueued NCCL work: 12, last completed NCCL work: 8.", "default", (9, 12, 8)),
+         " work: 9, last enqueued NCCL work: 12, last completed NCCL work: 8.", "default",
+         (9, 12, 8)),
         (f"{tag(3, '21(TENSOR_PARALLEL)')}  failure detected by watchdog at work sequence id: 9 PG"
          " status: last enqueued work: 12, last completed work: -1", "guid 21", (9, 12, -1)),
         (f"{tag(3)}  failure detected by watchdog at work sequence id: 9 PG status: last enqueued"
@@ -246,9 +249,10 @@ bits = st.one_of(
     st.text(max_size=12),
     st.sampled_from(
         ["\n", "\r", "[rank", "]: ", "Rank ", "[PG ", "exitcode  : -", " (pid: ", "%| ", "/9 [1:2<",
-         "SeqNum=", "NumelIn=", ", ", "[", "] finished collective #", ", but didn't join collective #",
+         "SeqNum=", "NumelIn=", ", ", "[", "] finished collective #", " vs ",
+         ", but didn't join collective #", " clients joined",
          "CollectiveFingerPrint(OpType=", "Timeout(ms)=", " ranks have launched up to operation ",
-         "seconds waiting for clients. ", " clients joined", "op.nbytes. ", " vs ", "tasks 0-", ": "]
+         "seconds waiting for clients. ", "op.nbytes. ", "tasks 0-", ": "]
     ),
 )  # fmt: skip
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample
-from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.postmortem.stacks import StackDump, read_stack_file, stack_kind
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.verdict import Verdict
     from pathlib import Path
 
 LOADER = ("_try_get_data", "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py")
@@ -70,7 +70,7 @@ def gdb(*inner_first: tuple[str, str]) -> str:
     return (
         'Thread 2 (Thread 0x7f4a2e7fc6c0 (LWP 913) "python"):\n'
         "#4 Frame 0x7f12, for file /usr/lib/python3.11/threading.py, line 324, in wait (self=<c>)\n"
-        "#9 Frame 0x7f19, for file /usr/lib/python3.11/threading.py, line 9, in _bootstrap (self=)\n"
+        "#9 Frame 0x7f19, for file /usr/lib/python3.11/threading.py, line 9, in _bootstrap ()\n"
         'Thread 1 (Thread 0x7f4a2e7fd740 (LWP 900) "python"):\n'
         f"Traceback (most recent call first):\n  <built-in method acquire>\n{shown}\n"
     )
