@@ -370,7 +370,8 @@ def killed(book: _Book) -> LogFinding | None:
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
     signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
-    text = f"{_ranks(ranks)} was killed by {signals}; who sent it is not told."
+    text = f"{_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} ended by {signals}."
+    text += " Who sent it is not told." if "SIGKILL" in signals else ""
     sure = all(book.before_timeouts(one) for one in first)
     return _found(book, _failed(book), "process_dead", text, first, ranks if sure else (),
                   guessed=() if sure else ranks)  # fmt: skip
@@ -667,8 +668,8 @@ def all_inside(book: _Book) -> LogFinding | None:
         who = _known([inside[0].rank])
         text = f"{where} ended on {ahead} and not on {seen}: its GPU, driver or link."
     elif len(states) > len(inside):
-        text = f"{seen} waited in {where}, which {ahead} had ended. A source may end before the"
-        text += " others: this proves nobody at fault."
+        text = f"{seen} waited in {where}, which {ahead} had ended. In some operations a rank"
+        text += " may end before others have come: this proves nobody at fault."
     elif seq <= 1 and never and not book.other_groups:
         cause = "network_wait"
         text = f"the first operation{_of(name)} never ended on {seen}. Look at the machine first:"
@@ -721,10 +722,10 @@ def ras_differs(book: _Book) -> LogFinding | None:
     if dead:
         who = ", ".join(f"process {one.pid} on {one.host}" for one in dead[:4])
         text = f"NCCL's RAS cannot reach {who}."
-        return _found(book, "dead", "process_dead", text, [*dead, *missing], guessed=silent)
+        return _found(book, "dead", "process_dead", text, [*dead, *missing])
     if missing:
         text = f"NCCL's RAS got no answer from {_ranks(silent)} of a communicator."
-        return _found(book, "hang", "unknown", text, missing, guessed=silent)
+        return _found(book, "hang", "unknown", text, missing)
     if counts:
         listed = ", ".join(f"{one.count} launched {one.seq}" for one in counts[:6])
         text = f"by NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}."

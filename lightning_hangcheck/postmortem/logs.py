@@ -2,10 +2,9 @@
 
 Understood are one file a rank (the rank in its name), all ranks in one file, and the prefixes of
 torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``), ``mpirun
---tag-output`` (``[1,3]<stderr>:``),
-``kubectl logs --prefix`` (``[pod/...]``), Ray (``(Actor pid=7)``) and
-hangcheck's own lines (``[R3/8]``), also several before one line. Lines may be interleaved, of any
-length, and end in carriage returns as those of progress bars do.
+--tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray
+(``(Actor pid=7)``) and hangcheck's own lines (``[R3/8]``), also several before one line. Lines may
+be interleaved, of any length, and end in carriage returns as those of progress bars do.
 
 What is looked for is one table, `WORDS`. Its needles all begin with a character that is rare in
 logs, so that one regular expression finds them at 100 MB/s and more. The texts are those of
@@ -15,6 +14,7 @@ torch 2.0 to 2.15, NCCL 2.10 to 2.28, SLURM 19 to 25 and Linux 4 to 6, as their 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import PurePath
@@ -159,7 +159,7 @@ _RAS_COUNT = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)
 _RAS_ONE = re.compile(
     r"^\s*Rank (\d+)(?: has (?:launched up to operation (\d+)|(not launched any) operations))? --"
 )
-_RAS_ROW = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+[\d-]+\s+[\d-]+\s+(\d+)\s+(\S+)\s+(\S+)\s*$")
+_RAS_ROW = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\S+\s+(?:\d+-)?(\d+)\s+\d+\s+(\S+)\s+(\S+)\s*$")
 _DEAD_ONE = re.compile(r"^\s*Process (\d+) on node (\S+) managing GPUs? ")
 _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 _EXIT_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)")
@@ -344,6 +344,14 @@ def _exit(fact: LogFact, line: str, block: Block) -> Facts:
     ]
 
 
+def _spawned(fact: LogFact, line: str, _: Block) -> Facts:
+    """torch.multiprocessing.spawn: which of its processes a signal ended."""
+    found = re.search(r"process (\d{1,7}) terminated with signal (SIG[A-Z]+)", line)
+    if found is None or found[2] not in signal.Signals.__members__:
+        return []
+    return [replace(fact, rank=int(found[1]), code=-signal.Signals[found[2]])]
+
+
 _CHAIN = ("During handling of the above", "The above exception was the direct")
 
 
@@ -448,6 +456,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # how processes ended: the driver, torchrun, SLURM, the kernel, Python
     ("NVRM: Xid", "xid", _xid),
     ("(pid: ", "exit", _exit),
+    ("ProcessExitedException: process", "exit", _spawned),
     ("Out Of Memory", "task", _task),
     ("Segmentation fault", "task", _task),
     ("Bus error", "task", _task),
@@ -563,7 +572,7 @@ class _Reader:
             when=moment(whole),
             pid=writer.pid,
         )
-        if kind == "exit":
+        if kind == "exit" and parse is _exit:
             fact = replace(fact, error=text[max(0, begin - 500) : begin].decode("utf-8", "replace"))
         found = parse(fact, said, lambda most: self._block(text, begin, writer, most))
         self.counts[kind] = count + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tracemalloc
-from typing import BinaryIO, TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 from hypothesis import given
@@ -36,8 +36,8 @@ WATCHDOG = {
     " timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, TensorShape=[12], Timeout(ms)=1800000) ran for"
     " 1801256 milliseconds before timing out.",
     "torch 2.2": "[rank3]:[E ProcessGroupNCCL.cpp:523] [Rank 3] Watchdog caught collective"
-    " operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=12, NumelOut=12, Timeout(ms)=1800000)"
-    " ran for 1801256 milliseconds before timing out.",
+    " operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=12, NumelOut=12,"
+    " Timeout(ms)=1800000) ran for 1801256 milliseconds before timing out.",
     "torch 2.7": "[rank3]:[E513 13:25:57.714781669 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog"
     " caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=12,"
     " NumelOut=12, Timeout(ms)=1800000) ran for 1801256 milliseconds before timing out.",
@@ -169,6 +169,13 @@ def test_a_traceback_in_torchruns_summary_is_of_its_rank() -> None:
     fact = only(read(told), "exit")
     assert (fact.rank, fact.error) == (2, "KeyError: 'label'")
     assert find_in_logs(read(told)).culprits == (2,)
+
+
+def test_a_process_of_spawn_that_a_signal_ended() -> None:
+    line = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal"
+    reading = read(f"{line} SIGKILL", f"{line} SIGNOTHING")
+    assert [(fact.rank, fact.code) for fact in reading.facts] == [(3, -9)]
+    assert find_in_logs(reading).culprits == (3,)
 
 
 def test_line_numbers_are_those_of_an_editor() -> None:

@@ -17,8 +17,9 @@ from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample
 from lightning_hangcheck.postmortem.stacks import StackDump, read_stack_file, stack_kind
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.verdict import Verdict
     from pathlib import Path
+
+    from lightning_hangcheck.model.verdict import Verdict
 
 LOADER = ("_try_get_data", "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py")
 REDUCE = ("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
