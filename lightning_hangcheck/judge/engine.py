@@ -88,8 +88,18 @@ class Conclusion(Struct, frozen=True, kw_only=True):
 def conclude(case: Case) -> Conclusion:
     """Read a case, draw its graph, and find out what is wrong, if anything is."""
     job = read_job(case)
-    if case.left is not None:
-        return _of_files(job, judge_left(case))
+    if case.left is None:
+        return _of_job(job, case)
+    found = judge_left(case)
+    if (found is None or not found.culprits) and any(view.processes for view in case.ranks):
+        by_stacks = _of_job(job, case)
+        if by_stacks.finding is not None and by_stacks.finding.culprits:
+            return by_stacks
+    return _of_files(job, found)
+
+
+def _of_job(job: JobReading, case: Case) -> Conclusion:
+    """Conclude what is wrong of processes whose stacks were seen."""
     pending = pending_collectives(job)
     awaited = awaited_ranks(job, pending)
     divergence = find_divergence(job, pending, awaited)

@@ -21,16 +21,18 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph, solve
+from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES
 from lightning_hangcheck.model.naming.slugs import Cause, Certainty, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
-from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.judge.left_logs import LogFinding
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.flight import (
         CollectiveEntry,
@@ -665,6 +667,69 @@ def _op(head: Head) -> str:
 
 
 def judge_left(case: Case) -> LeftFinding | None:
-    """Explain a case that was read from files; None where nothing wrong is seen in them."""
+    """Explain a case that was read from files; None where nothing wrong is seen in them.
+
+    What a log proves of a process that ended explains more than what others waited for then. Else
+    records are asked first, which have every operation.
+    """
     flights = {view.rank: view.flight for view in case.ranks if view.flight is not None}
-    return find_in_records(flights, case.run.world_size)
+    recorded = find_in_records(flights, case.run.world_size)
+    told = _of_logs(find_in_logs(*case.left.logs)) if case.left and case.left.logs else None
+    found = [one for one in (recorded, told) if one is not None]
+    found.sort(key=lambda one: (not one.culprits, one.kind == "hang", one.cause == "unknown"))
+    if len(found) < 2:
+        return found[0] if found else None
+    first, other = found
+    agree = first.culprits == other.culprits or not other.culprits
+    also = EvidenceItem("also" if agree else "other", None, other.sentence)
+    return replace(
+        first,
+        evidence=(*first.evidence, also, *other.evidence)[: 2 * MOST_FACTS],
+        gaps=tuple(dict.fromkeys((*first.gaps, *other.gaps))),
+    )
+
+
+def _of_logs(found: LogFinding) -> LeftFinding | None:
+    """Return what logs prove in the form in which all evidence that is left is told."""
+    if found.verdict is None or found.verdict == "finished":
+        return None
+    waits = (
+        (Wait(found.victims, found.culprits, tuple("in a collective" for _ in found.victims)),)
+        if found.victims and found.culprits
+        else ()
+    )
+    guess = f"a guess: {name_ranks(found.guessed)}" if found.guessed else ""
+    certainty: Certainty | None = "guess" if guess and not found.culprits else None
+    states: dict[int, State] = dict.fromkeys(found.victims, "waiting")
+    gone = found.verdict in ("dead", "crashed")
+    states.update(dict.fromkeys(found.culprits, "gone" if gone else "stalled"))
+    sure = {"proven": 0.9, "majority": 0.8}.get(found.certainty, 0.4)
+    return LeftFinding(
+        kind=found.verdict,
+        cause=found.cause or "unknown",
+        culprits=found.culprits,
+        certainty=found.certainty or certainty,
+        confidence=sure,
+        sentence=found.summary.rstrip("."),
+        graph=WaitGraph(
+            waits=waits,
+            ends=found.culprits,
+            waiters=found.victims,
+            between_ranks=bool(waits),
+        ),
+        states=states,
+        collectives=tuple(
+            CollectiveState(
+                group=group,
+                ranks=format_ranks({rank for ranks in ops.values() for rank in parse_ranks(ranks)}),
+                seq=seq,
+                ops=ops,
+            )
+            for group, seq, ops in found.collectives
+        ),
+        evidence=(
+            *((EvidenceItem("guess", None, guess),) if guess else ()),
+            *(EvidenceItem("log", None, f"{place}: {line}") for place, line in found.evidence),
+        ),
+        gaps=found.gaps,
+    )

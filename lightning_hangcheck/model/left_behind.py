@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from lightning_hangcheck.model.log_facts import LogReading
+
 
 class ReadFile(Struct, frozen=True, kw_only=True):
     """A file, and what it was taken for by its content.
@@ -32,8 +34,10 @@ class LeftBehind(Struct, frozen=True, kw_only=True):
         read: Files that were used.
         left_out: Files that were not.
         world_size: Ranks of the job, as far as its process groups tell; 0 where they do not.
+        logs: What its logs say.
     """
 
     read: tuple[ReadFile, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     world_size: int = 0
+    logs: tuple[LogReading, ...] = ()

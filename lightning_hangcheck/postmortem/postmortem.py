@@ -10,6 +10,7 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
 from lightning_hangcheck.observe.saving import save_run
+from lightning_hangcheck.postmortem import texts
 from lightning_hangcheck.postmortem.case import case_of
 from lightning_hangcheck.postmortem.files import Reader, read_left
 from lightning_hangcheck.postmortem.records import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 READERS = (
     Reader(KIND, is_pickle, read_pickle),
     Reader(KIND, is_json, read_json),
+    Reader(texts.KIND, texts.is_text, texts.read_text),
 )
 """The most specific first: the first that knows a file reads it."""
 
