@@ -427,7 +427,7 @@ class _Search:
             cause="rank_diverged" if apart else "collective_mismatch",
             aspect="made" if apart else None,
             culprits=culprits,
-            certainty="majority" if majority else "proven",
+            certainty="majority" if majority else None,
             confidence=0.9 if majority else 0.8,
             sentence=f"ranks meet with different operations under {where}: {each}{who}",
             collectives=(

@@ -127,7 +127,7 @@ def verdict_of(case: Case) -> Verdict:
     if finding is None:
         return _bounded(replace(verdict, ranks=_rank_table(conclusion, (), group_of)))
     victims, silence_s = _victims(conclusion), round(finding.silence_s, 3)
-    if kind != "crashed" and finding.ended_by != "pace":
+    if kind != "crashed" and finding.ended_by != "pace" and case.left is None:
         later_s = case.aftermath.after_s if case.aftermath is not None else 0.0
         verdict = replace(
             verdict,

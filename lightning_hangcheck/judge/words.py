@@ -105,7 +105,8 @@ def _sentence(conclusion: Conclusion) -> str:
     told = ", ".join(filter(None, (finding.sentence, in_loop)))
     after = job.case.aftermath
     later = aftermath_sentence(after) if after is not None else ""
-    return _clauses(told, _who_waits(conclusion, finding), later)
+    named = finding.culprits or job.case.left is None
+    return _clauses(told, _who_waits(conclusion, finding) if named else "", later)
 
 
 def _clauses(*parts: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.postmortem.stacks import StackDump
 
 MOST_GAPS = 8
-STOOD_S = 1800.0
-"""Somebody takes stacks of a job that stands still; since when, a stack does not tell."""
 
 
 def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: str) -> Case:
@@ -59,7 +58,7 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
             world_size=world_size,
         ),
         taken_at=utc(moment_of(max(times)) if times else EPOCH),
-        taken_ns=int(STOOD_S * NANOSECONDS),
+        taken_ns=int(UNTOLD_S * NANOSECONDS),
         ranks=tuple(
             _view(rank, found[rank].flight if rank in found else None, stacks.get(rank))
             for rank in ranks
@@ -95,6 +94,7 @@ def _stacks_of(dumps: Sequence[StackDump]) -> dict[int, StackDump]:
 
 
 def _view(rank: int, flight: FlightRecord | None, stack: StackDump | None) -> RankView:
+    """Somebody took the stack of a job that stood still; since when, a stack does not tell."""
     if stack is None:
         return RankView(rank=rank, flight=flight)
     sample = Sample(taken_ns=0, stack=stack.stack)
@@ -104,6 +104,6 @@ def _view(rank: int, flight: FlightRecord | None, stack: StackDump | None) -> Ra
         pid=stack.stack.pid,
         flight=flight,
         processes=(look,),
-        silent_for_s=STOOD_S,
-        idle_for_s=STOOD_S,
+        silent_for_s=UNTOLD_S,
+        idle_for_s=UNTOLD_S,
     )
