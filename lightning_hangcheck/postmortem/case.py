@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from lightning_hangcheck.postmortem.stacks import StackDump
 
 MOST_GAPS = 8
+NO_LOGS = Gap(
+    what="logs",
+    rank=None,
+    why="none was read: what the ranks said last, and how their processes ended, is unknown",
+    kind="recording",
+    remedy="next time keep a log of each rank: torchrun --log-dir logs --tee 3, or srun "
+    "--output=job-%t.log",
+)
 
 
 def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: str) -> Case:
@@ -40,7 +48,7 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
         [0, *(len(dump.world) for dump in found.values()), *(rank + 1 for rank in found)]
     )
     texts = [one.found for one in readings if isinstance(one.found, Text)]
-    logs = tuple(one.log for one in texts if one.log.facts or one.log.ranks)
+    logs = tuple(one.log for one in texts if one.log.facts or not one.stacks)
     told = find_in_logs(*logs)
     named = {rank for log in logs for rank in log.ranks} | {*told.culprits, *told.victims}
     stacks = _stacks_of([dump for one in texts for dump in one.stacks])
@@ -63,9 +71,12 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
             _view(rank, found[rank].flight if rank in found else None, stacks.get(rank))
             for rank in ranks
         ),
-        gaps=tuple(
-            Gap(f"{FLIGHT_RECORD} {one.path}", None, one.why, "flight_record")
-            for one in [*unread, *others][:MOST_GAPS]
+        gaps=(
+            *(
+                Gap(f"{FLIGHT_RECORD} {one.path}", None, one.why, "flight_record")
+                for one in [*unread, *others][:MOST_GAPS]
+            ),
+            *(() if logs else (NO_LOGS,)),
         ),
         seen_in="files",
         left=LeftBehind(

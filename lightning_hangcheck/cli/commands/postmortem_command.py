@@ -34,9 +34,9 @@ Examples:
 def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> int:
     """Say who held a job up that is gone, and why, from the files that it left.
 
-    Files are known by their content: torch's flight-record dumps and run folders of several nodes.
-    Folders are searched. No torch is needed. Exit code 0 if nothing wrong is seen, 3 if a hang,
-    death or crash is explained, also in part, 2 if nothing can be read.
+    Files are known by their content: logs, torch's flight-record dumps, stack dumps, and run
+    folders of several nodes. Folders are searched. No torch is needed. Exit code 0 if nothing wrong
+    is seen, 3 if a hang, death or crash is explained, also in part, 2 if nothing can be read.
     """
     if not paths:
         raise BadUsage(
