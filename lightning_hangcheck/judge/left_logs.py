@@ -59,6 +59,10 @@ DEADLY = ("out of memory", "segmentation", "bus error", "killed")
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
 """Elements up to which an operation may be a barrier or the like."""
+HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
+"""Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
+OF_ONE_RANK = ("out of memory", "CUDA error", "DataLoader worker")
+"""Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
 MOST_QUOTED = 12
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
@@ -344,12 +348,14 @@ def killed(book: _Book) -> LogFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
     exits = [one for one in book.of("exit") if one.code is not None]
     for fact in book.of("task"):
-        reason = fact.error.lower()
-        others = [one for one in book.of("task", "exception") if one.place < fact.place]
-        if not any(one in reason for one in DEADLY) or ("killed" in reason and others):
+        reason, before = fact.error.lower(), book.before_timeouts(fact)
+        memory = "out of memory" in reason
+        if not any(one in reason for one in DEADLY) or before is False:
+            continue
+        if not memory and (before is None or ("killed" in reason and book.of("exception"))):
             continue  # srun kills all tasks when one has failed
-        is_rank = not exits and book.before_timeouts(fact) is not False
-        cause: Cause = "memory_pressure" if "memory" in reason else "process_dead"
+        is_rank = not exits  # else the tasks are torchrun's, one a node
+        cause: Cause = "memory_pressure" if memory else "process_dead"
         task = _ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
         return _found(book, _failed(book), cause, text, [fact], fact.ranks if is_rank else ())
@@ -409,13 +415,17 @@ def raised(book: _Book) -> LogFinding | None:
         return None  # whose it is, and whether it was caught, nothing tells
     same = set(_known(one.rank for one in early if one.error == early[0].error))
     everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
-    alone = ranks == same and not everybody
+    heard = bool(book.heard - ranks) or bool(book.of("exit"))
+    own = any(word in early[0].error for word in OF_ONE_RANK)
+    alone = ranks == same and not everybody and (heard or own)
     ended = _known(one.rank for one in book.of("exit"))
     subject = _ranks(ranks) if ranks else "a rank that is not named"
     text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
     if book.waiting - ranks:
         text += f" {_capital(_ranks(book.waiting - ranks))} waited in vain."
     guessed = ended if not ranks and len(ended) == 1 else ()
+    if len(ranks) == 1 and not alone:
+        guessed = tuple(ranks)  # no other rank's lines are here: all may have failed alike
     return _found(book, _failed(book), _cause_of(early), text, early, ranks if alone else (),
                   guessed=guessed)  # fmt: skip
 
@@ -425,6 +435,18 @@ def _cause_of(failed: Sequence[LogFact]) -> Cause:
     if any(word in text for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
         return "memory_pressure"
     return "dataloader_worker" if "DataLoader" in text else "process_dead"
+
+
+def gpu_fault(book: _Book) -> LogFinding | None:
+    """The driver reported a fault of a GPU that no program causes."""
+    faults = [one for one in book.of("xid") if one.code in HARDWARE]
+    for fault in faults:
+        mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
+        ranks = _known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
+        whose = f", which {_ranks(ranks)} used" if ranks else ""
+        text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
+        return _found(book, _failed(book), "process_dead", text, faults, ranks)
+    return None
 
 
 def unlike_calls(book: _Book) -> LogFinding | None:
@@ -746,13 +768,8 @@ def watchdog_stuck(book: _Book) -> LogFinding | None:
 
 
 def broken_down(book: _Book) -> LogFinding | None:
-    """Nothing but a GPU fault, connections that broke, a job that was cancelled, an exit code."""
+    """Nothing but connections that broke, a job that was cancelled, an exit code."""
     links = book.of("network", "unreachable", "peer_lost", "barrier_echo")
-    for fault in book.of("xid"):
-        mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
-        text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}."
-        ranks = _known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
-        return _found(book, "crashed", "process_dead", text, book.of("xid"), ranks)
     if links and all(one.kind == "unreachable" for one in links):
         text = "a process could not reach its meeting point or a peer."
         return _found(book, "hang", "rendezvous", text, links)
@@ -778,7 +795,7 @@ def ended(book: _Book) -> LogFinding | None:
 
 
 RULES: tuple[Callable[[_Book], LogFinding | None], ...] = (
-    killed, raised, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging, behind,
+    killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging, behind,
     saving, all_inside, never_came, ras_differs, watchdog_stuck, broken_down, ended,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
