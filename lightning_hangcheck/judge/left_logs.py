@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.log_book import SAME_SIZES, GroupState, LogBook, known, overslept
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.log_facts import LogFact, seconds
 from lightning_hangcheck.model.naming.slugs import Cause, VerdictKind
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.log_facts import LastWord, LogReading
 
 Certainty = Literal["", "proven", "majority", "guess"]
-SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
-"""Operations to which every rank has to bring equally much."""
 NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
 """Operations that end on no rank before all have entered them."""
 CONSEQUENCES = (
@@ -59,6 +58,10 @@ DEADLY = ("out of memory", "segmentation", "bus error", "killed")
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
 """Elements up to which an operation may be a barrier or the like."""
+HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
+"""Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
+OF_ONE_RANK = ("out of memory", "CUDA error", "DataLoader worker")
+"""Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
 MOST_QUOTED = 12
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
@@ -94,156 +97,7 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     collectives: tuple[tuple[str, int, dict[str, str]], ...] = ()
 
 
-class _State(Struct, kw_only=True):
-    """Where a rank is in a group: ``seq`` is the number of its oldest open operation."""
-
-    number: int
-    rank: int | None
-    seq: int | None = None
-    op: str = ""
-    sizes: tuple[int, ...] = ()
-    enqueued: int | None = None
-    completed: int | None = None
-    facts: list[LogFact]
-
-    @property
-    def content(self) -> str:
-        """Operation, and how much where all have to bring the same."""
-        sized = self.op in SAME_SIZES and self.sizes
-        return f"{self.op} [{', '.join(map(str, self.sizes))}]" if sized else self.op
-
-
-class _Book:
-    """All facts of one job, ranks and groups settled as far as they can be."""
-
-    def __init__(self, readings: Sequence[LogReading]) -> None:
-        facts = [_of_default(fact) for reading in readings for fact in reading.facts]
-        self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
-        for fact in _with_groups(facts):
-            self.by_kind[fact.kind].append(fact)
-        self.readings = readings
-        self.waiting = set(_known(one.rank for one in self.of("timeout", "status")))
-        self.heard = set(_known(one.rank for some in self.by_kind.values() for one in some))
-        self.other_groups = {one.group for one in self.of("timeout", "status")} - {"", "default"}
-        self.words = _newest(word for reading in readings for word in reading.last_words)
-        self.clocks_agree = not any(one.clock_went_back for one in readings) and not self._slept()
-        self.groups = self._groups()
-        self.world = self._world()
-
-    def of(self, *kinds: str) -> list[LogFact]:
-        """Facts of these kinds, in the order of their files and lines."""
-        return [fact for kind in kinds for fact in self.by_kind.get(kind, ())]
-
-    def _slept(self) -> bool:
-        return any(overslept(one) for one in self.of("timeout"))
-
-    def _groups(self) -> dict[str, dict[int, _State]]:
-        found: dict[str, dict[int, _State]] = defaultdict(dict)
-        mixed = set()
-        for fact in self.of("timeout", "status", "dump_signal"):
-            number = fact.group_rank if fact.group_rank is not None else fact.rank
-            if number is None or fact.group == "?":
-                continue
-            rank = number if fact.group == "default" else fact.rank
-            state = found[fact.group].setdefault(number, _State(number=number, rank=rank, facts=[]))
-            if None not in (rank, state.rank) and rank != state.rank:
-                mixed.add(fact.group)  # the same number on two ranks: several groups of one name
-            state.rank = state.rank if rank is None else rank
-            state.facts.append(fact)
-            if fact.kind == "timeout" and (state.seq is None or (fact.seq or 0) <= state.seq):
-                state.seq, state.op, state.sizes = fact.seq, fact.op, fact.sizes
-            elif fact.seq is not None and state.seq is None:
-                state.seq = fact.seq
-            if fact.enqueued is not None and fact.completed is not None:
-                state.enqueued, state.completed = fact.enqueued, fact.completed
-                if state.seq is None and fact.enqueued > fact.completed:
-                    state.seq = fact.completed + 1  # the oldest that has not ended
-        return {name: group for name, group in found.items() if name not in mixed}
-
-    def _world(self) -> int:
-        told = [one.world_size for one in self.readings]
-        told += [one.count or 0 for one in self.of("communicator", "ras_equal", "rendezvous")]
-        for one in self.groups.get("default", {}).values():
-            if one.op == "_ALLGATHER_BASE" and len(one.sizes) == 2 and one.sizes[0]:
-                told.append(one.sizes[1] // one.sizes[0])
-        return max(told, default=0)
-
-    def unseen(self, ranks: Iterable[int]) -> list[int]:
-        """Ranks of the job of which nothing is known, beside these."""
-        return sorted(set(range(min(self.world, 1024))) - set(ranks))
-
-    def before_timeouts(self, fact: LogFact) -> bool | None:
-        """Whether something was before the first time-out ended; None where nothing tells."""
-        timeouts = self.of("timeout", "status", "heartbeat", "dump_signal")
-        if not timeouts:
-            return True
-        same = [one for one in timeouts if one.file == fact.file]
-        if same:
-            return fact.line < min(one.line for one in same)
-        times = [one.when for one in timeouts if len(one.when) == len(fact.when) and one.when]
-        return fact.when < min(times) if times and fact.when and self.clocks_agree else None
-
-
-def overslept(fact: LogFact) -> bool:
-    """Whether a time-out came so late that its process, or the machine, must have stood still."""
-    return bool(fact.ran_ms and fact.limit_ms and fact.ran_ms > 1.5 * fact.limit_ms + 60_000)
-
-
-def _of_default(fact: LogFact) -> LogFact:
-    """In the default group a rank's number is its global rank."""
-    known = fact.group == "default" and fact.group_rank is not None and fact.kind != "store"
-    return replace(fact, rank=fact.group_rank) if known else fact
-
-
-def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
-    """Give time-outs that name no group the one that the same rank names for the same number.
-
-    Those that are left are of the default group where no line speaks of another, and every number
-    is one rank's; else of a group that is not known, ``?``.
-    """
-
-    def key(one: LogFact) -> tuple[object, ...]:
-        return one.file, one.group_rank if one.rank is None else f"rank {one.rank}", one.seq
-
-    named = {key(one): one for one in facts if one.group and one.seq is not None}
-    found = []
-    for one in facts:
-        told = named.get(key(one)) if one.kind == "timeout" and not one.group else None
-        of = {"group": told.group, "group_rank": told.group_rank} if told is not None else {}
-        found.append(replace(one, **of))
-    bare = [one for one in found if one.kind == "timeout" and not one.group]
-    owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
-    for one in bare:
-        owners[one.group_rank].add((one.rank, one.seq, one.op, one.sizes))
-    plain = all(one.rank in (None, one.group_rank) for one in bare)
-    plain &= all(len(one) == 1 for one in owners.values())
-    plain &= not any(one.group not in ("", "default") for one in found if one.kind != "store")
-    name = "default" if plain else "?"
-    return [
-        _of_default(replace(one, group=name)) if one.kind == "timeout" and not one.group else one
-        for one in found
-    ]
-
-
-def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:
-    """The last word of each rank; a file of its own tells more than what all wrote to one."""
-    found: dict[int, LastWord] = {}
-    for word in words:
-        if word.rank is None:
-            continue
-        known = found.get(word.rank)
-        if known is None or (
-            word.when and len(word.when) == len(known.when) and word.when > known.when
-        ):
-            found[word.rank] = word
-    return found
-
-
 # Words
-
-
-def _known(ranks: Iterable[int | None]) -> tuple[int, ...]:
-    return tuple(sorted({one for one in ranks if one is not None}))
 
 
 def _capital(text: str) -> str:
@@ -254,15 +108,15 @@ def _of(group: str) -> str:
     return "" if group == "default" else f" of group {group}"
 
 
-def _members(states: Iterable[_State]) -> str:
+def _members(states: Iterable[GroupState]) -> str:
     """Name ranks globally where all are known so, else by their numbers in the group."""
     states = list(states)
     if all(one.rank is not None for one in states):
-        return _ranks(_known(one.rank for one in states))
+        return _ranks(known(one.rank for one in states))
     return f"members {format_ranks(one.number for one in states)}"
 
 
-def _said(book: _Book, ranks: Iterable[int | None]) -> list[LastWord]:
+def _said(book: LogBook, ranks: Iterable[int | None]) -> list[LastWord]:
     return [book.words[one] for one in ranks if one is not None and one in book.words]
 
 
@@ -276,7 +130,7 @@ def _quoted(facts: Iterable[LogFact | LastWord]) -> tuple[tuple[str, str], ...]:
     return tuple(told)[:MOST_QUOTED]
 
 
-def _missing(book: _Book, seen: Iterable[int]) -> tuple[Gap, ...]:
+def _missing(book: LogBook, seen: Iterable[int]) -> tuple[Gap, ...]:
     """What was not kept, and the setting that keeps it the next time."""
     gaps = []
     unseen = book.unseen(seen)
@@ -302,7 +156,7 @@ def _missing(book: _Book, seen: Iterable[int]) -> tuple[Gap, ...]:
 
 
 def _found(
-    book: _Book,
+    book: LogBook,
     verdict: VerdictKind,
     cause: Cause,
     summary: str,
@@ -336,37 +190,38 @@ def _found(
     )
 
 
-def _failed(book: _Book) -> VerdictKind:
+def _failed(book: LogBook) -> VerdictKind:
     return "dead" if book.waiting else "crashed"
 
 
-def killed(book: _Book) -> LogFinding | None:
+def killed(book: LogBook) -> LogFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
     exits = [one for one in book.of("exit") if one.code is not None]
     for fact in book.of("task"):
-        reason = fact.error.lower()
-        others = [one for one in book.of("task", "exception") if one.place < fact.place]
-        if not any(one in reason for one in DEADLY) or ("killed" in reason and others):
+        reason, before = fact.error.lower(), book.before_timeouts(fact)
+        memory = "out of memory" in reason
+        if not any(one in reason for one in DEADLY) or before is False:
+            continue
+        if not memory and (before is None or ("killed" in reason and book.of("exception"))):
             continue  # srun kills all tasks when one has failed
-        is_rank = not exits and book.before_timeouts(fact) is not False
-        cause: Cause = "memory_pressure" if "memory" in reason else "process_dead"
+        is_rank = not exits  # else the tasks are torchrun's, one a node
+        cause: Cause = "memory_pressure" if memory else "process_dead"
         task = _ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
         return _found(book, _failed(book), cause, text, [fact], fact.ranks if is_rank else ())
     kernel = book.of("kill")
     if kernel:
         pids = {one.pid for one in kernel if one.pid}
-        who = _known(one.rank for one in exits if one.pid in pids)
-        who = who or _known(one.rank for one in exits if one.code == -9)
-        if len(who) > 1 and len(who) * 2 > len(exits):
-            who = ()
+        who = known(one.rank for one in exits if one.pid in pids)
+        who = who or known(one.rank for one in exits if one.code == -9)
+        who = who if len(who) == 1 or len(who) * 2 <= len(exits) else ()
         text = f"the kernel killed {_ranks(who) if who else 'a process'} for want of memory."
         facts = [*kernel[:3], *exits[:3]]
         return _found(book, _failed(book), "memory_pressure", text, facts, who)
     first = [one for one in exits if one.code in KILLED and book.before_timeouts(one) is not False]
     began = min((one.when for one in exits if one.when), default="")
     first = [one for one in first if one.when in ("", began) and one.rank not in book.waiting]
-    ranks = _known(one.rank for one in first)
+    ranks = known(one.rank for one in first)
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
     signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
@@ -382,7 +237,7 @@ def _is_own(fact: LogFact) -> bool:
     return fact.op not in CONSEQUENCES and not any(word in fact.error for word in ECHOES)
 
 
-def raised(book: _Book) -> LogFinding | None:
+def raised(book: LogBook) -> LogFinding | None:
     """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
     failed = [one for one in book.of("exception") if one.error]
     told = " ".join(one.error for one in failed)
@@ -404,18 +259,22 @@ def raised(book: _Book) -> LogFinding | None:
         and book.before_timeouts(one) is not False
     ]
     early.sort(key=lambda one: (one.rank is None, one.file, one.line))
-    ranks = set(_known(one.rank for one in early))
+    ranks = set(known(one.rank for one in early))
     if not early or (not ranks and book.waiting):
         return None  # whose it is, and whether it was caught, nothing tells
-    same = set(_known(one.rank for one in early if one.error == early[0].error))
+    same = set(known(one.rank for one in early if one.error == early[0].error))
     everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
-    alone = ranks == same and not everybody
-    ended = _known(one.rank for one in book.of("exit"))
+    heard = bool(book.heard - ranks) or bool(book.of("exit"))
+    own = any(word in early[0].error for word in OF_ONE_RANK)
+    alone = ranks == same and not everybody and (heard or own)
+    ended = known(one.rank for one in book.of("exit"))
     subject = _ranks(ranks) if ranks else "a rank that is not named"
     text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
     if book.waiting - ranks:
         text += f" {_capital(_ranks(book.waiting - ranks))} waited in vain."
-    guessed = ended if not ranks and len(ended) == 1 else ()
+    guessed = set(ended) if not ranks and len(ended) == 1 else set()
+    if len(ranks) == 1 and not alone:
+        guessed = ranks  # no other rank's lines are here: all may have failed alike
     return _found(book, _failed(book), _cause_of(early), text, early, ranks if alone else (),
                   guessed=guessed)  # fmt: skip
 
@@ -427,7 +286,19 @@ def _cause_of(failed: Sequence[LogFact]) -> Cause:
     return "dataloader_worker" if "DataLoader" in text else "process_dead"
 
 
-def unlike_calls(book: _Book) -> LogFinding | None:
+def gpu_fault(book: LogBook) -> LogFinding | None:
+    """The driver reported a fault of a GPU that no program causes."""
+    faults = [one for one in book.of("xid") if one.code in HARDWARE]
+    for fault in faults:
+        mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
+        ranks = known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
+        whose = f", which {_ranks(ranks)} used" if ranks else ""
+        text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
+        return _found(book, _failed(book), "process_dead", text, faults, ranks)
+    return None
+
+
+def unlike_calls(book: LogBook) -> LogFinding | None:
     """Ranks met in other operations or with other lengths: DETAIL, gloo and NCCL say so."""
     facts = book.of("fingerprint", "sizes", "mismatch_warning")
     prints = {one.ranks[0]: one for one in book.of("fingerprint") if len(one.ranks) == 1}
@@ -473,7 +344,7 @@ def _by_content(contents: Mapping[int, str]) -> str:
     )
 
 
-def unlike_timeouts(book: _Book) -> LogFinding | None:
+def unlike_timeouts(book: LogBook) -> LogFinding | None:
     """Under one number of one group ranks wait in other operations, or with other lengths."""
     for name, group in book.groups.items():
         for seq in sorted({one.seq for one in group.values() if one.seq is not None and one.op}):
@@ -482,7 +353,7 @@ def unlike_timeouts(book: _Book) -> LogFinding | None:
             if len(set(contents.values())) < 2 or _nearly(one.sizes for one in states):
                 continue
             odd = _odd(contents, book.world if name == "default" else 0)
-            who = _known(one.rank for one in states if one.number in odd)
+            who = known(one.rank for one in states if one.number in odd)
             text = f"ranks differ in operation {seq}{_of(name)}: {_by_content(contents)}."
             text += "" if odd else " Which of them is wrong is not told."
             several = len({one.op for one in states}) > 1
@@ -492,14 +363,14 @@ def unlike_timeouts(book: _Book) -> LogFinding | None:
     return None
 
 
-def _table(states: Iterable[_State]) -> dict[str, str]:
+def _table(states: Iterable[GroupState]) -> dict[str, str]:
     found: dict[str, list[int]] = defaultdict(list)
     for one in states:
         found[one.content or "not named"].append(one.number)
     return {content: format_ranks(ranks) for content, ranks in found.items()}
 
 
-def did_not_reach_barrier(book: _Book) -> LogFinding | None:
+def did_not_reach_barrier(book: LogBook) -> LogFinding | None:
     """A monitored barrier names who did not come; alone in it, rank 0 may have strayed."""
     facts = book.of("barrier")
     if not facts:
@@ -516,7 +387,7 @@ def did_not_reach_barrier(book: _Book) -> LogFinding | None:
                   victims=book.waiting | ({0} - set(fact.ranks)))  # fmt: skip
 
 
-def lagging(book: _Book) -> LogFinding | None:
+def lagging(book: LogBook) -> LogFinding | None:
     """Torch's desync report: who finished the last common operation and did not join the next."""
     reports = [one for one in book.of("desync") if one.ranks]
     if not reports or book.other_groups:
@@ -530,7 +401,7 @@ def lagging(book: _Book) -> LogFinding | None:
     return _found(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
 
 
-def slow(book: _Book) -> LogFinding | None:
+def slow(book: LogBook) -> LogFinding | None:
     """Ranks wait while a progress bar of another one moves on."""
     timeouts = book.of("timeout", "barrier_echo")
     limit = min((one.limit_ms for one in timeouts if one.limit_ms), default=0)
@@ -555,7 +426,7 @@ def slow(book: _Book) -> LogFinding | None:
     return None
 
 
-def saving(book: _Book) -> LogFinding | None:
+def saving(book: LogBook) -> LogFinding | None:
     """The wait began as a checkpoint was saved: by its time, or in a barrier after it."""
     timeouts = book.of("timeout", "status")
     saves = [one for one in book.of("saving") if book.before_timeouts(one)]
@@ -582,15 +453,15 @@ def _began_at(timeout: LogFact, other: LogFact) -> bool:
     return abs(seconds(timeout.when) - waited - seconds(other.when)) < 60
 
 
-def behind(book: _Book) -> LogFinding | None:
+def behind(book: LogBook) -> LogFinding | None:
     """Some ranks have not finished entering an operation in which others are."""
     for name, group in book.groups.items():
         open_at = [one.seq for one in group.values() if one.seq is not None]
         if not open_at:
             continue
         seq = min(open_at)
-        inside: list[_State] = []
-        late: list[_State] = []
+        inside: list[GroupState] = []
+        late: list[GroupState] = []
         ahead = False
         for one in group.values():
             entered, done = one.enqueued, one.completed
@@ -607,7 +478,7 @@ def behind(book: _Book) -> LogFinding | None:
             certainty = ""
         elif book.other_groups or (len(late) == len(inside) and not _further(book, inside, late)):
             certainty = "guess"
-        ranks = _known(one.rank for one in late)
+        ranks = known(one.rank for one in late)
         named, done = _members(late), max(one.completed or 0 for one in late)
         text = f"{named} ended operation {done}{_of(name)} and had not finished entering {seq},"
         text += f" in which {_members(inside)} waited."
@@ -622,12 +493,12 @@ def behind(book: _Book) -> LogFinding | None:
         table = {**_table(inside), "not entered, or inside the call": format_ranks(ranks)}
         return _found(book, "hang", "unknown", text, facts, ranks if sure else (),
                       guessed=ranks if certainty == "guess" else (),
-                      victims=_known(one.rank for one in inside),
+                      victims=known(one.rank for one in inside),
                       collectives=((name, seq, table),))  # fmt: skip
     return None
 
 
-def _further(book: _Book, inside: Sequence[_State], late: Sequence[_State]) -> bool:
+def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupState]) -> bool:
     """Whether more than one number says that the ones are behind, not the others a call too far.
 
     They went on and entered several more; or, where clocks agree, their own last words are later.
@@ -639,7 +510,7 @@ def _further(book: _Book, inside: Sequence[_State], late: Sequence[_State]) -> b
     return bool(book.clocks_agree and all(times) and max(times[1]) < min(times[0]))
 
 
-def all_inside(book: _Book) -> LogFinding | None:
+def all_inside(book: LogBook) -> LogFinding | None:
     """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
     facts = book.of("timeout", "status", "dump_signal")
     waits = [(name, [one for one in group.values() if one.seq is not None])
@@ -665,7 +536,7 @@ def all_inside(book: _Book) -> LogFinding | None:
     never = all((one.completed or 0) <= 0 for one in states)
     whole = name == "default" and 0 < book.world <= len(inside)
     if len(states) > len(inside) and op in NEEDS_ALL and len(inside) == 1 < len(states) - 1:
-        who = _known([inside[0].rank])
+        who = known([inside[0].rank])
         text = f"{where} ended on {ahead} and not on {seen}: its GPU, driver or link."
     elif len(states) > len(inside):
         text = f"{seen} waited in {where}, which {ahead} had ended. In some operations a rank"
@@ -685,11 +556,11 @@ def all_inside(book: _Book) -> LogFinding | None:
         text = f"{seen} waited in {where}. The logs do not say for whom."
     shown = [*book.of("timeout", "status", "ras_equal"), *book.of("dump_signal")]
     return _found(book, "hang", cause, text + (slept if late else ""), shown, who, "majority",
-                  victims=book.waiting | set(_known(one.rank for one in states)),
+                  victims=book.waiting | set(known(one.rank for one in states)),
                   collectives=((name, seq, _table(inside)),))  # fmt: skip
 
 
-def never_came(book: _Book) -> LogFinding | None:
+def never_came(book: LogBook) -> LogFinding | None:
     """Processes waited at the meeting point for others that did not come."""
     stores = [one for one in book.of("store") if one.ranks]
     facts = book.of("rendezvous")
@@ -697,12 +568,12 @@ def never_came(book: _Book) -> LogFinding | None:
         lost = all(any(word in one.error for word in LOST) for one in stores)
         roots = {rank for one in stores for rank in one.ranks}
         whole = any("default_pg" in one.error for one in stores) and len(roots) == 1 and not lost
-        who = _ranks(_known(one.group_rank for one in stores))
+        who = _ranks(known(one.group_rank for one in stores))
         text = f"{who} waited for {_ranks(roots)} to begin the first operation of a group"
         text += ", and lost the store: the process that keeps it had ended." if lost else "."
         return _found(book, "dead" if lost else "hang", "process_dead" if lost else "rendezvous",
                       text, stores, roots if whole else (), guessed=() if whole or lost else roots,
-                      victims=_known(one.rank for one in stores))  # fmt: skip
+                      victims=known(one.rank for one in stores))  # fmt: skip
     if not facts:
         return None
     short = [one for one in facts if one.count and (one.seq or 0) < one.count]
@@ -714,7 +585,7 @@ def never_came(book: _Book) -> LogFinding | None:
                   facts)  # fmt: skip
 
 
-def ras_differs(book: _Book) -> LogFinding | None:
+def ras_differs(book: LogBook) -> LogFinding | None:
     """RAS counts differ, or ranks gave no answer."""
     dead, counts = book.of("ras_dead"), book.of("ras_count")
     missing = [one for one in book.of("ras_missing") if one.ranks]
@@ -736,23 +607,18 @@ def ras_differs(book: _Book) -> LogFinding | None:
     return _found(book, "hang", "unknown", text, equal) if equal else None
 
 
-def watchdog_stuck(book: _Book) -> LogFinding | None:
+def watchdog_stuck(book: LogBook) -> LogFinding | None:
     """Torch's watchdog itself stood still: a driver call, or the interpreter lock."""
     facts = book.of("heartbeat", "gil")
-    ranks = _known(one.rank for one in facts)
+    ranks = known(one.rank for one in facts)
     text = f"torch's watchdog thread stood still on {_ranks(ranks) if ranks else 'a rank'}, in a"
     text += " driver call or for the interpreter lock. That does not say which rank is behind."
     return _found(book, "hang", "unknown", text, facts) if facts else None
 
 
-def broken_down(book: _Book) -> LogFinding | None:
-    """Nothing but a GPU fault, connections that broke, a job that was cancelled, an exit code."""
+def broken_down(book: LogBook) -> LogFinding | None:
+    """Nothing but connections that broke, a job that was cancelled, an exit code."""
     links = book.of("network", "unreachable", "peer_lost", "barrier_echo")
-    for fault in book.of("xid"):
-        mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
-        text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}."
-        ranks = _known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
-        return _found(book, "crashed", "process_dead", text, book.of("xid"), ranks)
     if links and all(one.kind == "unreachable" for one in links):
         text = "a process could not reach its meeting point or a peer."
         return _found(book, "hang", "rendezvous", text, links)
@@ -770,16 +636,16 @@ def broken_down(book: _Book) -> LogFinding | None:
     return _found(book, "crashed", "unknown", text, ends)
 
 
-def ended(book: _Book) -> LogFinding | None:
+def ended(book: LogBook) -> LogFinding | None:
     """All that the logs say is that training finished."""
     facts = book.of("finished")
     found = LogFinding(verdict="finished", summary="Training finished.", evidence=_quoted(facts))
     return found if facts else None
 
 
-RULES: tuple[Callable[[_Book], LogFinding | None], ...] = (
-    killed, raised, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging, behind,
-    saving, all_inside, never_came, ras_differs, watchdog_stuck, broken_down, ended,
+RULES: tuple[Callable[[LogBook], LogFinding | None], ...] = (
+    killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
+    behind, saving, all_inside, never_came, ras_differs, watchdog_stuck, broken_down, ended,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""
@@ -794,6 +660,6 @@ def find_in_logs(*readings: LogReading) -> LogFinding:
     Returns:
         A finding; without a verdict where nothing in them speaks of trouble, or of an end.
     """
-    book = _Book(readings)
+    book = LogBook(readings)
     found = next((one for rule in RULES if (one := rule(book)) is not None), None)
     return found or LogFinding(world_size=book.world, evidence=_quoted(book.words.values()))

@@ -315,6 +315,16 @@ def test_cuda_out_of_memory_on_one_rank() -> None:
     assert (found.cause, found.culprits, found.certainty) == ("memory_pressure", (11,), "proven")
 
 
+def test_an_exception_of_the_only_rank_that_was_kept_may_be_everybodys() -> None:
+    found = judged(raised(0, "ImportError: no module named flash_attn"))
+    assert (found.verdict, found.culprits, found.guessed) == ("crashed", (), (0,))
+
+
+def test_a_slurm_task_that_crashed_after_the_time_out_is_a_consequence() -> None:
+    found = judged(timeout(1, 70), "srun: error: node107: task 3: Segmentation fault")
+    assert (found.verdict, found.culprits) == ("hang", ())
+
+
 def test_a_dead_dataloader_worker() -> None:
     error = "RuntimeError: DataLoader worker (pid 1562937) is killed by signal: Killed."
     assert judged(raised(2, error)).cause == "dataloader_worker"
@@ -444,6 +454,11 @@ def test_a_gpu_fault_is_put_to_the_rank_with_that_process() -> None:
     )
     assert found.culprits == (6,)
     assert "Xid 79" in found.summary
+
+
+def test_an_xid_that_comes_of_a_process_that_ended_is_no_cause() -> None:
+    found = judged("NVRM: Xid (PCI:0000:44:00): 43, pid=412, name=python, Ch 00000008")
+    assert found.verdict is None
 
 
 def test_a_save_that_began_with_the_wait() -> None:

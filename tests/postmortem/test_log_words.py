@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from log_lines import raised, summary, tag, timeout
 
 from lightning_hangcheck.judge.left_logs import find_in_logs
-from lightning_hangcheck.postmortem.logs import PIECE, WORDS, rank_of_name, read_log
+from lightning_hangcheck.postmortem.log_words import WORDS
+from lightning_hangcheck.postmortem.logs import PIECE, rank_of_name, read_log
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.log_facts import LogFact, LogReading
