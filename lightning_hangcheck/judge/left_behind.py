@@ -57,6 +57,15 @@ NEAR = 1_000
 FEWEST_WITNESSES = 2
 MOST_FACTS = 12
 MOST_SHOWN = 8
+ASPECTS_OF_LOGS: dict[Cause, str] = {
+    "network_wait": "first_operation",
+    "process_dead": "killed",
+    "rank_diverged": "made",
+    "rank_stalled": "not_entered",
+    "rendezvous": "peers",
+    "unknown": "no_dump",
+}
+"""Which remedies help against what logs tell."""
 KEEP_RECORDS = (
     "next time keep them: TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
     "TORCH_FR_DUMP_TEMP_FILE=/shared/INCIDENT/rank_ (before torch 2.9 "
@@ -707,6 +716,7 @@ def _of_logs(found: LogFinding) -> LeftFinding | None:
     return LeftFinding(
         kind=found.verdict,
         cause=found.cause or "unknown",
+        aspect=ASPECTS_OF_LOGS.get(found.cause or "unknown"),
         culprits=found.culprits,
         certainty=found.certainty or certainty,
         confidence=sure,
