@@ -90,6 +90,7 @@ def attached_case(seen: Observation, run_id: str) -> Case:
         limits=where_nobody_moves(seen.limits, views, watched),
         taken_at=seen.taken_at,
         taken_ns=seen.taken_ns,
+        seen_in="attach",
     )
     return _with_absent(complete_case(case), min(seen.ages_s, default=0.0))
 

@@ -248,11 +248,12 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     """Tell what one process does by itself.
 
     Returns:
-        ``unseen`` with fewer than two usable samples; else ``stopped``, ``gone``, ``moving``
-        (its stack changes while it uses the processor, or bytes flow), ``idle`` (under 2 % of a
-        core, same stack, no bytes) or ``busy`` (the rest: same functions).
+        ``unseen`` with fewer than two usable samples, but for a stack out of a file; else
+        ``stopped``, ``gone``, ``moving`` (its stack changes while it uses the processor, or bytes
+        flow), ``idle`` (under 2 % of a core, same stack, no bytes) or ``busy`` (the rest: same
+        functions).
     """
-    ended = _by_letter(look)
+    ended = _by_letter(look) or _by_dump(look)
     usable = [
         one
         for one in moments(look)
@@ -288,6 +289,15 @@ def _by_letter(look: ProcessLook) -> Activity | None:
         return "gone"
     held = all(letter in ("T", "t") for letter in letters)
     return "stopped" if held and (letters[-1] == "T" or len(letters) > 1) else None
+
+
+def _by_dump(look: ProcessLook) -> Activity | None:
+    """Of a stack that somebody took into a file only the sampler's guess is left: idle or not."""
+    stacks = [one.stack for one in look.samples if one.stack is not None and one.kernel is None]
+    if len(stacks) < len(look.samples) or not stacks or not stacks[-1].from_file:
+        return None
+    threads = stacks[-1].threads
+    return "busy" if threads and threads[0].active else "idle"
 
 
 def _by_steps(steps: Sequence[Step], role: str) -> Activity:

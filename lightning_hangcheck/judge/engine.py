@@ -15,6 +15,7 @@ from lightning_hangcheck.judge.causes.slow import waits_in_each_step
 from lightning_hangcheck.judge.divergence import Divergence, find_divergence
 from lightning_hangcheck.judge.graph import WaitGraph, build_graph
 from lightning_hangcheck.judge.job import JobReading, read_job
+from lightning_hangcheck.judge.left_behind import judge_left
 from lightning_hangcheck.judge.operations import (
     PendingCollective,
     awaited_ranks,
@@ -26,12 +27,13 @@ from lightning_hangcheck.judge.threads import free_threads
 from lightning_hangcheck.judge.waits import sleeps_on
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.naming.slugs import SEVERITY, VerdictKind
-from lightning_hangcheck.model.verdict import EvidenceItem
+from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.judge.job import RankReading
+    from lightning_hangcheck.judge.left_behind import LeftFinding
     from lightning_hangcheck.judge.rule import Need, Rule, Seen
     from lightning_hangcheck.model.case import Case
 
@@ -68,6 +70,8 @@ class Conclusion(Struct, frozen=True, kw_only=True):
         pending: Where ranks wait in collectives, by rank.
         divergence: Where the ranks' ways part, if they do.
         gaps: Evidence that no rank has, and the causes that were not asked about for that.
+        states: Of ranks that are known from files alone.
+        collectives: What these files tell of groups.
     """
 
     kind: VerdictKind
@@ -77,11 +81,25 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     divergence: Divergence | None = None
     finding: Finding | None = None
     gaps: tuple[Gap, ...] = ()
+    states: Mapping[int, State] = {}
+    collectives: tuple[CollectiveState, ...] = ()
 
 
 def conclude(case: Case) -> Conclusion:
     """Read a case, draw its graph, and find out what is wrong, if anything is."""
     job = read_job(case)
+    if case.left is None:
+        return _of_job(job, case)
+    found = judge_left(case)
+    if (found is None or not found.culprits) and any(view.processes for view in case.ranks):
+        by_stacks = _of_job(job, case)
+        if by_stacks.finding is not None and by_stacks.finding.culprits:
+            return by_stacks
+    return _of_files(job, found)
+
+
+def _of_job(job: JobReading, case: Case) -> Conclusion:
+    """Conclude what is wrong of processes whose stacks were seen."""
     pending = pending_collectives(job)
     awaited = awaited_ranks(job, pending)
     divergence = find_divergence(job, pending, awaited)
@@ -123,6 +141,36 @@ def conclude(case: Case) -> Conclusion:
         divergence=divergence,
         finding=gravest[1] if gravest is not None else None,
         gaps=tuple(_gap(job, need, rules) for need, rules in unasked.items()),
+    )
+
+
+def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
+    """Conclude what is left of a job: no process can be asked any more, and no time goes on."""
+    if found is None:
+        states: dict[int, State] = dict.fromkeys(job.ranks, "unseen")
+        return Conclusion(kind="healthy", job=job, graph=WaitGraph(), pending={}, states=states)
+    finding = Finding(
+        cause=found.cause,
+        culprits=found.culprits,
+        ended_by="nobody",
+        confidence=found.confidence,
+        silence_s=0.0,
+        sentence=found.sentence,
+        waited_for=bool(found.graph.waiters),
+        aspect=found.aspect,
+        place=found.place,
+        evidence=found.evidence,
+        gaps=found.gaps,
+        certainty=found.certainty,
+    )
+    return Conclusion(
+        kind=found.kind,
+        job=job,
+        graph=found.graph,
+        pending={},
+        finding=finding,
+        states={**dict.fromkeys(job.ranks, "unseen"), **found.states},
+        collectives=found.collectives,
     )
 
 

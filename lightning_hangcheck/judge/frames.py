@@ -38,8 +38,9 @@ FOR_RANKS: frozenset[WaitKind] = frozenset(
 """Waits that only other ranks (or the store that they share) can end."""
 COLLECTIVE: frozenset[WaitKind] = frozenset({"collective", "backward", "device"})
 RENDEZVOUS: frozenset[WaitKind] = frozenset({"rendezvous_connect", "rendezvous_peers"})
-ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main")
-"""Outermost frames of a program: a script, what a thread forked, and what `python -m` runs."""
+ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main", "main")
+"""Outermost frames of a program: a script, what a thread forked, and what `python -m` runs; `main`
+where somebody kept the inner part of a stack."""
 DEEPEST_SHOWN = 100
 """Frames that faulthandler shows of a stack: of a deeper one the outermost are missing."""
 DISTINCT_FRAMES = (

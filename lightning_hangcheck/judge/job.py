@@ -32,6 +32,7 @@ from lightning_hangcheck.judge.phase_of_life import (
 )
 from lightning_hangcheck.judge.records import MESSAGES, asked_end, asks_peers, device_message
 from lightning_hangcheck.judge.waits import steady_targets, through_children, works
+from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.evidence import Frame, Gap, Holder, ProcessLook, WaitTarget
 from lightning_hangcheck.model.naming.code_owner import owner_of, program_of
@@ -56,7 +57,6 @@ MOST_LISTED = 4_096
 """Unknown ranks that are listed: more say nothing new."""
 COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
 """What torch (TCPStore.cpp, 2.13) counts while the store's keeper waits for WORLD_SIZE clients."""
-LONGEST_SILENCE_S = 10 * 365 * 86_400.0
 ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
 """What torch counts while a thread waits for a key of a store (TCPStore.cpp, 2.13)."""
 
@@ -337,7 +337,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
         or users_place(found.stuck_frames, program_of(functions_in(found.frames)))
         or users_place(found.frames),
         life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
-        silence_s=min(max(0.0, silence_s), LONGEST_SILENCE_S),
+        silence_s=min(max(0.0, silence_s), UNTOLD_S),
         workers=tuple(
             worker
             for look in view.processes

@@ -103,6 +103,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         ended=all(case.ended for case in cases),
         exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
         alike=tuple(one for case in cases for one in case.alike),
+        seen_in=newest.seen_in,
     )
     return complete_case(merged)
 

@@ -25,7 +25,7 @@ from lightning_hangcheck.judge.wording import duration, name_ranks, within
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
-from lightning_hangcheck.model.naming.slugs import Cause, Phase
+from lightning_hangcheck.model.naming.slugs import Cause, Certainty, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         test: Words for the test under which that line stands, where a rank left it out; empty
             where none is known.
         phase: Where in its life the first culprit is.
+        certainty: What names the culprits, where a rule tells.
     """
 
     cause: Cause
@@ -130,6 +131,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     phase: Phase | None = None
     evidence: tuple[EvidenceItem, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    certainty: Certainty | None = None
 
 
 Sure = tuple[float, float] | tuple[float, float, float]

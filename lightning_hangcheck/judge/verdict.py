@@ -122,11 +122,12 @@ def verdict_of(case: Case) -> Verdict:
         evidence=_evidence(conclusion),
         gaps=_gaps(conclusion),
         stack_groups=groups,
+        seen_in=case.seen_in,
     )
     if finding is None:
         return _bounded(replace(verdict, ranks=_rank_table(conclusion, (), group_of)))
     victims, silence_s = _victims(conclusion), round(finding.silence_s, 3)
-    if kind != "crashed" and finding.ended_by != "pace":
+    if kind != "crashed" and finding.ended_by != "pace" and case.left is None:
         later_s = case.aftermath.after_s if case.aftermath is not None else 0.0
         verdict = replace(
             verdict,
@@ -143,7 +144,8 @@ def verdict_of(case: Case) -> Verdict:
         remedies=words.remedies_for(finding, job),
         wait_for=conclusion.graph.edges,
         ranks=_rank_table(conclusion, victims, group_of),
-        collectives=_collectives(conclusion),
+        collectives=conclusion.collectives or _collectives(conclusion),
+        certainty=finding.certainty,
     )
     return _bounded(explained)
 
@@ -183,7 +185,7 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
     if finding is None:
         return ()
     blamed = set(finding.culprits)
-    if conclusion.kind == "crashed":
+    if conclusion.kind == "crashed" and conclusion.job.case.left is None:
         ranks = conclusion.job.ranks.items()
         return tuple(rank for rank, one in ranks if rank not in blamed and failed(one.view))
     return tuple(sorted({*conclusion.graph.waiters, *finding.left_standing} - blamed))
@@ -296,7 +298,7 @@ def _rank_table(
         shown = [reading for reading in shown if reading.rank in kept]
     rows = []
     for one in shown:
-        state = STATES[one.activity]
+        state = conclusion.states.get(one.rank, STATES[one.activity])
         if one.rank in blamed and one.activity in ("idle", "busy", "waiting"):
             state = "stalled"
         elif one.rank in led and one.activity == "idle":

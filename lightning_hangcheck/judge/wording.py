@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame, Holder
 
 MINUTES_FROM_S = 120.0
+UNTOLD_S = 10 * 365 * 86_400.0
+"""Ten years stand for a time that nobody can tell, as of a stack that lies in a file."""
 ROUNDED_FROM_H = 10.0
 PARTS_OF_A_PATH = 2
 MOST_RANGES = 32
@@ -46,6 +48,8 @@ def duration(seconds: float) -> str:
 
     What was measured is written by `seconds_in_words`, to three digits.
     """
+    if seconds >= UNTOLD_S:
+        return "an unknown time"
     return f"{seconds:.0f} s" if seconds < MINUTES_FROM_S else f"{seconds / 60:.0f} min"
 
 

@@ -105,7 +105,8 @@ def _sentence(conclusion: Conclusion) -> str:
     told = ", ".join(filter(None, (finding.sentence, in_loop)))
     after = job.case.aftermath
     later = aftermath_sentence(after) if after is not None else ""
-    return _clauses(told, _who_waits(conclusion, finding), later)
+    named = finding.culprits or job.case.left is None
+    return _clauses(told, _who_waits(conclusion, finding) if named else "", later)
 
 
 def _clauses(*parts: str) -> str:
@@ -145,6 +146,8 @@ def _waits_and_places(
 
 
 def _calm(job: JobReading) -> str:
+    if job.case.left is not None:
+        return "nothing wrong is seen in what was left: no operation was open on any rank"
     count = len(job.ranks)
     silent = max(job.alive, key=lambda reading: reading.silence_s, default=None)
     if silent is None or silent.silence_s < NOTABLE_SILENCE_S:

@@ -13,16 +13,17 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck.look.proc import read_proc, thread_ids
 from lightning_hangcheck.model.decoders import json_decoder
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import (
     FLIGHT_RECORD,
+    CallSite,
     CollectiveEntry,
     CollectiveRecord,
     FlightRecord,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.model.flight import CallSite
     from lightning_hangcheck.session.collectives.call_sites import NotedCall
 
 ENTRIES_KEPT = 2_000
@@ -57,6 +57,14 @@ MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
 """How NCCL's record names a message: ``nccl:send 0->3``, by ranks of the group."""
 
 
+class _CalledFrom(msgspec.Struct, frozen=True):
+    """A Python call on the way into an operation, innermost first; only dumps have them."""
+
+    name: str
+    filename: str
+    line: int
+
+
 class _Operation(msgspec.Struct):
     """An entry as torch writes it (version 2.10 of its format)."""
 
@@ -67,11 +75,18 @@ class _Operation(msgspec.Struct):
     retired: bool
     time_created_ns: int
     record_id: int = 0
+    state: str = ""
     pg_id: int = -1
     p2p_seq_id: int = 0
     thread_id: str = ""
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
+    frames: tuple[_CalledFrom, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended: its end may be seen before torch takes it off its list."""
+        return self.retired or self.state == "completed"
 
 
 class _Group(msgspec.Struct):
@@ -101,6 +116,9 @@ class _Trace(msgspec.Struct):
 
 class _Counter(msgspec.Struct):
     active_count: int
+
+
+Sites: TypeAlias = "dict[tuple[_CalledFrom, ...], int]"
 
 
 class _NoSuchHandler(http.client.HTTPException):
@@ -293,33 +311,52 @@ def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
         msgspec.ValidationError: It is no flight record.
     """
     trace = msgspec.convert(dump, _Trace, strict=False)
-    return FlightRecord(taken_ns=taken_ns, groups=_groups([trace], {}))
+    sites: Sites = {}
+    groups = _groups([trace], {}, sites)
+    called = {number: CallSite(tuple(map(_frame, way))) for way, number in sites.items()}
+    return FlightRecord(taken_ns=taken_ns, groups=groups, sites=called)
+
+
+def _frame(call: _CalledFrom) -> Frame:
+    return Frame(call.name, call.filename, call.line)
 
 
 def _groups(
-    traces: list[_Trace], noted: dict[str, tuple[int, ...]]
+    traces: list[_Trace], noted: dict[str, tuple[int, ...]], sites: Sites | None = None
 ) -> tuple[CollectiveRecord, ...]:
     """Sort operations by group.
 
     A group that a rank noted and has not used is one, too, as far as that is known: gloo's record
     must reach back to its beginning, and NCCL's, which names its groups, drops what has ended.
+
+    Args:
+        traces: Of one rank.
+        noted: Groups that it noted, with their members.
+        sites: Of a dump, in which no clock counts: the places it names, added here by number.
     """
     names = {name: group.members for trace in traces for name, group in trace.pg_config.items()}
     members = noted | {name: ranks for name, ranks in names.items() if ranks}
     entries = [one for trace in traces for one in trace.entries]
-    entries.sort(key=lambda operation: operation.time_created_ns)
+    of_dump = sites is not None
+    entries.sort(key=lambda one: one.record_id if of_dump else one.time_created_ns)
+    older = entries[:-ENTRIES_KEPT] if of_dump else []
     together: dict[tuple[str, str], list[_Operation]] = {}
-    for operation in entries[-ENTRIES_KEPT:]:
+    for operation in (*(one for one in older if not one.ended), *entries[-ENTRIES_KEPT:]):
         together.setdefault(operation.process_group, []).append(operation)
     whole = len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries)
     busy = {name for name, _ in together}
     used = names.keys() | busy
     return (
         *(
-            _record(name, description, operations, members.get(name, ()))
+            _record(name, description, operations, members.get(name, ()), sites)
             for (name, description), operations in together.items()
         ),
-        *(one for trace in traces for one in _at_rest(trace) if one.group not in busy),
+        *(
+            one
+            for trace in traces
+            for one in _at_rest(trace)
+            if one.group not in busy and (of_dump or one.last_enqueued > 0)
+        ),
         *(
             CollectiveRecord(group=name, ranks=ranks)
             for name, ranks in noted.items()
@@ -332,14 +369,14 @@ def _at_rest(trace: _Trace) -> Iterator[CollectiveRecord]:
     """Read the groups on GPUs, of which the record keeps the numbers where nothing is open."""
     for name, status in _statuses(trace).items():
         group = trace.pg_config.get(name)
-        if group is not None and group.members and status.last_enqueued_collective > 0:
+        if group is not None and group.members:
             yield CollectiveRecord(
                 group=name,
                 description=group.desc,
                 ranks=group.members,
                 on_device=True,
-                last_enqueued=status.last_enqueued_collective,
-                last_completed=status.last_completed_collective,
+                last_enqueued=max(0, status.last_enqueued_collective),
+                last_completed=max(0, status.last_completed_collective),
             )
 
 
@@ -361,13 +398,16 @@ def _statuses(trace: _Trace) -> dict[str, _Status]:
 
 
 def _record(
-    name: str, description: str, operations: list[_Operation], members: tuple[int, ...]
+    name: str,
+    description: str,
+    operations: list[_Operation],
+    members: tuple[int, ...],
+    sites: Sites | None,
 ) -> CollectiveRecord:
     """Read one group; a message tells which collective its rank had entered before."""
     newest = max(one.collective_seq_id for one in operations)
-    collectives = [one for one in operations if not one.is_p2p]
-    collectives.sort(key=lambda operation: operation.collective_seq_id)
-    unended = (one.collective_seq_id for one in collectives if not one.retired)
+    collectives = _as_wholes([one for one in operations if not one.is_p2p])
+    unended = (one.collective_seq_id for one in collectives if not one.ended)
     return CollectiveRecord(
         group=name,
         description=description,
@@ -381,17 +421,53 @@ def _record(
                 op=one.profiling_name.partition(":")[2] or one.profiling_name,
                 sizes=one.input_sizes,
                 dtypes=one.input_dtypes,
-                retired=one.retired,
+                retired=one.ended,
                 created_ns=one.time_created_ns,
                 thread=int(one.thread_id) if one.thread_id.isdecimal() else 0,
+                site=_site(one, sites) if sites is not None else 0,
+                recorded=one.record_id if sites is not None else 0,
             )
             for one in collectives
         ),
-        messages=tuple(_messages([one for one in operations if one.is_p2p], members)),
+        messages=tuple(
+            _messages([one for one in operations if one.is_p2p], members, of_dump=sites is not None)
+        ),
     )
 
 
-def _messages(posted: Sequence[_Operation], members: Sequence[int]) -> Iterator[Message]:
+def _site(operation: _Operation, sites: Sites) -> int:
+    """Return the number of the place that an operation was called from; 0 where none is named."""
+    way = tuple(reversed(operation.frames))
+    return sites.setdefault(way, len(sites) + 1) if way else 0
+
+
+def _as_wholes(collectives: Sequence[_Operation]) -> list[_Operation]:
+    """Return one operation for each number, in their order.
+
+    Those of a coalesced block share one. Torch never marks its parts as ended, and adds an entry
+    for the whole once the block is closed. Where that is not kept, an end of a later one tells.
+    """
+    blocks: dict[int, list[_Operation]] = {}
+    for one in collectives:
+        blocks.setdefault(one.collective_seq_id, []).append(one)
+    last_ended = max((seq for seq, ones in blocks.items() if ones[-1].ended), default=0)
+    return [
+        ones[0]
+        if len(ones) == 1
+        else replace(
+            ones[-1],
+            profiling_name="nccl:coalesced",
+            retired=any(one.ended for one in ones) or seq < last_ended,
+            input_sizes=(),
+            input_dtypes=(),
+        )
+        for seq, ones in sorted(blocks.items())
+    ]
+
+
+def _messages(
+    posted: Sequence[_Operation], members: Sequence[int], *, of_dump: bool
+) -> Iterator[Message]:
     """Read sends and receives whose other end is known.
 
     Of a batch torch marks the whole as ended, ``coalesced``, and never its messages.
@@ -403,13 +479,14 @@ def _messages(posted: Sequence[_Operation], members: Sequence[int]) -> Iterator[
         if named is None or max(int(named[2]), int(named[3])) >= len(members):
             continue
         batch = batches.get(one.p2p_seq_id)
-        ended = batch.retired if batch is not None else one.retired or often[one.p2p_seq_id] > 1
+        ended = batch.ended if batch is not None else one.ended or often[one.p2p_seq_id] > 1
         yield Message(
             seq=one.p2p_seq_id,
             away=members[int(named[3])] - members[int(named[2])],
             sends=named[1] == "send",
             retired=ended,
             created_ns=one.time_created_ns,
+            recorded=one.record_id if of_dump else 0,
         )
 
 

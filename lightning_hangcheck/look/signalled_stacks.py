@@ -189,7 +189,7 @@ def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...
             frames = []
             threads[int(begins["ident"], 16)] = (begins["name"] or "", frames)
         elif frame is not None:
-            function, file = _unescaped(frame["function"]), _unescaped(frame["file"])
+            function, file = unescaped(frame["function"]), unescaped(frame["file"])
             frames.append(Frame(function, file, int(frame["line"])))
     if main_thread not in threads:
         return ()
@@ -210,5 +210,6 @@ def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...
     return (stack(pid, main_thread, "MainThread", of_main), *others)
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
+    """Read text beyond ASCII, which faulthandler writes as escapes."""
     return ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)

@@ -9,7 +9,8 @@ from msgspec import Struct, field
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
-from lightning_hangcheck.model.naming.slugs import Phase
+from lightning_hangcheck.model.left_behind import LeftBehind
+from lightning_hangcheck.model.naming.slugs import Phase, SeenIn
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slowness import Slowness
 from lightning_hangcheck.model.step_times import StepTimes
@@ -333,6 +334,8 @@ class Case(Struct, frozen=True, kw_only=True):
         aftermath: Of the case of a hang: what happened while it stood; None as long as nothing did.
         slowness: Of ranks that advance, those far below their own pace; None where none is.
         alike: Of a job of thousands of ranks: for whom the views of some of its ranks stand, too.
+        seen_in: How the evidence was had.
+        left: What a case rests on that was read from files alone; None of a job that was seen.
     """
 
     schema_version: int = 1
@@ -350,3 +353,5 @@ class Case(Struct, frozen=True, kw_only=True):
     aftermath: Aftermath | None = None
     slowness: Slowness | None = None
     alike: tuple[Alike, ...] = ()
+    seen_in: SeenIn = "live"
+    left: LeftBehind | None = None

@@ -134,15 +134,19 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.name or str(self.tid)
 
 
-class ProcessStack(Struct, frozen=True, kw_only=True):
+class ProcessStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All Python threads of one process at one moment; the one that trains first where it is known.
 
     Mostly that is the main thread; see `look.threads`.
+
+    Attributes:
+        from_file: Somebody took it of a job that stood still, and kept it in a file.
     """
 
     pid: int
     source: str
     threads: tuple[ThreadStack, ...] = ()
+    from_file: bool = False
 
 
 class Holder(Struct, frozen=True, kw_only=True, omit_defaults=True):

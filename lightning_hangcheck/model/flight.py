@@ -46,6 +46,8 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
         created_ns: Clock time at which the rank entered it, nanoseconds since 1970.
         thread: That entered it, by Python's identifier; 0 where the record does not tell.
         site: Place that it was called from, a key of `FlightRecord.sites`; 0 where nobody noted it.
+        recorded: Its number among all that the rank recorded, which no clock moves; 0 where the
+            record was not read from a dump.
     """
 
     seq: int
@@ -56,6 +58,7 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
     created_ns: int = 0
     thread: int = 0
     site: int = 0
+    recorded: int = 0
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -69,6 +72,7 @@ class Message(Struct, frozen=True, kw_only=True):
         sends: Whether it is a send.
         retired: It has ended on this rank. The messages of a batch end with it.
         created_ns: As of `CollectiveEntry`.
+        recorded: Likewise.
     """
 
     seq: int
@@ -76,6 +80,7 @@ class Message(Struct, frozen=True, kw_only=True):
     sends: bool
     retired: bool = False
     created_ns: int = 0
+    recorded: int = 0
 
 
 class CollectiveRecord(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from lightning_hangcheck.model.naming.slugs import Cause, Phase, VerdictKind
+from lightning_hangcheck.model.naming.slugs import Cause, Certainty, Phase, SeenIn, VerdictKind
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model import evidence
@@ -116,7 +116,12 @@ class CollectiveState(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The answer: culprit, cause, place, remedy, and all it rests on."""
+    """The answer: culprit, cause, place, remedy, and all it rests on.
+
+    Attributes:
+        seen_in: How the evidence was had: `live`, `attach`, or `files` that were left behind.
+        certainty: Of the culprits; a `guess` is told in the evidence, and culprits are empty then.
+    """
 
     schema_version: Literal[1] = 1
     verdict: VerdictKind
@@ -141,3 +146,5 @@ class Verdict(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankState, ...] = ()
     stack_groups: tuple[StackGroup, ...] = ()
     collectives: tuple[CollectiveState, ...] = ()
+    seen_in: SeenIn | None = None
+    certainty: Certainty | None = None

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         (["attach", "--pid", "x"], "'x' is not a valid integer", "see: hangcheck attach --help"),
         (["attach", "--pid", "0"], "0 is not in the range", "see: hangcheck attach --help"),
         (["merge"], "merge needs the run folders", "hangcheck merge node0-run"),
+        (["postmortem"], "postmortem needs files or folders", "hangcheck postmortem ."),
+        (["postmortem", "nowhere"], "nowhere is not there", "hangcheck postmortem PATH"),
         (["report", "a", "b"], "report takes one run folder", "hangcheck report RUN_DIR"),
     ],
 )

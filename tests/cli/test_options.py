@@ -81,6 +81,7 @@ def test_commands_are_frozen() -> None:
         "ledger",
         "merge",
         "plan",
+        "postmortem",
         "report",
         "run",
         "smoke",
@@ -143,6 +144,7 @@ def test_options_of_attach_and_merge_are_frozen() -> None:
     hosts = ["--hostfile", "--remote-command", "--ssh", "--host-timeout", "--at-once"]
     assert _options("attach") == ["--pid", "--run-dir", FLAG, *hosts, "--json-case"]
     assert _options("merge") == ["--run-dir"]
+    assert _options("postmortem") == ["--run-dir", "--json"]
     assert _options("explain") == ["--agent"]
     options = ["--ledger", "--price", "--json", "--csv", "--markdown", "--chart"]
     assert _options("ledger") == options

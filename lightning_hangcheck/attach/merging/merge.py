@@ -79,7 +79,7 @@ def merge_runs(named: Sequence[str], merged: RunFolder) -> Merged:
     nodes = [replace(one, ahead_s=_ahead_s(told[one.source], clocks)) for one in nodes]
     present, before = of_newest_round(nodes, told, rounds)
     joined = merge_cases(present, merged.run_id)
-    case = replace(joined, gaps=(*joined.gaps, *before, *left_out))
+    case = replace(joined, gaps=(*joined.gaps, *before, *left_out), seen_in="files")
     verdict = judge(case)
     ranks = tuple(rank for record in records for rank in record.ranks)
     save_run(case, verdict, ranks, merged, rounds)

@@ -67,13 +67,20 @@ def dataloader_worker(one: RankReading) -> Seen | None:
     )
     return seen(
         "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}",
-        does=_does(worker) if worker is not None else "none of its worker processes is left",
+        does=_does(worker) if worker is not None else _without_workers(one),
         sure=(0.9, 0.6) if worker is not None else None,
         aspect=_aspect_of(worker) if worker is not None else None,
         place=worker.place if worker is not None else None,
         alike=one.rank,
         evidence=[("worker", _described(each)) for each in owing[:MOST_SHOWN]],
     )
+
+
+def _without_workers(one: RankReading) -> str:
+    own = one.view.own_process
+    if own is None or all(sample.kernel is None for sample in own.samples):
+        return "its worker processes were not seen"  # only a stack was kept
+    return "none of its worker processes is left"
 
 
 def _aspect_of(worker: WorkerReading) -> str | None:

@@ -35,6 +35,7 @@ PARTS = frozenset(
         "nodes",
         "observe",
         "planning",
+        "postmortem",
         "look",
         "recorder",
         "report",

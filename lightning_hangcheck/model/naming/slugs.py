@@ -50,6 +50,11 @@ Phase = Literal[
     "generate",
     "teardown",
 ]
+SeenIn = Literal["live", "attach", "files"]
+"""How the evidence was had: by a watcher while the job ran, by a visit, or from what was left."""
+Certainty = Literal["proven", "majority", "guess"]
+"""What names the culprits: the evidence itself, or that most ranks do otherwise; a guess names no
+culprit, and is told apart from them."""
 
 VERDICT_KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
 SEVERITY: dict[VerdictKind, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}

@@ -57,10 +57,10 @@ def last_seen(case: Case | None) -> dict[int, str]:
     """Map each rank to ``since 10:23:45Z`` or, where its process is gone, to how it ended.
 
     Args:
-        case: None gives an empty map. Times are UTC, as in verdict.json; a renderer does not ask
-            the machine for its time zone.
+        case: None gives an empty map, and so does one that was read from files. Times are UTC, as
+            in verdict.json; a renderer does not ask the machine for its time zone.
     """
-    if case is None:
+    if case is None or case.left is not None:
         return {}
     taken = read_utc(case.taken_at)
     return {view.rank: _seen(view, taken) for view in case.ranks}

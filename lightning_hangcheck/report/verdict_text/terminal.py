@@ -103,7 +103,9 @@ def reason(verdict: Verdict) -> str:
     """Say the cause and who waits for whom; empty of a crash, whose summary says it all."""
     if verdict.cause is None or verdict.verdict == "crashed":
         return ""
-    said = explanation(verdict.cause, verdict.world_size, len(verdict.culprits))
+    said = ""
+    if verdict.seen_in != "files":  # what a cause looks like in files, the summary says
+        said = explanation(verdict.cause, verdict.world_size, len(verdict.culprits))
     parts = (said.rstrip("."), _waiting(verdict))
     reasons = "; ".join(filter(None, parts)) or "no more is known"
     return f"{verdict.cause}: {reasons} (confidence {verdict.confidence:.2f})"

@@ -29,7 +29,7 @@ ASPECTS = {
     "spinning": {"cpu", "gpu"},
     "rank_stalled": {
         *(None, "child", "forked", "worker", "full_pipe", "input", "store", "peer"),
-        *("exit_thread", "exit_queue", "own_pool"),
+        *("exit_thread", "exit_queue", "own_pool", "not_entered", "device"),
     },
     "thread_deadlock": {None, "awaited", "across_ranks"},
     "logger_init": {"own", "wandb"},
@@ -37,10 +37,10 @@ ASPECTS = {
     "file_lock": {"held", "stale"},
     "filesystem_wait": {"file", "fifo"},
     "checkpoint_io": {"file", "fifo"},
-    "network_wait": {"node", "remote", "hub", "store"},
+    "network_wait": {"node", "remote", "hub", "store", "first_operation", "transport"},
     "rank_diverged": {"made", "left_out", "messages", "asked_to_end"},
     "collective_mismatch": {None, "messages", "tags"},
-    "unknown": {None, "node"},
+    "unknown": {None, "node", "no_dump"},
     "slow_progress": {"silent", "loader", "forward", "waiting"},
     "process_dead": {
         *("killed", "raised", "gpu_memory", "silent", "left", "outside"),

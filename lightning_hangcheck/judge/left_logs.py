@@ -1,0 +1,665 @@
+"""Judges the logs of a job that is gone: what they prove, who it was where they tell, and no more.
+
+Rules are tried in the order of `RULES`; the first that has what it needs answers. They keep apart
+what is easily mixed up:
+
+- Who reports a time-out first is not at fault, and neither is who reports none: unknown is unknown.
+- torchrun's "root cause" is the first process to end. Exit code 1 says nothing, -9 and -11 do;
+  SIGABRT, SIGSEGV, broken pipes and heartbeat kills after a time-out come of it.
+- ``[Rank 3]`` is a number within a group. Numbers of different groups are not compared.
+- Who has entered fewer operations is not behind as long as all are in the one that does not end.
+- A rank whose last operation is N-1 may be inside the call of N: torch counts it only afterwards.
+- Where most ranks lack an operation, the few that have it may be those that left the common path.
+- Lengths may differ from rank to rank in all_to_all, coalesced and uneven operations.
+- NCCL's RAS lists the smaller set of ranks, which need not be the guilty one.
+- A barrier with a progress bar that moves meanwhile is slow; where a clock jumped, no time counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.judge.log_book import SAME_SIZES, GroupState, LogBook, known, overslept
+from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.log_facts import LogFact, seconds
+from lightning_hangcheck.model.naming.slugs import Cause, VerdictKind
+from lightning_hangcheck.text.rank_ranges import format_ranks
+from lightning_hangcheck.text.redaction import redact_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from lightning_hangcheck.model.log_facts import LastWord, LogReading
+
+Certainty = Literal["", "proven", "majority", "guess"]
+NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
+"""Operations that end on no rank before all have entered them."""
+CONSEQUENCES = (
+    "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError",
+    "SignalException", "KeyboardInterrupt", "SystemExit", "BrokenPipeError", "EOFError",
+    "ConnectionResetError", "ConnectionRefusedError", "ConnectionError", "CalledProcessError",
+    "ProcessExitedException", "ProcessRaisedException", "ActorDiedError", "RayTaskError",
+    "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError",
+)  # fmt: skip
+"""Exceptions of a rank that lost another, or was ended with it."""
+ECHOES = (
+    "NCCL", "Broken pipe", "Connection closed by peer", "Connection reset", "Socket Timeout",
+    "Socket closed", "wait timeout after", "Timed out waiting", "monitoredBarrier", "gloo",
+    "Detected mismatch between", "aborted", "clients joined", "store based barrier",
+    "collective operation timeout", "op.nbytes", "failed to connect", "in a barrier",
+)  # fmt: skip
+"""Words in the message of an exception that tell of others, not of the rank that raised it."""
+KILLED = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}
+DEADLY = ("out of memory", "segmentation", "bus error", "killed")
+LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
+BARRIER = 64
+"""Elements up to which an operation may be a barrier or the like."""
+HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
+"""Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
+OF_ONE_RANK = ("out of memory", "CUDA error", "DataLoader worker")
+"""Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
+MOST_QUOTED = 12
+NEAR = 1.01
+"""Lengths that differ by less come of work that the ranks do not divide evenly."""
+
+
+class LogFinding(Struct, frozen=True, kw_only=True):
+    """What logs say of a job that is gone.
+
+    Attributes:
+        verdict: None where the logs show nothing wrong, and no end.
+        cause: None where it cannot be told.
+        culprits: Global ranks; empty where it cannot be told who it was.
+        certainty: Of ``culprits``: ``proven``, or ``majority`` where most ranks did otherwise.
+        guessed: Ranks for which little speaks; no culprits.
+        victims: Ranks that waited for others.
+        world_size: 0 where nothing tells.
+        summary: At most two sentences.
+        evidence: ``FILE:LINE`` and the line.
+        gaps: What is missing, and how it is kept the next time.
+        collectives: Where ranks differ or wait: group, number, and ranks of each operation.
+    """
+
+    verdict: VerdictKind | None = None
+    cause: Cause | None = None
+    culprits: tuple[int, ...] = ()
+    certainty: Certainty = ""
+    guessed: tuple[int, ...] = ()
+    victims: tuple[int, ...] = ()
+    world_size: int = 0
+    summary: str = ""
+    evidence: tuple[tuple[str, str], ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    collectives: tuple[tuple[str, int, dict[str, str]], ...] = ()
+
+
+# Words
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _of(group: str) -> str:
+    return "" if group == "default" else f" of group {group}"
+
+
+def _members(states: Iterable[GroupState]) -> str:
+    """Name ranks globally where all are known so, else by their numbers in the group."""
+    states = list(states)
+    if all(one.rank is not None for one in states):
+        return _ranks(known(one.rank for one in states))
+    return f"members {format_ranks(one.number for one in states)}"
+
+
+def _said(book: LogBook, ranks: Iterable[int | None]) -> list[LastWord]:
+    return [book.words[one] for one in ranks if one is not None and one in book.words]
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    listed = sorted(set(ranks))
+    return f"rank{'s' if len(listed) != 1 else ''} {format_ranks(listed)}"
+
+
+def _quoted(facts: Iterable[LogFact | LastWord]) -> tuple[tuple[str, str], ...]:
+    told = dict.fromkeys((f"{one.file}:{one.line}", redact_text(one.text)) for one in facts)
+    return tuple(told)[:MOST_QUOTED]
+
+
+def _missing(book: LogBook, seen: Iterable[int]) -> tuple[Gap, ...]:
+    """What was not kept, and the setting that keeps it the next time."""
+    gaps = []
+    unseen = book.unseen(seen)
+    if unseen:
+        why = "no line of theirs is in these logs, so they are unknown, neither guilty nor innocent"
+        what = f"log lines of {_ranks(unseen)}"
+        remedy = "keep a log of every rank: torchrun --log-dir DIR --redirects 3, or srun --output"
+        gaps.append(Gap(what, unseen[0] if len(unseen) == 1 else None, why, "rank", remedy))
+    if book.of("timeout", "status", "heartbeat", "ras_count", "ras_equal"):
+        why = "logs do not say which operations each rank had entered, nor from which line"
+        remedy = (
+            "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path on"
+            " shared storage, or start the job with hangcheck run"
+        )
+        gaps.append(Gap("flight records of the ranks", None, why, "flight_record", remedy))
+    if not book.clocks_agree:
+        why = "times in these logs jump, so their order in time proves nothing"
+        gaps.append(Gap("times that agree", None, why, "time", "keep clocks in step with NTP"))
+    return tuple(gaps)
+
+
+# Rules
+
+
+def _found(
+    book: LogBook,
+    verdict: VerdictKind,
+    cause: Cause,
+    summary: str,
+    facts: Iterable[LogFact | LastWord],
+    who: Iterable[int] = (),
+    certainty: Certainty = "proven",
+    *,
+    guessed: Iterable[int] = (),
+    victims: Iterable[int] | None = None,
+    collectives: tuple[tuple[str, int, dict[str, str]], ...] = (),
+) -> LogFinding:
+    """Fill in what all findings have in common.
+
+    ``victims`` are by default the ranks that reported a time-out; without anybody in ``who``
+    nothing is certain.
+    """
+    culprits = tuple(sorted(set(who)))
+    waiting = (book.waiting if victims is None else set(victims)) - set(culprits)
+    return LogFinding(
+        verdict=verdict,
+        cause=cause,
+        culprits=culprits,
+        certainty=certainty if culprits else "",
+        guessed=tuple(sorted(set(guessed))),
+        victims=tuple(sorted(waiting)),
+        world_size=book.world,
+        summary=_capital(summary),
+        evidence=_quoted(facts),
+        gaps=_missing(book, waiting | set(culprits) | book.heard),
+        collectives=collectives,
+    )
+
+
+def _failed(book: LogBook) -> VerdictKind:
+    return "dead" if book.waiting else "crashed"
+
+
+def killed(book: LogBook) -> LogFinding | None:
+    """A process that the kernel, SLURM or a signal ended before any time-out."""
+    exits = [one for one in book.of("exit") if one.code is not None]
+    for fact in book.of("task"):
+        reason, before = fact.error.lower(), book.before_timeouts(fact)
+        memory = "out of memory" in reason
+        if not any(one in reason for one in DEADLY) or before is False:
+            continue
+        if not memory and (before is None or ("killed" in reason and book.of("exception"))):
+            continue  # srun kills all tasks when one has failed
+        is_rank = not exits  # else the tasks are torchrun's, one a node
+        cause: Cause = "memory_pressure" if memory else "process_dead"
+        task = _ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
+        text = f"{task} on {fact.host} ended: {fact.error}."
+        return _found(book, _failed(book), cause, text, [fact], fact.ranks if is_rank else ())
+    kernel = book.of("kill")
+    if kernel:
+        pids = {one.pid for one in kernel if one.pid}
+        who = known(one.rank for one in exits if one.pid in pids)
+        who = who or known(one.rank for one in exits if one.code == -9)
+        who = who if len(who) == 1 or len(who) * 2 <= len(exits) else ()
+        text = f"the kernel killed {_ranks(who) if who else 'a process'} for want of memory."
+        facts = [*kernel[:3], *exits[:3]]
+        return _found(book, _failed(book), "memory_pressure", text, facts, who)
+    first = [one for one in exits if one.code in KILLED and book.before_timeouts(one) is not False]
+    began = min((one.when for one in exits if one.when), default="")
+    first = [one for one in first if one.when in ("", began) and one.rank not in book.waiting]
+    ranks = known(one.rank for one in first)
+    if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
+        return None
+    signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
+    text = f"{_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} ended by {signals}."
+    text += " Who sent it is not told." if "SIGKILL" in signals else ""
+    sure = all(book.before_timeouts(one) for one in first)
+    return _found(book, _failed(book), "process_dead", text, first, ranks if sure else (),
+                  guessed=() if sure else ranks)  # fmt: skip
+
+
+def _is_own(fact: LogFact) -> bool:
+    """Whether an exception is of the rank itself, not of one that lost another."""
+    return fact.op not in CONSEQUENCES and not any(word in fact.error for word in ECHOES)
+
+
+def raised(book: LogBook) -> LogFinding | None:
+    """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
+    failed = [one for one in book.of("exception") if one.error]
+    told = " ".join(one.error for one in failed)
+    failed += [
+        replace(one, error=one.error or one.text)
+        for one in book.of("memory", "cuda_error")
+        if (one.error or one.text)[:60] not in told
+    ]
+    failed += [
+        replace(one, op=one.error.partition(":")[0].rpartition(".")[2])
+        for one in book.of("exit")
+        if one.error
+    ]
+    early = [
+        one
+        for one in failed
+        if _is_own(one)
+        and (one.rank is None or one.rank not in book.waiting)
+        and book.before_timeouts(one) is not False
+    ]
+    early.sort(key=lambda one: (one.rank is None, one.file, one.line))
+    ranks = set(known(one.rank for one in early))
+    if not early or (not ranks and book.waiting):
+        return None  # whose it is, and whether it was caught, nothing tells
+    same = set(known(one.rank for one in early if one.error == early[0].error))
+    everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
+    heard = bool(book.heard - ranks) or bool(book.of("exit"))
+    own = any(word in early[0].error for word in OF_ONE_RANK)
+    alone = ranks == same and not everybody and (heard or own)
+    ended = known(one.rank for one in book.of("exit"))
+    subject = _ranks(ranks) if ranks else "a rank that is not named"
+    text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
+    if book.waiting - ranks:
+        text += f" {_capital(_ranks(book.waiting - ranks))} waited in vain."
+    guessed = set(ended) if not ranks and len(ended) == 1 else set()
+    if len(ranks) == 1 and not alone:
+        guessed = ranks  # no other rank's lines are here: all may have failed alike
+    return _found(book, _failed(book), _cause_of(early), text, early, ranks if alone else (),
+                  guessed=guessed)  # fmt: skip
+
+
+def _cause_of(failed: Sequence[LogFact]) -> Cause:
+    text = " ".join(one.error for one in failed)
+    if any(word in text for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
+        return "memory_pressure"
+    return "dataloader_worker" if "DataLoader" in text else "process_dead"
+
+
+def gpu_fault(book: LogBook) -> LogFinding | None:
+    """The driver reported a fault of a GPU that no program causes."""
+    faults = [one for one in book.of("xid") if one.code in HARDWARE]
+    for fault in faults:
+        mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
+        ranks = known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
+        whose = f", which {_ranks(ranks)} used" if ranks else ""
+        text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
+        return _found(book, _failed(book), "process_dead", text, faults, ranks)
+    return None
+
+
+def unlike_calls(book: LogBook) -> LogFinding | None:
+    """Ranks met in other operations or with other lengths: DETAIL, gloo and NCCL say so."""
+    facts = book.of("fingerprint", "sizes", "mismatch_warning")
+    prints = {one.ranks[0]: one for one in book.of("fingerprint") if len(one.ranks) == 1}
+    if not facts:
+        return None
+    contents = {rank: f"{one.op} {list(one.sizes)}" for rank, one in prints.items()}
+    odd = () if _nearly(one.sizes for one in prints.values()) else _odd(contents, book.world)
+    several = len({one.op for one in prints.values()}) > 1
+    text = f"ranks met {'in other operations' if several else 'with other lengths'}"
+    text += f": {_by_content(contents)}." if contents else "."
+    text += "" if odd else " Which of them is wrong is not told."
+    cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
+    return _found(book, "hang" if book.waiting else "crashed", cause, text, facts, odd, "majority",
+                  victims=set(prints) if odd else book.waiting)  # fmt: skip
+
+
+def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
+    """Whether lengths differ so little that work was divided unevenly: nobody is the odd one."""
+    shapes = {one for one in sizes if one}
+    return (
+        len(shapes) > 1
+        and len({len(one) for one in shapes}) == 1
+        and all(
+            max(column) <= max(min(column) * NEAR, min(column) + 1)
+            for column in zip(*shapes, strict=True)
+        )
+    )
+
+
+def _odd(contents: Mapping[int, str], world: int) -> tuple[int, ...]:
+    """Return the ranks that differ from a clear majority; none where there is none."""
+    counts = Counter(contents.values()).most_common()
+    if len(counts) < 2 or counts[0][1] < 2 or counts[0][1] * 2 <= max(len(contents), world):
+        return ()
+    return tuple(sorted(rank for rank, one in contents.items() if one != counts[0][0]))
+
+
+def _by_content(contents: Mapping[int, str]) -> str:
+    listed = Counter(contents.values()).most_common()[::-1][:4]
+    return "; ".join(
+        f"{_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
+        for content, _ in listed
+    )
+
+
+def unlike_timeouts(book: LogBook) -> LogFinding | None:
+    """Under one number of one group ranks wait in other operations, or with other lengths."""
+    for name, group in book.groups.items():
+        for seq in sorted({one.seq for one in group.values() if one.seq is not None and one.op}):
+            states = [one for one in group.values() if one.seq == seq and one.op]
+            contents = {one.number: one.content for one in states}
+            if len(set(contents.values())) < 2 or _nearly(one.sizes for one in states):
+                continue
+            odd = _odd(contents, book.world if name == "default" else 0)
+            who = known(one.rank for one in states if one.number in odd)
+            text = f"ranks differ in operation {seq}{_of(name)}: {_by_content(contents)}."
+            text += "" if odd else " Which of them is wrong is not told."
+            several = len({one.op for one in states}) > 1
+            cause: Cause = "rank_diverged" if several and odd else "collective_mismatch"
+            return _found(book, "hang", cause, text, [one.facts[0] for one in states], who,
+                          "majority", collectives=((name, seq, _table(states)),))  # fmt: skip
+    return None
+
+
+def _table(states: Iterable[GroupState]) -> dict[str, str]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for one in states:
+        found[one.content or "not named"].append(one.number)
+    return {content: format_ranks(ranks) for content, ranks in found.items()}
+
+
+def did_not_reach_barrier(book: LogBook) -> LogFinding | None:
+    """A monitored barrier names who did not come; alone in it, rank 0 may have strayed."""
+    facts = book.of("barrier")
+    if not facts:
+        return None
+    fact = max(facts, key=lambda one: len(one.ranks))
+    alone = len(fact.ranks) >= book.world - 1 > 1
+    limit_s = (fact.limit_ms or 0) / 1000
+    text = f"{_ranks(fact.ranks)} did not reach the monitored barrier"
+    text += f" within {limit_s:.0f} s." if 0 < limit_s < 7 * 86_400 else "."
+    if alone:
+        text += " Rank 0 was there alone, so it may be the one that strayed."
+    said = _said(book, fact.ranks)
+    return _found(book, "hang", "unknown", text, [*facts, *said], () if alone else fact.ranks,
+                  victims=book.waiting | ({0} - set(fact.ranks)))  # fmt: skip
+
+
+def lagging(book: LogBook) -> LogFinding | None:
+    """Torch's desync report: who finished the last common operation and did not join the next."""
+    reports = [one for one in book.of("desync") if one.ranks]
+    if not reports or book.other_groups:
+        return None  # without a group its numbers are nobody's
+    fact = reports[-1]
+    fewer = len(fact.ranks) < (fact.count or len(book.heard - set(fact.ranks)) or 1)
+    text = f"by torch's desync report {_ranks(fact.ranks)} did not join operation {fact.seq}."
+    if not fewer:
+        text += " Most ranks lack it, so the few that have it may have strayed."
+    facts: list[LogFact | LastWord] = [fact, *book.of("timeout")[:3], *_said(book, fact.ranks)]
+    return _found(book, "hang", "unknown", text, facts, fact.ranks if fewer else ())
+
+
+def slow(book: LogBook) -> LogFinding | None:
+    """Ranks wait while a progress bar of another one moves on."""
+    timeouts = book.of("timeout", "barrier_echo")
+    limit = min((one.limit_ms for one in timeouts if one.limit_ms), default=0)
+    bars: dict[tuple[str, int | None, int | None], list[LogFact]] = defaultdict(list)
+    for one in book.of("bar"):
+        bars[one.file, one.rank, one.count].append(one)
+    for states in bars.values():
+        first, last = states[0], states[-1]
+        done, total = last.seq or 0, last.count or 0
+        if not timeouts or not (first.seq or 0) < done < total or last.rank in book.waiting:
+            continue
+        reported = [one.line for one in timeouts if one.file == last.file]
+        as_long = abs((last.ran_ms or 0) - limit) < 0.2 * limit
+        if not as_long and not (reported and last.line > min(reported)):
+            continue  # it may have stood still since the wait began
+        who = () if last.rank is None else (last.rank,)
+        subject = _ranks(who) if who else "a rank that is not named"
+        text = f"{subject} was still working, at {done} of {total}, when others gave up waiting"
+        text += f" after {limit / 1000:.0f} s. It was slow, it did not hang."
+        return _found(book, "slow", "slow_progress", text, [first, last, *timeouts], who,
+                      guessed=() if who else {0} - book.waiting)  # fmt: skip
+    return None
+
+
+def saving(book: LogBook) -> LogFinding | None:
+    """The wait began as a checkpoint was saved: by its time, or in a barrier after it."""
+    timeouts = book.of("timeout", "status")
+    saves = [one for one in book.of("saving") if book.before_timeouts(one)]
+    if not timeouts or not saves:
+        return None
+    last = saves[-1]
+    went_on = [one for one in book.of("bar") if one.file == last.file and one.line > last.line]
+    states = [one for group in book.groups.values() for one in group.values()]
+    small = all(max(one.sizes, default=1) <= BARRIER for one in states if one.seq is not None)
+    began = any(_began_at(one, last) for one in timeouts) and book.clocks_agree
+    if any(book.before_timeouts(one) for one in went_on) or not (small or began):
+        return None
+    who = {0 if last.rank is None else last.rank} - book.waiting
+    text = f"{_ranks(book.waiting)} began to wait when a checkpoint was being saved. The time"
+    text += " limit ended before the saving did, as far as the logs tell."
+    return _found(book, "hang", "checkpoint_io", text, [last, *timeouts], guessed=who)
+
+
+def _began_at(timeout: LogFact, other: LogFact) -> bool:
+    """Whether an operation that timed out was begun within a minute of another line."""
+    if not timeout.limit_ms or not other.when or len(timeout.when) != len(other.when):
+        return False
+    waited = (timeout.ran_ms or timeout.limit_ms) / 1000
+    return abs(seconds(timeout.when) - waited - seconds(other.when)) < 60
+
+
+def behind(book: LogBook) -> LogFinding | None:
+    """Some ranks have not finished entering an operation in which others are."""
+    for name, group in book.groups.items():
+        open_at = [one.seq for one in group.values() if one.seq is not None]
+        if not open_at:
+            continue
+        seq = min(open_at)
+        inside: list[GroupState] = []
+        late: list[GroupState] = []
+        ahead = False
+        for one in group.values():
+            entered, done = one.enqueued, one.completed
+            if one.seq == seq or (entered is not None and entered >= seq > (done or 0)):
+                inside.append(one)
+            elif one.seq is not None or (done is not None and done >= seq):
+                ahead = True
+            elif entered is not None and done is not None and one.rank not in book.waiting:
+                late.append(one)
+        if not late or ahead or not inside:
+            continue
+        certainty: Certainty = "proven"
+        if len(late) > len(inside):
+            certainty = ""
+        elif book.other_groups or (len(late) == len(inside) and not _further(book, inside, late)):
+            certainty = "guess"
+        ranks = known(one.rank for one in late)
+        named, done = _members(late), max(one.completed or 0 for one in late)
+        text = f"{named} ended operation {done}{_of(name)} and had not finished entering {seq},"
+        text += f" in which {_members(inside)} waited."
+        said = _said(book, ranks[:4])
+        if said and len(ranks) == 1:
+            text += f" Its last words: {redact_text(said[0].text)[:80]}."
+        if not certainty:
+            text += " Most ranks lack it, so those that are in it may have strayed."
+        sure = certainty == "proven"
+        facts: list[LogFact | LastWord] = [f for one in (*late, *inside) for f in one.facts]
+        facts += said
+        table = {**_table(inside), "not entered, or inside the call": format_ranks(ranks)}
+        return _found(book, "hang", "unknown", text, facts, ranks if sure else (),
+                      guessed=ranks if certainty == "guess" else (),
+                      victims=known(one.rank for one in inside),
+                      collectives=((name, seq, table),))  # fmt: skip
+    return None
+
+
+def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupState]) -> bool:
+    """Whether more than one number says that the ones are behind, not the others a call too far.
+
+    They went on and entered several more; or, where clocks agree, their own last words are later.
+    """
+    if any((one.enqueued or 0) >= (one.seq or 0) + 2 for one in inside):
+        return True
+    times = [[one.when for one in _said(book, [each.rank for each in some]) if one.when]
+             for some in (inside, late)]  # fmt: skip
+    return bool(book.clocks_agree and all(times) and max(times[1]) < min(times[0]))
+
+
+def all_inside(book: LogBook) -> LogFinding | None:
+    """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
+    facts = book.of("timeout", "status", "dump_signal")
+    waits = [(name, [one for one in group.values() if one.seq is not None])
+             for name, group in book.groups.items()]  # fmt: skip
+    waits = [(name, states) for name, states in waits if states]
+    late = max((one.ran_ms or 0 for one in book.of("timeout") if overslept(one)), default=0)
+    slept = f" The watchdog spoke only after {late / 1000:.0f} s: it, or the machine, stood still."
+    if not waits:
+        if not facts:
+            return None
+        text = "ranks dumped after a time-out whose own line is not here, or of a group without"
+        text += " a name. Nothing tells for whom they waited."
+        return _found(book, "hang", "unknown", text + (slept if late else ""), facts)
+    name, states = max(waits, key=lambda one: len(one[1]))
+    seq = min(one.seq or 0 for one in states)
+    inside = [one for one in states if one.seq == seq]
+    ahead = _members(one for one in states if one.seq != seq)
+    seen = _members(inside)
+    op = max((one.op for one in inside), default="")
+    where = f"operation {seq} ({op or 'not named'}){_of(name)}"
+    who: tuple[int, ...] = ()
+    cause: Cause = "unknown"
+    never = all((one.completed or 0) <= 0 for one in states)
+    whole = name == "default" and 0 < book.world <= len(inside)
+    if len(states) > len(inside) and op in NEEDS_ALL and len(inside) == 1 < len(states) - 1:
+        who = known([inside[0].rank])
+        text = f"{where} ended on {ahead} and not on {seen}: its GPU, driver or link."
+    elif len(states) > len(inside):
+        text = f"{seen} waited in {where}, which {ahead} had ended. In some operations a rank"
+        text += " may end before others have come: this proves nobody at fault."
+    elif seq <= 1 and never and not book.other_groups:
+        cause = "network_wait"
+        text = f"the first operation{_of(name)} never ended on {seen}. Look at the machine first:"
+        text += " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
+    elif book.of("ras_equal"):
+        text = f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many"
+        text += " operations, so data does not move, or lengths differ."
+    elif whole:
+        cause = "network_wait"
+        text = f"all {book.world} ranks were in {where} with equal lengths: data does not move."
+        text += " Look at the network, the GPUs and their links."
+    else:
+        text = f"{seen} waited in {where}. The logs do not say for whom."
+    shown = [*book.of("timeout", "status", "ras_equal"), *book.of("dump_signal")]
+    return _found(book, "hang", cause, text + (slept if late else ""), shown, who, "majority",
+                  victims=book.waiting | set(known(one.rank for one in states)),
+                  collectives=((name, seq, _table(inside)),))  # fmt: skip
+
+
+def never_came(book: LogBook) -> LogFinding | None:
+    """Processes waited at the meeting point for others that did not come."""
+    stores = [one for one in book.of("store") if one.ranks]
+    facts = book.of("rendezvous")
+    if stores:
+        lost = all(any(word in one.error for word in LOST) for one in stores)
+        roots = {rank for one in stores for rank in one.ranks}
+        whole = any("default_pg" in one.error for one in stores) and len(roots) == 1 and not lost
+        who = _ranks(known(one.group_rank for one in stores))
+        text = f"{who} waited for {_ranks(roots)} to begin the first operation of a group"
+        text += ", and lost the store: the process that keeps it had ended." if lost else "."
+        return _found(book, "dead" if lost else "hang", "process_dead" if lost else "rendezvous",
+                      text, stores, roots if whole else (), guessed=() if whole or lost else roots,
+                      victims=known(one.rank for one in stores))  # fmt: skip
+    if not facts:
+        return None
+    short = [one for one in facts if one.count and (one.seq or 0) < one.count]
+    fact = max(short or facts, key=lambda one: (one.seq or 0, one.line))
+    text = f"{fact.seq} of {fact.count} processes came" if short else "not all processes came"
+    text += " to the meeting point"
+    text += f" within {fact.limit_ms / 1000:.0f} s." if fact.limit_ms else "."
+    return _found(book, "hang", "rendezvous", f"{text} Whether the others started is not told.",
+                  facts)  # fmt: skip
+
+
+def ras_differs(book: LogBook) -> LogFinding | None:
+    """RAS counts differ, or ranks gave no answer."""
+    dead, counts = book.of("ras_dead"), book.of("ras_count")
+    missing = [one for one in book.of("ras_missing") if one.ranks]
+    silent = {rank for one in missing for rank in one.ranks}
+    if dead:
+        who = ", ".join(f"process {one.pid} on {one.host}" for one in dead[:4])
+        text = f"NCCL's RAS cannot reach {who}."
+        return _found(book, "dead", "process_dead", text, [*dead, *missing])
+    if missing:
+        text = f"NCCL's RAS got no answer from {_ranks(silent)} of a communicator."
+        return _found(book, "hang", "unknown", text, missing)
+    if counts:
+        listed = ", ".join(f"{one.count} launched {one.seq}" for one in counts[:6])
+        text = f"by NCCL's RAS the ranks launched different numbers of {counts[0].op}: {listed}."
+        text += " It lists the smaller set, which may be the faster one."
+        return _found(book, "hang", "unknown", text, counts)
+    equal = book.of("ras_equal")
+    text = "by NCCL's RAS all ranks launched equally many operations: data does not move."
+    return _found(book, "hang", "unknown", text, equal) if equal else None
+
+
+def watchdog_stuck(book: LogBook) -> LogFinding | None:
+    """Torch's watchdog itself stood still: a driver call, or the interpreter lock."""
+    facts = book.of("heartbeat", "gil")
+    ranks = known(one.rank for one in facts)
+    text = f"torch's watchdog thread stood still on {_ranks(ranks) if ranks else 'a rank'}, in a"
+    text += " driver call or for the interpreter lock. That does not say which rank is behind."
+    return _found(book, "hang", "unknown", text, facts) if facts else None
+
+
+def broken_down(book: LogBook) -> LogFinding | None:
+    """Nothing but connections that broke, a job that was cancelled, an exit code."""
+    links = book.of("network", "unreachable", "peer_lost", "barrier_echo")
+    if links and all(one.kind == "unreachable" for one in links):
+        text = "a process could not reach its meeting point or a peer."
+        return _found(book, "hang", "rendezvous", text, links)
+    if links:
+        text = "connections to other ranks broke or brought nothing: another rank had ended, or the"
+        text += " network failed. The logs do not say which."
+        return _found(book, "crashed", "network_wait", text, links)
+    ends = book.of("cancelled", "exit", "task", "exception")
+    if not ends:
+        return None
+    text = "processes ended with exit codes that say nothing. torchrun's root cause is the first to"
+    text += " end, not the cause."
+    if ends[0].kind == "cancelled":
+        text = f"the job was ended from outside: {ends[0].error.lower() or 'cancelled'}."
+    return _found(book, "crashed", "unknown", text, ends)
+
+
+def ended(book: LogBook) -> LogFinding | None:
+    """All that the logs say is that training finished."""
+    facts = book.of("finished")
+    found = LogFinding(verdict="finished", summary="Training finished.", evidence=_quoted(facts))
+    return found if facts else None
+
+
+RULES: tuple[Callable[[LogBook], LogFinding | None], ...] = (
+    killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
+    behind, saving, all_inside, never_came, ras_differs, watchdog_stuck, broken_down, ended,
+)  # fmt: skip
+"""In this order: what a process says of its own end, what ranks did differently, who is late, who
+waits, and at last what only shows that something broke."""
+
+
+def find_in_logs(*readings: LogReading) -> LogFinding:
+    """Say what the logs of one job tell.
+
+    Args:
+        readings: Of all its logs, in any order.
+
+    Returns:
+        A finding; without a verdict where nothing in them speaks of trouble, or of an end.
+    """
+    book = LogBook(readings)
+    found = next((one for rule in RULES if (one := rule(book)) is not None), None)
+    return found or LogFinding(world_size=book.world, evidence=_quoted(book.words.values()))

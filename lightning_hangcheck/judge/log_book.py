@@ -1,0 +1,175 @@
+"""Facts of all logs of one job, put in order: whose each is, and where each rank is in its groups.
+
+Time-outs of torch before 2.4, and their first line ever since, name no group; it is found by what
+the same rank says of the same number. Where nothing tells it, the time-out is of no group at all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from lightning_hangcheck.model.log_facts import LogFact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.model.log_facts import LastWord, LogReading
+
+SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+"""Operations to which every rank has to bring equally much."""
+
+
+def known(ranks: Iterable[int | None]) -> tuple[int, ...]:
+    """Return the ranks that are known, ascending, each once."""
+    return tuple(sorted({one for one in ranks if one is not None}))
+
+
+class GroupState(Struct, kw_only=True):
+    """Where a rank is in a group: ``seq`` is the number of its oldest open operation."""
+
+    number: int
+    rank: int | None
+    seq: int | None = None
+    op: str = ""
+    sizes: tuple[int, ...] = ()
+    enqueued: int | None = None
+    completed: int | None = None
+    facts: list[LogFact]
+
+    @property
+    def content(self) -> str:
+        """Operation, and how much where all have to bring the same."""
+        sized = self.op in SAME_SIZES and self.sizes
+        return f"{self.op} [{', '.join(map(str, self.sizes))}]" if sized else self.op
+
+
+class LogBook:
+    """All facts of one job, ranks and groups settled as far as they can be."""
+
+    def __init__(self, readings: Sequence[LogReading]) -> None:
+        facts = [_of_default(fact) for reading in readings for fact in reading.facts]
+        self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
+        for fact in _with_groups(facts):
+            self.by_kind[fact.kind].append(fact)
+        self.readings = readings
+        self.waiting = set(known(one.rank for one in self.of("timeout", "status")))
+        self.heard = {rank for one in readings for rank in one.ranks} | self.waiting
+        self.other_groups = {one.group for one in self.of("timeout", "status")} - {"", "default"}
+        self.words = _newest(word for reading in readings for word in reading.last_words)
+        self.clocks_agree = not any(one.clock_went_back for one in readings) and not self._slept()
+        self.groups = self._groups()
+        self.world = self._world()
+
+    def of(self, *kinds: str) -> list[LogFact]:
+        """Facts of these kinds, in the order of their files and lines."""
+        return [fact for kind in kinds for fact in self.by_kind.get(kind, ())]
+
+    def _slept(self) -> bool:
+        return any(overslept(one) for one in self.of("timeout"))
+
+    def _groups(self) -> dict[str, dict[int, GroupState]]:
+        found: dict[str, dict[int, GroupState]] = defaultdict(dict)
+        mixed = set()
+        for fact in self.of("timeout", "status", "dump_signal"):
+            number = fact.group_rank if fact.group_rank is not None else fact.rank
+            if number is None or fact.group == "?":
+                continue
+            rank = number if fact.group == "default" else fact.rank
+            state = found[fact.group].setdefault(
+                number, GroupState(number=number, rank=rank, facts=[])
+            )
+            if None not in (rank, state.rank) and rank != state.rank:
+                mixed.add(fact.group)  # the same number on two ranks: several groups of one name
+            state.rank = state.rank if rank is None else rank
+            state.facts.append(fact)
+            if fact.kind == "timeout" and (state.seq is None or (fact.seq or 0) <= state.seq):
+                state.seq, state.op, state.sizes = fact.seq, fact.op, fact.sizes
+            elif fact.seq is not None and state.seq is None:
+                state.seq = fact.seq
+            if fact.enqueued is not None and fact.completed is not None:
+                state.enqueued, state.completed = fact.enqueued, fact.completed
+                if state.seq is None and fact.enqueued > fact.completed:
+                    state.seq = fact.completed + 1  # the oldest that has not ended
+        return {name: group for name, group in found.items() if name not in mixed}
+
+    def _world(self) -> int:
+        told = [one.world_size for one in self.readings]
+        told += [one.count or 0 for one in self.of("communicator", "ras_equal", "rendezvous")]
+        for one in self.groups.get("default", {}).values():
+            if one.op == "_ALLGATHER_BASE" and len(one.sizes) == 2 and one.sizes[0]:
+                told.append(one.sizes[1] // one.sizes[0])
+        return max(told, default=0)
+
+    def unseen(self, ranks: Iterable[int]) -> list[int]:
+        """Ranks of the job of which nothing is known, beside these."""
+        return sorted(set(range(min(self.world, 1024))) - set(ranks))
+
+    def before_timeouts(self, fact: LogFact) -> bool | None:
+        """Whether something was before the first time-out ended; None where nothing tells."""
+        timeouts = self.of("timeout", "status", "heartbeat", "dump_signal")
+        if not timeouts:
+            return True
+        same = [one for one in timeouts if one.file == fact.file]
+        if same:
+            return fact.line < min(one.line for one in same)
+        times = [one.when for one in timeouts if len(one.when) == len(fact.when) and one.when]
+        return fact.when < min(times) if times and fact.when and self.clocks_agree else None
+
+
+def overslept(fact: LogFact) -> bool:
+    """Whether a time-out came so late that its process, or the machine, must have stood still."""
+    return bool(fact.ran_ms and fact.limit_ms and fact.ran_ms > 1.5 * fact.limit_ms + 60_000)
+
+
+def _of_default(fact: LogFact) -> LogFact:
+    """In the default group a rank's number is its global rank."""
+    known = fact.group == "default" and fact.group_rank is not None and fact.kind != "store"
+    return replace(fact, rank=fact.group_rank) if known else fact
+
+
+def _with_groups(facts: Sequence[LogFact]) -> list[LogFact]:
+    """Give time-outs that name no group the one that the same rank names for the same number.
+
+    Those that are left are of the default group where no line speaks of another, and every number
+    is one rank's; else of a group that is not known, ``?``.
+    """
+
+    def key(one: LogFact) -> tuple[object, ...]:
+        return one.file, one.group_rank if one.rank is None else f"rank {one.rank}", one.seq
+
+    named = {key(one): one for one in facts if one.group and one.seq is not None}
+    found = []
+    for one in facts:
+        told = named.get(key(one)) if one.kind == "timeout" and not one.group else None
+        of = {"group": told.group, "group_rank": told.group_rank} if told is not None else {}
+        found.append(replace(one, **of))
+    bare = [one for one in found if one.kind == "timeout" and not one.group]
+    owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
+    for one in bare:
+        owners[one.group_rank].add((one.rank, one.seq, one.op, one.sizes))
+    plain = all(one.rank in (None, one.group_rank) for one in bare)
+    plain &= all(len(one) == 1 for one in owners.values())
+    plain &= not any(one.group not in ("", "default") for one in found if one.kind != "store")
+    name = "default" if plain else "?"
+    return [
+        _of_default(replace(one, group=name)) if one.kind == "timeout" and not one.group else one
+        for one in found
+    ]
+
+
+def _newest(words: Iterable[LastWord]) -> dict[int, LastWord]:
+    """The last word of each rank; a file of its own tells more than what all wrote to one."""
+    found: dict[int, LastWord] = {}
+    for word in words:
+        if word.rank is None:
+            continue
+        known = found.get(word.rank)
+        if known is None or (
+            word.when and len(word.when) == len(known.when) and word.when > known.when
+        ):
+            found[word.rank] = word
+    return found

@@ -1,0 +1,143 @@
+"""What the logs of a job say: single facts, each with its line, and the last word of every rank.
+
+A rank has two numbers in torch's messages. ``[rank3]`` is its global rank; ``[Rank 3]`` and
+``[PG ... Rank 3]`` its number within one process group. A fact keeps both apart; `judge.left_logs`
+decides where one may stand for the other.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+FactKind = Literal[
+    "timeout",  # torch's watchdog: a collective took longer than its time limit
+    "status",  # numbers that the watchdog tells with it
+    "dump_signal",  # numbers of a rank that another one's time-out made speak
+    "heartbeat",  # torch's watchdog thread itself stood still
+    "gil",  # the interpreter lock could not be had while the process ended
+    "desync",  # torch's report of who is behind
+    "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective, another's differs
+    "sizes",  # gloo: a message of another size than expected
+    "barrier_echo",  # a rank reached that barrier and lost rank 0 in it
+    "barrier",  # ranks that did not reach a monitored barrier
+    "store",  # a rank waits for another one's NCCL id
+    "rendezvous",  # fewer processes came than were announced
+    "unreachable",  # the meeting point, or a peer while connecting, did not answer
+    "peer_lost",  # a connection broke, or no answer came: what another one's end looks like
+    "network",  # NCCL's warnings of the network
+    "mismatch_warning",  # NCCL saw other calls on other ranks
+    "ras_count",  # NCCL's RAS: so many ranks of a communicator launched so many operations
+    "ras_equal",  # RAS: all ranks of a communicator are there and launched equally many
+    "ras_missing",  # RAS: ranks without an answer
+    "ras_dead",  # RAS: processes that cannot be reached
+    "xid",  # the NVIDIA driver's report of a GPU fault
+    "exit",  # torchrun's summary: how a rank's process ended
+    "task",  # srun: how a task ended
+    "kill",  # the kernel or SLURM ended a process for want of memory
+    "cancelled",  # somebody, a time limit or a lost node ended the job
+    "exception",  # a Python traceback: its last line
+    "memory",  # CUDA out of memory
+    "cuda_error",
+    "communicator",  # NCCL INFO: rank, size and process of a communicator
+    "restart",  # a launcher starts the ranks again: what follows is another round
+    "saving",
+    "bar",  # a progress bar: done, of how many, and since when
+    "finished",
+]
+
+
+class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One thing that a line of a log says.
+
+    Attributes:
+        text: The line, without the launcher's prefix, at most 300 characters.
+        line: Its number in the file, from 1.
+        rank: Global rank of who wrote it, None where that is not known.
+        group_rank: Its number within ``group``.
+        group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
+            only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
+            Empty where it is not told.
+        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came.
+        op: Operation, as torch or NCCL names it; type of an exception.
+        sizes: Elements in and out, or the shape.
+        enqueued: Number of the last operation that the rank had entered and come back from.
+        completed: Number of the last one that its GPU ended.
+        limit_ms: Time limit of the operation.
+        ran_ms: How long it ran; of a bar, how long it has been there.
+        ranks: That the line is about: global ranks, or numbers within ``group``.
+        count: How many ranks, or how much in all.
+        code: Exit code, as Python's subprocess gives it; number of an Xid.
+        error: What went wrong, in its own words.
+        when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
+    """
+
+    kind: FactKind
+    text: str
+    file: str
+    line: int
+    rank: int | None = None
+    group_rank: int | None = None
+    group: str = ""
+    seq: int | None = None
+    op: str = ""
+    sizes: tuple[int, ...] = ()
+    enqueued: int | None = None
+    completed: int | None = None
+    limit_ms: int | None = None
+    ran_ms: int | None = None
+    ranks: tuple[int, ...] = ()
+    count: int | None = None
+    code: int | None = None
+    pid: int | None = None
+    host: str = ""
+    error: str = ""
+    when: str = ""
+
+    @property
+    def place(self) -> str:
+        """``FILE:LINE``."""
+        return f"{self.file}:{self.line}"
+
+
+class LastWord(Struct, frozen=True, kw_only=True, gc=False):
+    """The last line of a rank in a log; ``rank`` is None where nothing tells whose log it is."""
+
+    rank: int | None
+    text: str
+    file: str
+    line: int
+    when: str = ""
+
+
+class LogReading(Struct, frozen=True, kw_only=True):
+    """One log, read.
+
+    Attributes:
+        facts: In the order of their lines, one round of the job only: the last.
+        ranks: That a line says it is from.
+        world_size: How many there are, 0 where no line says so.
+        rounds: How often the ranks were started; facts of the rounds before the last are left out.
+        clock_went_back: Its times do not ascend: they order nothing.
+        left_out: Lines that were cut, and facts beyond the most that are kept, in a sentence.
+    """
+
+    file: str
+    size: int = 0
+    lines: int = 0
+    facts: tuple[LogFact, ...] = ()
+    last_words: tuple[LastWord, ...] = ()
+    ranks: tuple[int, ...] = ()
+    world_size: int = 0
+    rounds: int = 1
+    clock_went_back: bool = False
+    left_out: str = ""
+
+
+def seconds(when: str) -> float:
+    """Return a moment in seconds of the year, or of the day where it has no date."""
+    date, _, time = when.rpartition(" ")
+    hours, minutes, rest = time.split(":")
+    days = (int(date[:2]) * 31 + int(date[3:])) if date else 0
+    return days * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)

@@ -1,0 +1,120 @@
+"""Joins what was read into one case of one job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_hangcheck.judge.left_logs import find_in_logs
+from lightning_hangcheck.judge.wording import UNTOLD_S
+from lightning_hangcheck.model.case import Case, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
+from lightning_hangcheck.model.flight import FLIGHT_RECORD
+from lightning_hangcheck.model.left_behind import LeftBehind, ReadFile
+from lightning_hangcheck.model.verdict import MOST_LISTED
+from lightning_hangcheck.postmortem.records import KIND, Dump, of_one_incident
+from lightning_hangcheck.postmortem.texts import KIND as LOG
+from lightning_hangcheck.postmortem.texts import STACKS, Text
+from lightning_hangcheck.text.moments import EPOCH, NANOSECONDS, moment_of, utc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.model.flight import FlightRecord
+    from lightning_hangcheck.model.left_behind import LeftOut
+    from lightning_hangcheck.postmortem.files import Reading
+    from lightning_hangcheck.postmortem.stacks import StackDump
+
+MOST_GAPS = 8
+NO_LOGS = Gap(
+    what="logs",
+    rank=None,
+    why="none was read: what the ranks said last, and how their processes ended, is unknown",
+    kind="recording",
+    remedy="next time keep a log of each rank: torchrun --log-dir logs --tee 3, or srun "
+    "--output=job-%t.log",
+)
+
+
+def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: str) -> Case:
+    """Build the case of one job: each of its ranks, with what was left of it.
+
+    Args:
+        readings: Files that were read.
+        left_out: Files that were not.
+        run_id: Name of the run folder that it is saved in.
+    """
+    found, others = of_one_incident(one.found for one in readings if isinstance(one.found, Dump))
+    world_size = max(
+        [0, *(len(dump.world) for dump in found.values()), *(rank + 1 for rank in found)]
+    )
+    texts = [one.found for one in readings if isinstance(one.found, Text)]
+    logs = tuple(one.log for one in texts if one.log.facts or not one.stacks)
+    told = find_in_logs(*logs)
+    named = {rank for log in logs for rank in log.ranks} | {*told.culprits, *told.victims}
+    stacks = _stacks_of([dump for one in texts for dump in one.stacks])
+    named |= {*found, *stacks}
+    world_size = max([world_size, told.world_size, *(rank + 1 for rank in named)])
+    ranks = sorted({*named, *range(min(world_size, MOST_LISTED))})
+    times = [dump.last_ns for dump in found.values() if dump.last_ns]
+    began = min((dump.first_ns for dump in found.values() if dump.first_ns), default=0)
+    unread = [one for one in left_out if FLIGHT_RECORD in one.why]
+    return Case(
+        run=RunFacts(
+            run_id=run_id,
+            command="",
+            started_at=utc(moment_of(began) if began else EPOCH),
+            world_size=world_size,
+        ),
+        taken_at=utc(moment_of(max(times)) if times else EPOCH),
+        taken_ns=int(UNTOLD_S * NANOSECONDS),
+        ranks=tuple(
+            _view(rank, found[rank].flight if rank in found else None, stacks.get(rank))
+            for rank in ranks
+        ),
+        gaps=(
+            *(
+                Gap(f"{FLIGHT_RECORD} {one.path}", None, one.why, "flight_record")
+                for one in [*unread, *others][:MOST_GAPS]
+            ),
+            *(() if logs else (NO_LOGS,)),
+        ),
+        seen_in="files",
+        left=LeftBehind(
+            read=(
+                *(
+                    ReadFile(path=dump.path, kind=KIND, ranks=(rank,))
+                    for rank, dump in sorted(found.items())
+                ),
+                *(
+                    ReadFile(path=dump.file, kind=STACKS, ranks=(rank,))
+                    for rank, dump in sorted(stacks.items())
+                ),
+                *(ReadFile(path=log.file, kind=LOG, ranks=log.ranks) for log in logs),
+            ),
+            left_out=(*others, *left_out),
+            world_size=world_size,
+            logs=logs,
+        ),
+    )
+
+
+def _stacks_of(dumps: Sequence[StackDump]) -> dict[int, StackDump]:
+    """Return the newest stack of each rank; one alone that names none is taken for rank 0's."""
+    known = {dump.rank: dump for dump in dumps if dump.rank is not None}
+    return known or dict(zip((0,), dumps, strict=False))
+
+
+def _view(rank: int, flight: FlightRecord | None, stack: StackDump | None) -> RankView:
+    """Somebody took the stack of a job that stood still; since when, a stack does not tell."""
+    if stack is None:
+        return RankView(rank=rank, flight=flight)
+    sample = Sample(taken_ns=0, stack=stack.stack)
+    look = ProcessLook(pid=stack.stack.pid, role="rank", samples=(sample,))
+    return RankView(
+        rank=rank,
+        pid=stack.stack.pid,
+        flight=flight,
+        processes=(look,),
+        silent_for_s=UNTOLD_S,
+        idle_for_s=UNTOLD_S,
+    )

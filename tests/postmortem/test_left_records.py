@@ -1,0 +1,246 @@
+"""Who held a job up, by the flight records that are left of it."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from postmortem.dumps import REAL_RECORDS, did, dump, judged, judged_files, posted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALL = range(8)
+ONE = {"0": list(ALL)}
+MESH = {"0": list(ALL), "1": [0, 1, 2, 3], "2": [4, 5, 6, 7], "3": [0, 4], "4": [1, 5]}
+real = pytest.mark.skipif(not REAL_RECORDS.exists(), reason=f"{REAL_RECORDS} is not there")
+DRAWS = 40
+REMOVED = 6
+
+
+@real
+@pytest.mark.parametrize("culprits", [(9, 14), (12, 14)])
+def test_a_real_job_is_explained_by_its_dumps(culprits: tuple[int, ...]) -> None:
+    folder = REAL_RECORDS / f"ranks-{culprits[0]}-{culprits[1]}"
+    verdict = judged_files(sorted(folder.iterdir()))
+    assert (verdict.verdict, verdict.culprits) == ("hang", culprits)
+    assert (verdict.seen_in, verdict.certainty) == ("files", "proven")
+    assert verdict.victims == tuple(rank for rank in range(16) if rank not in culprits)
+    assert verdict.world_size == 16
+
+
+@real
+@pytest.mark.parametrize("culprits", [(9, 14), (12, 14)])
+def test_whatever_dumps_are_lost_nobody_innocent_is_named(culprits: tuple[int, ...]) -> None:
+    folder = REAL_RECORDS / f"ranks-{culprits[0]}-{culprits[1]}"
+    draw = random.Random(7)
+    named = 0
+    for _ in range(DRAWS):
+        verdict = judged_files(draw.sample(sorted(folder.iterdir()), 16 - REMOVED))
+        assert set(verdict.culprits) <= set(culprits)
+        named += bool(verdict.culprits)
+        assert any("no dump of it is here" in gap.why for gap in verdict.gaps)
+    assert named > DRAWS / 2
+
+
+def test_a_rank_with_nothing_open_that_others_wait_for_is_in_its_own_code(tmp_path: Path) -> None:
+    line = (("step", "/home/ada/demo/train.py", 88), ("main", "/home/ada/demo/train.py", 120))
+    dumps = {rank: dump(rank, did(6, ended=True), did(7), groups=ONE) for rank in ALL}
+    dumps[3] = dump(3, did(6, ended=True, frames=line), groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.culprits, verdict.cause) == ((3,), "rank_stalled")
+    assert "rank 3 has not entered all_reduce #7 of the default group" in verdict.summary
+    assert "after its last call at demo/train.py:88" in verdict.summary
+    assert "or inside that call" in verdict.summary, "torch counts it only once NCCL returned"
+    assert verdict.victims == (0, 1, 2, 4, 5, 6, 7)
+
+
+def test_waits_are_followed_through_groups_and_messages(tmp_path: Path) -> None:
+    """Ranks 0 to 3 wait for rank 4's message, rank 4 and its group for rank 6."""
+    dumps = {
+        **{rank: dump(rank, did(40, group="1"), groups=MESH) for rank in (1, 2, 3)},
+        0: dump(0, posted(9, "recv 0<-1", group="3"), did(40, group="1"), groups=MESH),
+        **{rank: dump(rank, did(900, group="2"), groups=MESH) for rank in (4, 5, 7)},
+        6: dump(6, groups=MESH, counted={"0": (3, 3), "2": (899, 899)}),
+    }
+    verdict = judged(tmp_path, dumps)
+    assert verdict.culprits == (6,)
+    edges = {(one.source, one.target) for one in verdict.wait_for}
+    assert edges >= {("rank:1", "rank:0"), ("rank:0", "rank:4"), ("rank:4", "rank:6")}
+
+
+def test_an_operation_that_ended_on_others_is_its_own_gpus(tmp_path: Path) -> None:
+    dumps = {rank: dump(rank, did(5, ended=True), did(6), groups=ONE) for rank in ALL}
+    dumps[2] = dump(2, did(5), did(6), groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert verdict.culprits == (2,)
+    assert "GPU, driver or link of rank 2" in verdict.summary
+    assert "dcgmi diag" in verdict.remedies[0].text
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_the_root_may_be_through_before_the_others(tmp_path: Path, op: str) -> None:
+    """Which proves nothing of those that still stand in it."""
+    dumps = {rank: dump(rank, did(5, op), groups=ONE) for rank in ALL}
+    dumps[0] = dump(0, did(5, op, ended=True), groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert verdict.culprits == ()
+
+
+def test_where_all_have_come_nobody_is_blamed(tmp_path: Path) -> None:
+    dumps = {rank: dump(rank, did(5, ended=True), did(6), groups=ONE) for rank in ALL}
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (), "network_wait")
+    assert "no rank is at fault by its record" in verdict.summary
+
+
+def test_a_first_operation_that_never_ends_is_the_machine(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, {rank: dump(rank, did(1), groups=ONE) for rank in ALL})
+    assert (verdict.culprits, verdict.cause) == ((), "network_wait")
+    assert "NCCL_P2P_DISABLE=1" in verdict.remedies[0].text
+
+
+def test_other_sizes_under_one_number_are_told_by_the_majority(tmp_path: Path) -> None:
+    dumps = {rank: dump(rank, did(7, size=628), groups=ONE) for rank in ALL}
+    dumps[5] = dump(5, did(7, size=1140), groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.culprits, verdict.cause) == ((5,), "collective_mismatch")
+    assert verdict.certainty == "majority"
+    assert verdict.collectives[0].ops == {
+        "all_reduce [628] Float": "0-4,6-7",
+        "all_reduce [1140] Float": "5",
+    }
+
+
+def test_of_two_ranks_that_differ_none_is_named(tmp_path: Path) -> None:
+    pair = {"0": [0, 1]}
+    dumps = {0: dump(0, did(7), groups=pair), 1: dump(1, did(7, "broadcast"), groups=pair)}
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.culprits, verdict.cause) == ((), "collective_mismatch")
+    assert "which of them is wrong is not told" in verdict.summary
+
+
+@pytest.mark.parametrize("op", ["all_to_all", "reduce_scatter", "gather"])
+def test_sizes_are_not_compared_where_they_may_differ(tmp_path: Path, op: str) -> None:
+    dumps = {rank: dump(rank, did(7, op, size=rank + 1), groups=ONE) for rank in ALL}
+    assert judged(tmp_path, dumps).cause == "network_wait"
+
+
+def test_parts_of_a_coalesced_block_end_with_it(tmp_path: Path) -> None:
+    """Torch never marks them as ended."""
+    block = [
+        did(5, "all_gather", size=1),
+        did(5, "all_gather", size=9),
+        did(5, "coalesced", ended=True, of_block=True),
+    ]
+    dumps = {rank: dump(rank, *block, did(6), groups=ONE) for rank in ALL}
+    dumps[1] = dump(1, *block, groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert verdict.culprits == (1,)
+    assert "#6" in verdict.summary
+
+
+def test_ranks_of_groups_are_read_as_global_ones(tmp_path: Path) -> None:
+    """Member 1 of the group is rank 5."""
+    pair = {"0": list(ALL), "7": [2, 5]}
+    counted = {"0": (3, 3), "7": (40, 40)}
+    dumps = {rank: dump(rank, groups=pair, counted={"0": (3, 3)}) for rank in ALL}
+    dumps[2] = dump(2, posted(41, "recv 0<-1", group="7"), groups=pair)
+    dumps[5] = dump(5, groups=pair, counted=counted)
+    assert judged(tmp_path, dumps).culprits == (5,)
+
+
+def test_numbers_of_different_groups_are_not_compared(tmp_path: Path) -> None:
+    """Rank 4 is at #2 of its group, the others at #900 of theirs: none is behind another."""
+    groups = {"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}
+    dumps = {
+        **{rank: dump(rank, did(900, group="1"), groups=groups) for rank in (0, 1, 3)},
+        2: dump(2, did(899, group="1", ended=True), groups=groups),
+        **{rank: dump(rank, did(2, group="2", ended=True), groups=groups) for rank in (4, 5, 6, 7)},
+    }
+    assert judged(tmp_path, dumps).culprits == (2,)
+
+
+def test_one_that_is_ahead_is_not_behind(tmp_path: Path) -> None:
+    """All but rank 6 have nothing open and have not entered #8: nothing tells who is wrong."""
+    dumps = {rank: dump(rank, did(7, ended=True), groups=ONE) for rank in ALL}
+    dumps[6] = dump(6, did(7, ended=True), did(8), groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.culprits, verdict.certainty) == ((), "guess")
+    assert any(one.kind == "guess" for one in verdict.evidence)
+
+
+def test_a_rank_without_a_dump_is_unknown_and_not_guilty(tmp_path: Path) -> None:
+    dumps = {rank: dump(rank, did(7), groups=ONE) for rank in ALL if rank != 4}
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.verdict, verdict.culprits) == ("hang", ())
+    assert "no dump of rank 4 is here" in verdict.summary
+    (gap,) = [one for one in verdict.gaps if "flight record" in one.what]
+    assert "TORCH_FR_BUFFER_SIZE" in gap.why
+    assert next(row.state for row in verdict.ranks if row.rank == 4) == "unseen"
+
+
+def test_what_a_dump_does_not_list_may_have_ended(tmp_path: Path) -> None:
+    """Its ring has wrapped: rank 1 lists nothing of group 1, and has no count of it."""
+    groups = {"0": list(ALL), "1": [0, 1]}
+    dumps = {rank: dump(rank, did(50, ended=True), groups=groups) for rank in ALL}
+    dumps[0] = dump(0, did(9, group="1"), groups=groups)
+    dumps[1]["pg_status"] = {}
+    assert judged(tmp_path, dumps).culprits == ()
+
+
+def test_a_clock_that_jumped_orders_nothing(tmp_path: Path) -> None:
+    """Rank 0's clock went back an hour between two operations of two groups."""
+    groups = {"0": list(ALL), "1": [0, 1]}
+    first, second = did(9, group="1", at_s=3_700.0), did(5, at_s=100.0)
+    dumps = {rank: dump(rank, did(5), groups=groups) for rank in ALL}
+    dumps[0] = dump(0, first, second, groups=groups)
+    dumps[1] = dump(1, groups=groups, counted={"0": (4, 4), "1": (8, 8)})
+    verdict = judged(tmp_path, dumps)
+    assert verdict.culprits == (1,)
+    assert ("rank:0", "rank:1", "in all_reduce #9") in {
+        (one.source, one.target, one.through) for one in verdict.wait_for
+    }
+
+
+def test_groups_entered_in_another_order_are_a_mismatch_of_nobody(tmp_path: Path) -> None:
+    groups = {"0": [0, 1], "1": [0, 1]}
+    dumps = {
+        0: dump(0, did(9, group="1"), groups=groups, counted={"0": (3, 3)}),
+        1: dump(1, did(4, group="0"), groups=groups, counted={"1": (8, 8)}),
+    }
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.culprits, verdict.cause) == ((), "collective_mismatch")
+    assert "ranks wait for each other" in verdict.summary
+
+
+def test_a_job_of_which_nothing_is_open_is_not_called_a_hang(tmp_path: Path) -> None:
+    dumps = {rank: dump(rank, did(7, ended=True), groups=ONE) for rank in ALL}
+    verdict = judged(tmp_path, dumps)
+    assert (verdict.verdict, verdict.culprits) == ("healthy", ())
+    assert "no operation was open" in verdict.summary
+
+
+def test_what_several_wait_for_has_not_ended_on_a_rank_with_nothing_open(tmp_path: Path) -> None:
+    """Rank 3 lists nothing of the group, and has no count: one witness is a guess, two are not."""
+    groups = {"0": list(ALL), "1": [0, 1, 2, 3]}
+    calm = {rank: dump(rank, did(50, ended=True), groups=groups) for rank in ALL}
+    calm[3]["pg_status"] = {}
+    stuck = {rank: dump(rank, did(9, group="1"), groups=groups) for rank in (0, 1, 2)}
+    assert judged(tmp_path / "a", calm | stuck).culprits == (3,)
+    alone = {"0": list(ALL), "1": [0, 3]}
+    pair = {0: dump(0, did(9, group="1"), groups=alone), 3: dump(3, groups=alone)}
+    pair[3]["pg_status"] = {}
+    verdict = judged(tmp_path / "b", pair)
+    assert (verdict.culprits, verdict.certainty) == ((), "guess")
+
+
+def test_what_was_never_marked_as_ended_is_over_once_a_later_one_is(tmp_path: Path) -> None:
+    """All list #3 as open, and have ended #6: rank 4 is late to #7, which is all that counts."""
+    before = [did(3), did(6, ended=True)]
+    dumps = {rank: dump(rank, *before, did(7), groups=ONE) for rank in ALL}
+    dumps[4] = dump(4, *before, groups=ONE)
+    verdict = judged(tmp_path, dumps)
+    assert verdict.culprits == (4,)
+    assert "#7" in verdict.summary

@@ -1,0 +1,138 @@
+"""`hangcheck postmortem` on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
+from jsonschema import validate
+from postmortem.dumps import did, dump, write
+
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.observe.saving import save_run
+from lightning_hangcheck.rundir.layout import RunFolder
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "verdict.schema.json"
+LINE = ("step", "/home/ada/demo/train.py", 88)
+RANKS = 64
+FULL_RING = 2_000
+
+
+@pytest.fixture
+def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder tree with the dumps of a job of four ranks, of which rank 2 did not come."""
+    monkeypatch.chdir(tmp_path)
+    world = {"0": [0, 1, 2, 3]}
+    came = [did(6, ended=True, frames=[LINE]), did(7, frames=[LINE])]
+    for number in range(4):
+        entries = came[: 1 if number == 2 else 2]
+        name = f"rank_{number}"
+        write(
+            tmp_path / "logs" / f"node{number // 2}", {name: dump(number, *entries, groups=world)}
+        )
+    return tmp_path
+
+
+def test_three_lines_come_first_then_what_was_read_and_left_out(
+    left: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (left / "logs" / "weights").write_bytes(b"PK\x03\x04")
+    assert invoke(["postmortem", "."]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["who", "rank", "2", "(proven", "by", "what", "was", "read)"]
+    labels = [line[:14].strip() for line in lines if line[:14].strip()]
+    assert labels[:5] == ["who", "why", "now", "read", "left out"]
+    assert any("flight record of ranks 0-3: 4 files" in line for line in lines)
+    assert any("a zip archive" in line for line in lines)
+    assert any(line.startswith("HANG  rank 2 has not entered all_reduce #7") for line in lines)
+    (run,) = (left / "hangcheck_runs").iterdir()
+    assert (run / "verdict.json").is_file()
+
+
+def test_json_is_the_verdict_alone(left: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["postmortem", "logs", "--json", "--run-dir", "kept"]) == 3
+    printed = capsys.readouterr().out
+    verdict = json.loads(printed)
+    validate(verdict, json.loads(SCHEMA.read_text()))
+    assert (verdict["seen_in"], verdict["certainty"], verdict["culprits"]) == (
+        "files",
+        "proven",
+        [2],
+    )
+    assert verdict == json.loads((left / "kept" / "verdict.json").read_text())
+    again = invoke(["report", "kept", "--json"])
+    assert again in (0, 3)
+
+
+def test_exit_code_is_0_where_nothing_is_wrong_and_2_where_nothing_is_readable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dumps = {f"rank_{one}": dump(one, did(3, ended=True), groups={"0": [0, 1]}) for one in (0, 1)}
+    folder = write(tmp_path / "calm", dumps)
+    assert invoke(["postmortem", str(folder), "--run-dir", str(tmp_path / "a")]) == 0
+    assert "nothing wrong is seen" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    assert invoke(["postmortem", str(tmp_path / "other"), "--run-dir", str(tmp_path / "b")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "name flight-record dumps" in error
+
+
+def test_run_folders_of_nodes_are_joined_as_merge_joins_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = {"node0": rank(0, IN_ALL_REDUCE), "node1": rank(1, IN_LOAD)}
+    for name, view in nodes.items():
+        case = job(view, world_size=2)
+        save_run(case, judge(case), (), RunFolder(tmp_path / "runs" / name))
+    assert invoke(
+        ["postmortem", str(tmp_path / "runs"), "--json", "--run-dir", str(tmp_path / "a")]
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert (told["culprits"], told["seen_in"]) == ([1], "files")
+    named = [str(tmp_path / "runs" / name) for name in nodes]
+    assert invoke(["merge", *named, "--run-dir", str(tmp_path / "b")])
+    merged = json.loads((tmp_path / "b" / "verdict.json").read_text())
+    assert told | {"run_id": "", "detected_at": ""} == merged | {"run_id": "", "detected_at": ""}
+
+
+def test_it_imports_no_torch(left: Path) -> None:
+    program = (
+        "import sys; from lightning_hangcheck.cli.main import invoke; "
+        "code = invoke(['postmortem', 'logs', '--json']); "
+        "print(code, {'torch', 'lightning'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=left,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == "3 set()\n"
+
+
+def test_full_records_of_64_ranks_take_seconds_at_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second on an idle machine; ten here, where tests share their processors."""
+    world = {"0": list(range(RANKS))}
+    entries = [did(number, ended=number < FULL_RING) for number in range(1, FULL_RING + 1)]
+    for number in range(RANKS):
+        kept = entries[: -1 if number == 40 else None]
+        write(tmp_path / "dumps", {f"rank_{number}": dump(number, *kept, groups=world)})
+    began = time.process_time()
+    assert invoke(
+        ["postmortem", str(tmp_path / "dumps"), "--json", "--run-dir", str(tmp_path / "a")]
+    )
+    took_s = time.process_time() - began
+    assert msgspec.json.decode(capsys.readouterr().out)["culprits"] == [40]
+    assert took_s < 10

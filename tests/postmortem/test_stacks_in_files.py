@@ -1,0 +1,219 @@
+"""Stacks that somebody took into files, of every tool, and what is judged by them."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import NOW_NS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.case import Case, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Frame, ProcessLook, Sample
+from lightning_hangcheck.postmortem.stacks import StackDump, read_stack_file, stack_kind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.model.verdict import Verdict
+
+LOADER = ("_try_get_data", "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py")
+REDUCE = ("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
+TRAIN = ("fit", "/home/ada/train.py")
+Calls = tuple[tuple[str, str], ...]
+
+
+def py_spy(pid: int, *inner_first: tuple[str, str], state: str = "idle") -> str:
+    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
+    shown = "\n".join(f"    {name} ({file}:{30 + at})" for at, (name, file) in enumerate(frames))
+    return (
+        f"Process {pid}: python train.py --lr 1\nPython v3.11.9 (/usr/bin/python3.11)\n\n"
+        f'Thread 0x7FA6E7C01740 ({state}): "MainThread"\n{shown}\n'
+        f'Thread 0x7FA6E0000740 (idle): "QueueFeederThread"\n    wait (threading.py:320)\n'
+        '        Arguments:\n            self: <Condition at 0x7f>\n'
+    )  # fmt: skip
+
+
+def py_spy_json(pid: int, *inner_first: tuple[str, str]) -> str:
+    frames = [
+        {"name": name, "filename": file, "line": 30 + at, "module": None, "locals": None}
+        for at, (name, file) in enumerate((*inner_first, TRAIN, ("<module>", TRAIN[1])))
+    ]
+    thread = {"pid": pid, "thread_id": 77, "thread_name": "MainThread", "os_thread_id": pid,
+              "active": False, "owns_gil": False, "frames": frames}  # fmt: skip
+    return json.dumps([thread])
+
+
+def faulted(*inner_first: tuple[str, str]) -> str:
+    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
+    shown = "\n".join(
+        f'  File "{file}", line {30 + at} in {name}' for at, (name, file) in enumerate(frames)
+    )
+    return (
+        "Timeout (0:05:00)!\n"
+        "Thread 0x00007f4a2e7fc6c0 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 324 in wait\n'
+        '  File "/usr/lib/python3.11/threading.py", line 973 in _bootstrap\n\n'
+        f"Thread 0x00007f4a2e7fd740 (most recent call first):\n{shown}\n"
+    )
+
+
+def gdb(*inner_first: tuple[str, str]) -> str:
+    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
+    shown = "\n".join(
+        f'  File "{file}", line {30 + at}, in {name}\n    code()'
+        for at, (name, file) in enumerate(frames)
+    )
+    return (
+        'Thread 2 (Thread 0x7f4a2e7fc6c0 (LWP 913) "python"):\n'
+        "#4 Frame 0x7f12, for file /usr/lib/python3.11/threading.py, line 324, in wait (self=<c>)\n"
+        "#9 Frame 0x7f19, for file /usr/lib/python3.11/threading.py, line 9, in _bootstrap ()\n"
+        'Thread 1 (Thread 0x7f4a2e7fd740 (LWP 900) "python"):\n'
+        f"Traceback (most recent call first):\n  <built-in method acquire>\n{shown}\n"
+    )
+
+
+def pystack(*inner_first: tuple[str, str]) -> str:
+    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
+    shown = "\n".join(
+        f'    (Python) File "{file}", line {30 + at}, in {name}'
+        for at, (name, file) in reversed(list(enumerate(frames)))
+    )
+    return f"Traceback for thread 900 (python) [] (most recent call last):\n{shown}\n"
+
+
+WRITTEN = {
+    "py-spy": py_spy(900, LOADER),
+    "py-spy json": py_spy_json(900, LOADER),
+    "faulthandler": faulted(LOADER),
+    "gdb": gdb(LOADER),
+    "pystack": pystack(LOADER),
+}
+
+
+def verdict_of(*dumps: StackDump, world_size: int = 2) -> Verdict:
+    ranks = tuple(
+        RankView(
+            rank=one.rank or 0,
+            pid=one.stack.pid,
+            silent_for_s=1_800,
+            idle_for_s=1_800,
+            processes=(
+                ProcessLook(
+                    pid=one.stack.pid,
+                    role="rank",
+                    samples=(Sample(taken_ns=NOW_NS, stack=one.stack),),
+                ),
+            ),
+        )
+        for one in dumps
+    )
+    run = RunFacts(
+        run_id="left", command="train.py", started_at="2026-01-01T00:00:00Z", world_size=world_size
+    )
+    return judge(Case(run=run, taken_at="2026-01-01T01:00:00Z", taken_ns=NOW_NS, ranks=ranks))
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_every_kind_is_known_by_its_content_and_read_outermost_first(kind: str) -> None:
+    text = WRITTEN[kind].encode()
+    assert stack_kind(text) == kind
+    (dump,) = read_stack_file("rank3.anything", text)
+    assert dump.rank == 3
+    main = dump.stack.threads[0]
+    assert [frame.function for frame in main.frames] == ["<module>", "fit", "_try_get_data"]
+    assert main.frames[-1] == Frame("_try_get_data", LOADER[1], 30)
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_stack_out_of_a_file_is_judged_as_a_live_one(kind: str) -> None:
+    (late,) = read_stack_file("rank0.txt", WRITTEN[kind].encode())
+    (waits,) = read_stack_file("rank1.txt", py_spy(901, REDUCE).encode())
+    verdict = verdict_of(late, waits)
+    assert (verdict.verdict, verdict.cause, verdict.phase) == (
+        "hang",
+        "dataloader_worker",
+        "dataloading",
+    )
+    assert (verdict.culprits, verdict.victims) == ((0,), (1,))
+    assert "were not seen" in verdict.summary
+
+
+def test_a_rank_that_waits_for_ranks_that_nobody_looked_at_is_a_victim() -> None:
+    (waits,) = read_stack_file("rank1.txt", py_spy(901, REDUCE).encode())
+    assert 1 not in verdict_of(waits).culprits
+
+
+@pytest.mark.parametrize("heading", ["=== Rank {}: node0:7001 ===", "<h2>Rank {}: node0</h2><pre>"])
+def test_one_page_of_torchs_debug_server_has_all_ranks(heading: str) -> None:
+    parts = [f"{heading.format(rank)}\n{faulted(LOADER if rank else REDUCE)}" for rank in range(3)]
+    dumps = read_stack_file("stacks.txt", "\n".join(parts).encode())
+    assert [one.rank for one in dumps] == [0, 1, 2]
+    assert [len(one.stack.threads) for one in dumps] == [2, 2, 2]
+
+
+def test_stacks_with_a_launchers_prefix_on_each_line_may_be_interleaved() -> None:
+    texts = [py_spy(900 + rank, REDUCE if rank else LOADER).splitlines() for rank in range(2)]
+    lines = [f"[rank{rank}]: {line}" for both in zip(*texts, strict=True)
+             for rank, line in enumerate(both)]  # fmt: skip
+    dumps = read_stack_file("all.log", "\n".join(lines).encode())
+    assert [(one.rank, one.stack.pid) for one in dumps] == [(0, 900), (1, 901)]
+    assert dumps[1].stack.threads[0].frames[-1].function == "all_reduce"
+
+
+def test_processes_below_a_rank_are_no_ranks() -> None:
+    text = py_spy(900, LOADER) + "\n" + py_spy(950, ("__getitem__", "/home/ada/data.py"))
+    first, second = read_stack_file("rank2.txt", text.encode())
+    assert (first.rank, second.rank) == (2, None)
+    assert second.command == "python train.py --lr 1"
+
+
+def test_a_later_dump_of_the_same_process_is_another_one() -> None:
+    dumps = read_stack_file("rank2.txt", (faulted(LOADER) + faulted(REDUCE)).encode())
+    assert [one.stack.threads[0].frames[-1].function for one in dumps] == [LOADER[0], REDUCE[0]]
+
+
+def test_paths_that_py_spy_shortened_keep_their_owner() -> None:
+    text = py_spy(900, ("wait", "threading.py"), ("all_reduce", "torch/distributed/x.py"))
+    (dump,) = read_stack_file("rank0.txt", text.encode())
+    files = [frame.file for frame in dump.stack.threads[0].frames]
+    assert files == [
+        TRAIN[1],
+        TRAIN[1],
+        "/site-packages/torch/distributed/x.py",
+        "/lib/python3/threading.py",
+    ]
+
+
+def test_what_faulthandler_really_writes_is_read(tmp_path: Path) -> None:
+    answers = tmp_path / "rank5.dump"
+    with answers.open("w") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+    dumps = read_stack_file(answers, answers.read_bytes())
+    assert [one.rank for one in dumps] == [5]
+    functions = {frame.function for one in dumps[0].stack.threads for frame in one.frames}
+    assert "test_what_faulthandler_really_writes_is_read" in functions
+    assert len(dumps[0].stack.threads) == answers.read_text().count("most recent call first")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'[{"frames": 3, "thread_id": 1}]', b"epoch 3\n"])
+def test_other_files_hold_no_stacks(data: bytes) -> None:
+    assert read_stack_file("rank0.txt", data) == ()
+
+
+@given(st.sampled_from(sorted(WRITTEN)), st.integers(0, 600), st.binary(max_size=30))
+def test_torn_and_garbled_dumps_do_no_harm(kind: str, at: int, garbage: bytes) -> None:
+    text = WRITTEN[kind].encode()
+    for dump in read_stack_file("rank0.txt", text[:at] + garbage + text[at:]):
+        assert all(thread.frames for thread in dump.stack.threads)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_reading_of_stacks(data: bytes) -> None:
+    prefix = b'Thread 0x7FA6E7C01740 (idle): "MainThread"\n    wait (threading.py:302)\n'
+    read_stack_file("x", data)
+    read_stack_file("x", prefix + data)
