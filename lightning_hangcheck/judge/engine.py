@@ -25,7 +25,8 @@ from lightning_hangcheck.judge.patience import asks_again, decide, waits_its_tur
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, say
 from lightning_hangcheck.judge.threads import free_threads
 from lightning_hangcheck.judge.waits import sleeps_on
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.judge.wording import within
+from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.naming.slugs import SEVERITY, VerdictKind
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 
@@ -149,16 +150,19 @@ def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
     if found is None:
         states: dict[int, State] = dict.fromkeys(job.ranks, "unseen")
         return Conclusion(kind="healthy", job=job, graph=WaitGraph(), pending={}, states=states)
+    place, sentence = found.place, found.sentence
+    if place is None and (place := _place_of(job, found.culprits)) is not None:
+        sentence += f"; by its stack, rank {found.culprits[0]} is {within(place)}"
     finding = Finding(
         cause=found.cause,
         culprits=found.culprits,
         ended_by="nobody",
         confidence=found.confidence,
         silence_s=0.0,
-        sentence=found.sentence,
+        sentence=sentence,
         waited_for=bool(found.graph.waiters),
         aspect=found.aspect,
-        place=found.place,
+        place=place,
         evidence=found.evidence,
         gaps=found.gaps,
         certainty=found.certainty,
@@ -172,6 +176,11 @@ def _of_files(job: JobReading, found: LeftFinding | None) -> Conclusion:
         states={**dict.fromkeys(job.ranks, "unseen"), **found.states},
         collectives=found.collectives,
     )
+
+
+def _place_of(job: JobReading, culprits: Sequence[int]) -> Frame | None:
+    """Return the user's line in the stack that somebody took of the first culprit."""
+    return job.ranks[culprits[0]].place if culprits and culprits[0] in job.ranks else None
 
 
 def _gap(job: JobReading, need: Need, rules: Iterable[Rule]) -> Gap:

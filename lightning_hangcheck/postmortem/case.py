@@ -9,7 +9,7 @@ from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
-from lightning_hangcheck.model.left_behind import LeftBehind, ReadFile
+from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
 from lightning_hangcheck.model.verdict import MOST_LISTED
 from lightning_hangcheck.postmortem.records import KIND, Dump, of_one_incident
 from lightning_hangcheck.postmortem.texts import KIND as LOG
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.flight import FlightRecord
-    from lightning_hangcheck.model.left_behind import LeftOut
     from lightning_hangcheck.postmortem.files import Reading
     from lightning_hangcheck.postmortem.stacks import StackDump
 
@@ -33,6 +32,8 @@ NO_LOGS = Gap(
     remedy="next time keep a log of each rank: torchrun --log-dir logs --tee 3, or srun "
     "--output=job-%t.log",
 )
+NOT_NAMED = "a stack whose rank nothing tells: put the rank into the file's name, as in rank3.txt"
+WHOSE_STACK = Gap("the rank of this stack", 0, f"it is shown as rank 0; it is {NOT_NAMED}", "rank")
 
 
 def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: str) -> Case:
@@ -51,7 +52,13 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
     logs = tuple(one.log for one in texts if one.log.facts or not one.stacks)
     told = find_in_logs(*logs)
     named = {rank for log in logs for rank in log.ranks} | {*told.culprits, *told.victims}
-    stacks = _stacks_of([dump for one in texts for dump in one.stacks])
+    dumps = [dump for one in texts for dump in one.stacks]
+    stacks = {dump.rank: dump for dump in dumps if dump.rank is not None}
+    unnamed = [dump for dump in dumps if dump.rank is None]
+    lone = not (stacks or found or named) and bool(unnamed)
+    if lone:
+        stacks, unnamed = {0: unnamed[0]}, unnamed[1:]
+    others = [*others, *(LeftOut(dump.file, NOT_NAMED) for dump in unnamed)]
     named |= {*found, *stacks}
     world_size = max([world_size, told.world_size, *(rank + 1 for rank in named)])
     ranks = sorted({*named, *range(min(world_size, MOST_LISTED))})
@@ -77,6 +84,7 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
                 for one in [*unread, *others][:MOST_GAPS]
             ),
             *(() if logs else (NO_LOGS,)),
+            *((WHOSE_STACK,) if lone else ()),
         ),
         seen_in="files",
         left=LeftBehind(
@@ -96,12 +104,6 @@ def case_of(readings: Sequence[Reading], left_out: Sequence[LeftOut], run_id: st
             logs=logs,
         ),
     )
-
-
-def _stacks_of(dumps: Sequence[StackDump]) -> dict[int, StackDump]:
-    """Return the newest stack of each rank; one alone that names none is taken for rank 0's."""
-    known = {dump.rank: dump for dump in dumps if dump.rank is not None}
-    return known or dict(zip((0,), dumps, strict=False))
 
 
 def _view(rank: int, flight: FlightRecord | None, stack: StackDump | None) -> RankView:
