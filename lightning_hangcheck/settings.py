@@ -123,9 +123,7 @@ OFF = ("0", "none", "off")
 VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings))
 """Of all options. Other variables with our prefix are what our processes tell each other."""
 
-ONLY_OF_RUN = frozenset(
-    PREFIX + name for name in ("LIVE", "NOTIFY", "ON_HANG_EXEC", "OTEL", "WANDB_ALERT")
-)
+ONLY_OF_RUN = frozenset(PREFIX + name for name in ("NOTIFY", "ON_HANG_EXEC"))
 """Of options that `hangcheck run` keeps to itself: they may hold secrets, or are for it alone."""
 
 

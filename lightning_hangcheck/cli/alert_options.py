@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.alerts.packages import folder_with
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,20 +19,6 @@ Command = TypeVar("Command", bound="Callable[..., object]")
 def alert_options(command: Command) -> Command:
     """Give a command the options; its function takes them as keyword arguments."""
     for option in (
-        click.option(
-            "--wandb-alert",
-            "wandb_alert",
-            is_flag=True,
-            envvar="HANGCHECK_WANDB_ALERT",
-            help="On a hang, alert at the job's own run in W&B. (HANGCHECK_WANDB_ALERT=1)",
-        ),
-        click.option(
-            "--otel",
-            "otel",
-            is_flag=True,
-            envvar="HANGCHECK_OTEL",
-            help="Send a hang to OpenTelemetry's collector. (HANGCHECK_OTEL=1)",
-        ),
         click.option(
             "--on-hang-exec",
             "on_hang_exec",
@@ -62,8 +46,6 @@ def alerts_from(options: dict[str, object]) -> AlertsAskedFor:
     return AlertsAskedFor(
         notify=cast("tuple[str, ...]", options.pop("notify")),
         on_hang_exec=cast("str | None", options.pop("on_hang_exec")),
-        otel=bool(options.pop("otel")),
-        wandb=bool(options.pop("wandb_alert")),
     )
 
 
@@ -83,15 +65,6 @@ def _packages(asked_for: AlertsAskedFor) -> tuple[str, ...]:
     if asked_for.notify:
         from lightning_hangcheck.alerts import notifying
 
-        folders.append(folder_with(notifying.PACKAGE, "--notify", "notify"))
+        folders.append(notifying.apprise_folder())
         notifying.refuse_unknown(asked_for.notify)
-    if asked_for.otel:
-        from lightning_hangcheck.alerts import telemetry
-
-        folders += [folder_with(name, "--otel", "otel") for name in telemetry.PACKAGES]
-        telemetry.refuse_unconfigured(os.environ)
-    if asked_for.wandb:
-        from lightning_hangcheck.alerts import wandb_alert
-
-        wandb_alert.refuse_without_key(os.environ)
     return tuple(dict.fromkeys(folders))

@@ -84,25 +84,6 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
     return [*top, *_table(rows(now.ranks, now.at), max(LEAST_ROWS, free), room), *bottom]
 
 
-def region_lines(now: RunNow, width: int, most: int) -> list[Line]:
-    """Write the view as it stands below the run's own output: the verdict, and what has room.
-
-    Args:
-        now: The run.
-        width: Columns of the terminal; the last one stays empty.
-        most: Largest number of lines; where that is too few for a table there is none.
-    """
-    room = max(20, width - 1)
-    status = _status(now, room)[0].text
-    lines = [Line(f"-- {status} ".ljust(room, "-")[:room], "dim"), *_headline(now, room)]
-    free = most - len(lines)
-    return (
-        [*lines, *_table(rows(now.ranks, now.at), free, room)]
-        if free >= LEAST_ROWS
-        else lines[:most]
-    )
-
-
 def head_lines(now: RunNow, room: int) -> list[Line]:
     """Write the verdict, how the run stands, and its command.
 

@@ -50,7 +50,7 @@ RUN_OPTIONS = {
 
 
 FLAG = "--locals"
-ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--otel", "--wandb-alert", "--live"]
+ALERT_OPTIONS = ["--notify", "--on-hang-exec"]
 """Only of `hangcheck run`, and handed on to nobody."""
 
 
@@ -101,10 +101,6 @@ def test_options_of_report_are_frozen() -> None:
         "--issue",
         "--prompt",
         "--perfetto",
-        "--speedscope",
-        "--stacks",
-        "--serve",
-        "--port",
         "--log",
     ]
 

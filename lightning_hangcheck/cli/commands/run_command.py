@@ -26,13 +26,11 @@ EPILOG = """\b
 Examples:
   hangcheck run -- torchrun --nproc_per_node=2 train.py
   hangcheck run --on-hang abort --run-dir my-run -- python train.py
-  hangcheck run --live -- torchrun --nproc_per_node=8 train.py
   hangcheck run --quiet -- accelerate launch train.py
   hangcheck run --slow-after 60 -- torchrun --nproc_per_node=2 train.py
   HANGCHECK_STALL_TIMEOUT=600 srun hangcheck run -- python train.py
   srun hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- python train.py
   hangcheck run --prometheus /var/lib/node_exporter/job.prom -- python train.py
-  hangcheck run --wandb-alert -- torchrun --nproc_per_node=2 train.py
   HANGCHECK_NOTIFY=slack://... hangcheck run -- torchrun --nproc_per_node=2 train.py
 """
 
@@ -40,14 +38,8 @@ Examples:
 @click.command("run", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
 @settings_options
 @alert_options
-@click.option(
-    "--live",
-    is_flag=True,
-    envvar="HANGCHECK_LIVE",
-    help="Show the ranks below the command's output, in a terminal. (HANGCHECK_LIVE=1)",
-)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
-def run(command: tuple[str, ...], *, live: bool, **options: object) -> int:
+def run(command: tuple[str, ...], **options: object) -> int:
     """Run any launcher unchanged and say which rank hangs, where, why, and what to do.
 
     The command's output and exit code pass through; 75 if the job was ended because of a hang.
@@ -78,7 +70,7 @@ def run(command: tuple[str, ...], *, live: bool, **options: object) -> int:
     place = node_place(command, os.environ)
     job = job_of_nodes(command, os.environ)
     store = launchers_store(command, os.environ)
-    return run_command(command, settings, given, alerts, place, job, store, live=live)
+    return run_command(command, settings, given, alerts, place, job, store)
 
 
 def _warn(settings: Settings) -> None:

@@ -61,6 +61,7 @@ class PageFacts(Struct, frozen=True, kw_only=True):
         gaps: What could not be read for the page, as in a verdict.
         run_folder: As the reader should type it.
         prices: Of an hour, as far as they are known.
+        goes_on: The page will be written again at the same place: it reloads itself.
     """
 
     verdict: Verdict
@@ -74,6 +75,7 @@ class PageFacts(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
     run_folder: str = ""
     prices: Prices = Prices()
+    goes_on: bool = False
 
 
 def read_page_facts(
@@ -85,6 +87,7 @@ def read_page_facts(
     prices: Prices,
     gaps: Iterable[evidence.Gap],
     all_ranks: bool = False,
+    goes_on: bool = False,
 ) -> PageFacts:
     """Read the rest of a run for its page.
 
@@ -96,6 +99,7 @@ def read_page_facts(
         prices: Of an hour.
         gaps: What of the run could not be read before.
         all_ranks: Tell of every rank by itself, of long journals their ends only.
+        goes_on: As in `PageFacts`.
     """
     parts = _Parts()
     groups = equal_ranks(verdict)
@@ -115,6 +119,7 @@ def read_page_facts(
         gaps=(*map(Gap.of, gaps), *parts.gaps),
         run_folder=run_folder,
         prices=prices,
+        goes_on=goes_on,
     )
 
 

@@ -71,15 +71,6 @@ def render_page(facts: PageFacts) -> str:
     )
 
 
-def render_follower(run_id: str) -> str:
-    """Write the page around report.html that follows a run and hands its trace to Perfetto.
-
-    Args:
-        run_id: What to call the run.
-    """
-    return _render("follower", run_id=run_id)
-
-
 def _render(name: str, **facts: object) -> str:
     """Fill a template, which lets the browser take its own style and script alone."""
     style, script = _part(f"{name}.css"), _part(f"{name}.js")

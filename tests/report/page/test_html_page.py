@@ -252,6 +252,17 @@ def test_nodes_whose_clocks_are_seen_to_differ_are_shown(tmp_path: Path) -> None
     assert "node 3" not in told
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_only_a_page_of_a_run_that_goes_on_reloads_itself(tmp_path: Path, *, goes_on: bool) -> None:
+    case = alike(8)
+    page = write_as(
+        "page", RunFolder(tmp_path), judge(case), case, run_folder="run", goes_on=goes_on
+    )
+    (body,) = [named for tag, named in ReadPage(page).elements if tag == "body"]
+    assert ("data-goes-on" in body) is goes_on
+    assert ("reloads itself every 10 s" in page) is goes_on
+
+
 def test_a_verdict_without_its_case_has_a_page(tmp_path: Path) -> None:
     page = write_as("page", RunFolder(tmp_path), judge(alike(8)), None, run_folder="run")
     assert ReadPage(page).open_elements == []
