@@ -87,6 +87,7 @@ def test_commands_are_frozen() -> None:
     """Commands of the contract that don't exist yet are not listed."""
     assert sorted(hangcheck.commands) == [
         "attach",
+        "demo",
         "doctor",
         "explain",
         "ledger",
