@@ -374,14 +374,14 @@ def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
     first = job.ranks.get(finding.culprits[0]) if finding.culprits else None
     raised = last_words(first.view) if first is not None else ""
     fitting = (
-        Remedy(remedy.text.format_map(known), remedy.see)
+        Remedy(remedy.text.format_map(known), remedy.see, remedy.command.format_map(known))
         for remedy in causes_file().cause[finding.cause].remedies
         if remedy.aspect in (None, finding.aspect)
         and finding.aspect not in remedy.other_than
         and remedy.needs in (None, kind)
         and remedy.phase in (None, finding.phase)
         and raised.startswith(remedy.raised)
-        and placeholders(remedy.text) <= known.keys()
+        and placeholders(remedy.text + remedy.command) <= known.keys()
     )
     return (*_go_on(finding, job), *fitting)
 
@@ -399,7 +399,7 @@ def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
     for look in chain.from_iterable(_awaited_processes(job, one) for one in blamed):
         if read_process_activity(look).activity == "stopped":
             first = causes_file().cause["process_stopped"].remedies[0]
-            yield Remedy(first.text.format(pid=look.pid), first.see)
+            yield Remedy(first.text, first.see, first.command.format(pid=look.pid))
             return
 
 

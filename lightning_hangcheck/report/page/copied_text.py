@@ -79,7 +79,7 @@ def _facts(facts: PageFacts) -> Iterator[str]:
         for one in verdict.collectives
     ]
     yield from _section("Collectives", _block(groups[:MOST_ITEMS]) if groups else [])
-    remedies = [f"{n}. {one.text} {one.see}" for n, one in enumerate(verdict.remedies, start=1)]
+    remedies = [f"{n}. {one.in_words} {one.see}" for n, one in enumerate(verdict.remedies, start=1)]
     yield from _section("What may help", _block(remedies) if remedies else [])
     missed = list(gap_lines((*verdict.gaps, *facts.gaps)))
     yield from _section("Not seen", _block(missed[:MOST_ITEMS]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,12 +12,6 @@ from lightning_hangcheck.report.verdict_text.terminal import reason
 if TYPE_CHECKING:
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
-_COMMAND = re.compile(
-    r"(?:^|: |; )((?:cat|curl|dmesg|export|grep|hangcheck|hf|kill|lslocks|nc|nvidia-smi|py-spy"
-    r"|sacct|srun|ss|timeout|torchrun) [^;\n]+)"
-)
-"""Programs that the remedies of causes.toml name, behind a colon."""
-
 
 class FirstLines(Struct, frozen=True):
     """The head of the page.
@@ -27,7 +20,8 @@ class FirstLines(Struct, frozen=True):
         who: The verdict's sentence.
         why: Cause, explanation and who waits; empty where the sentence says it all.
         now: The most likely remedy; empty where none is known.
-        command: What can be typed now.
+        command: What can be typed for that remedy; empty where nothing can.
+        explain: The command that says more of the cause; empty where there is no cause.
         cost: How long and how much; empty where nothing stands still.
         lost: What a restart throws away; empty where nobody can tell.
     """
@@ -36,6 +30,7 @@ class FirstLines(Struct, frozen=True):
     why: str
     now: str
     command: str
+    explain: str
     cost: str
     lost: str
 
@@ -43,14 +38,13 @@ class FirstLines(Struct, frozen=True):
 def first_lines(facts: PageFacts) -> FirstLines:
     """Write the head of a page."""
     verdict = facts.verdict
-    remedies = [remedy.text for remedy in verdict.remedies]
-    commands = (found[1] for text in remedies if (found := _COMMAND.search(text)))
-    explain = f"hangcheck explain {verdict.cause}" if verdict.cause else ""
+    first = next(iter(verdict.remedies), None)
     return FirstLines(
         who=summary(verdict),
         why=reason(verdict),
-        now=remedies[0] if remedies else "",
-        command=next(commands, explain).strip(),
+        now="" if first is None else first.text,
+        command="" if first is None else first.command,
+        explain=f"hangcheck explain {verdict.cause}" if verdict.cause else "",
         cost=_cost(facts),
         lost=next((item.text for item in verdict.evidence if item.kind == "lost"), ""),
     )

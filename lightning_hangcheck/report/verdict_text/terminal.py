@@ -29,6 +29,8 @@ MOST_WHY = 3
 MOST_PROOF = 8
 MOST_REMEDIES = 10
 MOST_GAPS = 4
+LONGEST_WITH_COMMAND = 95
+"""A longer remedy has its command on a line of its own, so that it can be copied whole."""
 ASIDES = {"lost": 1, "saves": 2}
 """Kinds of evidence that are no proof, with their lines: these are taken from those of the ranks.
 """
@@ -139,9 +141,12 @@ def _aside(verdict: Verdict, kind: str) -> list[str]:
 
 def _remedies(verdict: Verdict) -> Iterator[str]:
     for number, remedy in enumerate(verdict.remedies, start=1):
-        first, *others = remedy.text.splitlines() or [""]
-        reading = [f"see {remedy.see}"] if remedy.see else []
-        yield "\n".join([f"{number}. {first}", *(f"   {line}" for line in [*others, *reading])])
+        text = remedy.in_words
+        below = [f"see {remedy.see}"] if remedy.see else []
+        if remedy.command and len(text) > LONGEST_WITH_COMMAND:
+            text, below = f"{remedy.text}:", [remedy.command, *below]
+        first, *others = text.splitlines() or [""]
+        yield "\n".join([f"{number}. {first}", *(f"   {line}" for line in [*others, *below])])
 
 
 def _more(verdict: Verdict, run_folder: str) -> list[str]:
