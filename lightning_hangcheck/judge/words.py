@@ -35,6 +35,7 @@ from lightning_hangcheck.judge.wording import (
 from lightning_hangcheck.ledger.spending import rank_hours
 from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
 from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.plain_text import one_line
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
@@ -369,7 +370,7 @@ def _of_page(view: RankView) -> Iterator[str]:
 
 def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
     """Return the cause's remedies, most likely first: those that fit and can be filled in."""
-    known = _known(finding, job)
+    known = {name: one_line(value) for name, value in _known(finding, job).items()}
     kind: JobKind = "several ranks" if job.world_size > 1 else "one process"
     first = job.ranks.get(finding.culprits[0]) if finding.culprits else None
     raised = last_words(first.view) if first is not None else ""

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 4_000
-LONGEST_COPIED = 60_000
-"""Issue trackers take 65,536 characters."""
+LONGEST_SHOWN = 65_536
 MOST_EVIDENCE = 200
 _BREAKS = re.compile(r"\r\n|\r|\n")
 
@@ -66,8 +65,8 @@ def render_page(facts: PageFacts) -> str:
         identities=identities(facts),
         evidence=verdict.evidence[:MOST_EVIDENCE],
         gaps=list(gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
-        issue=issue_text(facts)[:LONGEST_COPIED],
-        prompt=prompt_text(facts)[:LONGEST_COPIED],
+        issue=issue_text(facts),
+        prompt=prompt_text(facts),
     )
 
 
@@ -113,7 +112,7 @@ def _shown(value: object) -> object:
     """
     if type(value) is not str:  # what the templates and this package's own files hold is Markup
         return "" if value is None else value
-    lines = _BREAKS.split(value if len(value) <= LONGEST_COPIED else value[:LONGEST_COPIED])
+    lines = _BREAKS.split(value[:LONGEST_SHOWN])
     return "\n".join(visible(line)[:LONGEST_TEXT] for line in lines)
 
 

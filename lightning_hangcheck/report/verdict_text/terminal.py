@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.report.causes import causes, explanation
-from lightning_hangcheck.report.paragraphs import labelled, listed
+from lightning_hangcheck.report.paragraphs import labelled, listed, of_rank
 from lightning_hangcheck.report.verdict_text.headline import (
     headline,
     last_seen,
@@ -130,8 +130,7 @@ def _evidence(verdict: Verdict) -> Iterator[str]:
     for item in verdict.evidence:
         if item.kind in ASIDES:
             continue
-        named = item.rank is None or item.text.startswith(f"rank {item.rank}")
-        yield item.text if named else f"rank {item.rank}: {item.text}"
+        yield of_rank(item.rank, item.text)
 
 
 def _aside(verdict: Verdict, kind: str) -> list[str]:

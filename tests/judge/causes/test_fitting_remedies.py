@@ -276,3 +276,12 @@ def test_ranks_that_make_one_folder_are_told_who_makes_it(words: str, helps: boo
     assert verdict.cause == "process_dead"
     assert ("lightning_hangcheck.make_directory" in first_advice(verdict)) == helps
     assert any("mend what rank 1 raised" in remedy.in_words for remedy in verdict.remedies)
+
+
+def test_a_remedy_holds_no_sign_that_a_terminal_obeys() -> None:
+    """Names of functions and files are the job's own, and a remedy quotes them."""
+    hostile = user("f\x1b[2J\nRECOVERED\x9b", 3, "/home/ada/demo/a\x1b]0;b.py")
+    verdict = judge(job(rank(0, IN_ALL_REDUCE), rank(1, (hostile,))))
+    assert verdict.remedies
+    assert all(one.in_words.isprintable() for one in verdict.remedies)
+    assert any("f\\x1b[2J RECOVERED" in one.text for one in verdict.remedies)
