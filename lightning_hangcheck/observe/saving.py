@@ -14,7 +14,7 @@ from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.run_record import versions
 from lightning_hangcheck.report.page.forms import prices_from, write_as
-from lightning_hangcheck.report.verdict_text.stacks_text import render_stacks
+from lightning_hangcheck.report.verdict_text import render_stacks
 from lightning_hangcheck.rundir.layout import claim_run_folder, prepare_run_folder
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
 

@@ -27,7 +27,7 @@ from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.saving import save_page, save_verdict
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.report.verdict_text.terminal import (
+from lightning_hangcheck.report.verdict_text import (
     render,
     render_again,
     render_line,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
-from lightning_hangcheck.live_view.rank_table import fitted, rows
-from lightning_hangcheck.live_view.view_text import RunNow, change_key, view_lines
+from lightning_hangcheck.live_view.view_text import RunNow, change_key, fitted, rows, view_lines
 from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 

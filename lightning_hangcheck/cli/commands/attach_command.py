@@ -18,7 +18,7 @@ from lightning_hangcheck.cli.options import (
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.report.verdict_text import terminal
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir.layout import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.node_place import place_of_task
 
@@ -183,7 +183,7 @@ def attach(
     job = _the_job((*pids, *more))
     recorded = find_session(job.pids)
     case, verdict = attach_job(job, patience_of(settings), folder, recorded, local_values=asked)
-    show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    show(verdict_text.render(case, verdict, run_dir or as_typed(folder.path)))
     watch = _watch(recorded)
     for sentence in _beside_it(case, verdict, watch):
         say(sentence)
@@ -217,7 +217,7 @@ def _attach_everywhere(hosts: Hosts, folder: RunFolder, run_dir: str | None) -> 
     from lightning_hangcheck.attach.hosts.everywhere import attach_everywhere
 
     joined = attach_everywhere(hosts.names, hosts.way, folder, hosts.at_once)
-    show(terminal.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
+    show(verdict_text.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
     for silent in joined.silent:
         say(f"{silent.what}: {silent.reason}")
     for host, sentence in joined.said:
@@ -306,7 +306,7 @@ def _who_watches(watch: Watch) -> str:
     newest = watch.notes.newest if watch.notes is not None else None
     said = "no verdict yet" if watch.notes is not None else watch.gaps[0].reason
     if newest is not None:
-        said = f"{terminal.render_line(newest)}; told at {newest.detected_at}"
+        said = f"{verdict_text.render_line(newest)}; told at {newest.detected_at}"
     state = "is watched" if watch.alive else "was watched, but its watcher is gone"
     return f"this job {state}, see {watch.run_folder}: {said}"
 

@@ -16,14 +16,17 @@ from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
-from lightning_hangcheck.report import unjudged
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
-from lightning_hangcheck.report.rounds import joined_rounds, moved_ranks
-from lightning_hangcheck.report.running_ranks import render_below
+from lightning_hangcheck.report.running_ranks import (
+    joined_rounds,
+    moved_ranks,
+    render_below,
+    render_unjudged,
+)
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.report.verdict_text import terminal
 from lightning_hangcheck.rundir.layout import folder_of_start, folders_of_nodes, starts_so_far
 
 if TYPE_CHECKING:
@@ -99,10 +102,10 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     from lightning_hangcheck.attach.running_job import running_ranks
 
     if saved.verdict is None:
-        click.echo(unjudged.render(saved, shown_folder, running_ranks(folder)), nl=False)
+        click.echo(render_unjudged(saved, shown_folder, running_ranks(folder)), nl=False)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
-        show(terminal.render(saved.case, judged, shown_folder))
+        show(verdict_text.render(saved.case, judged, shown_folder))
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
         click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)

@@ -27,7 +27,7 @@ def watch(run_dir: str | None) -> int:
     """
     # imported here, so that the help of all commands need not load what looks at processes
     from lightning_hangcheck.live_view.run_follower import RunFollower
-    from lightning_hangcheck.live_view.terminal_view import show_run
+    from lightning_hangcheck.live_view.view_text import show_run
 
     folder = found_run_folder(run_dir, "hangcheck watch RUN_DIR")
     follower = RunFollower(folder, run_dir or as_typed(folder.path))

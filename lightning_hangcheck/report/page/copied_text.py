@@ -6,11 +6,10 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff
-from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
+from lightning_hangcheck.report.page.stacks import stack_diff
+from lightning_hangcheck.report.page.wait_graph import wait_graph
 from lightning_hangcheck.report.paragraphs import of_rank
-from lightning_hangcheck.report.verdict_text.headline import stall_cost, summary
-from lightning_hangcheck.report.verdict_text.terminal import gap_lines, reason
+from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
 from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.text.redaction import redact_text
@@ -18,8 +17,7 @@ from lightning_hangcheck.text.redaction import redact_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lightning_hangcheck.report.page.page_facts import PageFacts
-    from lightning_hangcheck.report.page.source_lines import SourceLines
+    from lightning_hangcheck.report.page.page_facts import PageFacts, SourceLines
 
 MOST_FRAMES = 40
 MOST_ITEMS = 24

@@ -49,7 +49,7 @@ def write_as(
     from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
     from lightning_hangcheck.report.page.page_facts import read_page_facts
     from lightning_hangcheck.report.page.rendering import render_page
-    from lightning_hangcheck.report.traces.perfetto import render_trace
+    from lightning_hangcheck.report.perfetto import render_trace
 
     writers = {
         "page": render_page,

@@ -9,18 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.page.blocks.collective_grid import WORDS, collective_grids
-from lightning_hangcheck.report.page.blocks.differences import differences
-from lightning_hangcheck.report.page.blocks.graph_layout import draw_graph
-from lightning_hangcheck.report.page.blocks.identities import identities
-from lightning_hangcheck.report.page.blocks.kernel_facts import kernel_rows, shown_processes
-from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff, stack_trees
-from lightning_hangcheck.report.page.blocks.step_table import step_table
-from lightning_hangcheck.report.page.blocks.timeline import timeline
-from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
+from msgspec import Struct
+
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
-from lightning_hangcheck.report.page.first_lines import first_lines
-from lightning_hangcheck.report.verdict_text.terminal import gap_lines
+from lightning_hangcheck.report.page.history import identities, timeline
+from lightning_hangcheck.report.page.stacks import (
+    kernel_rows,
+    shown_processes,
+    stack_diff,
+    stack_trees,
+)
+from lightning_hangcheck.report.page.tables import WORDS, collective_grids, differences, step_table
+from lightning_hangcheck.report.page.wait_graph import draw_graph, wait_graph
+from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
 from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.version import __version__
@@ -29,6 +30,60 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from lightning_hangcheck.report.page.page_facts import PageFacts
+
+
+class FirstLines(Struct, frozen=True):
+    """The head of the page.
+
+    Attributes:
+        who: The verdict's sentence.
+        why: Cause, explanation and who waits; empty where the sentence says it all.
+        now: The most likely remedy; empty where none is known.
+        command: What can be typed for that remedy; empty where nothing can.
+        explain: The command that says more of the cause; empty where there is no cause.
+        cost: How long and how much; empty where nothing stands still.
+        lost: What a restart throws away; empty where nobody can tell.
+    """
+
+    who: str
+    why: str
+    now: str
+    command: str
+    explain: str
+    cost: str
+    lost: str
+
+
+def first_lines(facts: PageFacts) -> FirstLines:
+    """Write the head of a page."""
+    verdict = facts.verdict
+    first = next(iter(verdict.remedies), None)
+    return FirstLines(
+        who=summary(verdict),
+        why=reason(verdict),
+        now="" if first is None else first.text,
+        command="" if first is None else first.command,
+        explain=f"hangcheck explain {verdict.cause}" if verdict.cause else "",
+        cost=_cost(facts),
+        lost=next((item.text for item in verdict.evidence if item.kind == "lost"), ""),
+    )
+
+
+def _cost(facts: PageFacts) -> str:
+    cost = stall_cost(facts.verdict)
+    if not cost:
+        return ""
+    gpus = {
+        gpu.name
+        for view in (facts.case.ranks if facts.case is not None else ())
+        for look in view.processes
+        for sample in look.samples[-1:]
+        for gpu in sample.gpus
+    }
+    verdict = facts.verdict
+    price = facts.prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
+    return cost if price is None else f"{cost} = {price:.2f} at your price"
+
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 4_000

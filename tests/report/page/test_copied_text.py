@@ -12,7 +12,7 @@ from page_runs import alike, case_of, written
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
-from lightning_hangcheck.report.verdict_text import terminal
+from lightning_hangcheck.report import verdict_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,4 +78,4 @@ def test_evidence_of_rank_12_is_not_taken_for_that_of_rank_1(tmp_path: Path) -> 
     item = EvidenceItem("stack", 1, "rank 12 waits for it")
     verdict = msgspec.structs.replace(verdict, evidence=(item,))
     assert "\nrank 1: rank 12 waits for it\n" in written(tmp_path, alike(8), verdict, "issue")
-    assert "rank 1: rank 12 waits for it" in terminal.render(None, verdict, "run")
+    assert "rank 1: rank 12 waits for it" in verdict_text.render(None, verdict, "run")

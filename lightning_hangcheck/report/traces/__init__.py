@@ -1,1 +1,0 @@
-"""A run as a trace for Perfetto: `trace_events` declares the format and `perfetto` fills it."""
