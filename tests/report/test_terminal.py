@@ -230,7 +230,7 @@ def test_every_cause_is_explained_or_honestly_not(cause: Cause) -> None:
 def test_the_report_stays_light_in_the_sidecar() -> None:
     """Importing the renderers must not bring in the judgement, which is large."""
     program = (
-        "import sys; from lightning_hangcheck.report import verdict_text, terminal;"
+        "import sys; from lightning_hangcheck.report import verdict_text;"
         "heavy = {'networkx', 'lightning_hangcheck.judge.verdict', 'rich'};"
         "sys.exit(bool(heavy & set(sys.modules)))"
     )

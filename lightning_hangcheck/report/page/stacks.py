@@ -215,7 +215,7 @@ MOST_OPENED = 12
 """Ranks whose threads are shown, culprits first."""
 MOST_PROCESSES, MOST_THREADS = 6, 24
 """Of a rank, and of a process with Python frames."""
-MOST_FRAMES_KERNEL_FACTS = 1_200
+MOST_FRAMES_IN_ALL = 1_200
 """Of all processes together, some 250 bytes each on the page."""
 
 
@@ -267,7 +267,7 @@ def kernel_rows(facts: PageFacts) -> tuple[KernelRow, ...]:
 def shown_processes(facts: PageFacts) -> tuple[ShownProcess, ...]:
     """Return the threads of culprits, and of one rank of each other group, as far as they fit."""
     found: list[ShownProcess] = []
-    left = MOST_FRAMES_KERNEL_FACTS
+    left = MOST_FRAMES_IN_ALL
     for rank, look in _looks(facts, MOST_OPENED):
         sample = next((one for one in reversed(look.samples) if one.stack is not None), None)
         if sample is None or sample.stack is None:

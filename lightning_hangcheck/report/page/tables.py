@@ -222,7 +222,7 @@ def _rest(items: Iterable[tuple[str, list[int]]]) -> list[int]:
     return [rank for _, ranks in items for rank in ranks]
 
 
-MOST_ROWS_STEP_TABLE = 16
+MOST_TIMED = 16
 
 
 class StepRow(Struct, frozen=True, kw_only=True):
@@ -265,11 +265,11 @@ def step_table(facts: PageFacts) -> StepTable | None:
             trend=trend_words(one.trend) if one.trend is not None else "",
             stands_out=found.stands_out and one is found.ranks[0],
         )
-        for one in found.ranks[:MOST_ROWS_STEP_TABLE]
+        for one in found.ranks[:MOST_TIMED]
     ]
     if len(found.ranks) > 1:
         rows.append(_row(found.typical))
-    return StepTable(tuple(rows), max(0, len(found.ranks) - MOST_ROWS_STEP_TABLE))
+    return StepTable(tuple(rows), max(0, len(found.ranks) - MOST_TIMED))
 
 
 def _row(
