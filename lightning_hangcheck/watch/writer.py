@@ -304,8 +304,9 @@ class Writer:
             self._number += 1
             save_verdict(self.folder, self._number, case, told.verdict)
             told.saved_as = self._number
+            goes_on = not case.ended and case.aftermath is None
             self._page = partial(
-                save_page, self.folder, self._number, case, told.verdict, goes_on=not case.ended
+                save_page, self.folder, self._number, case, told.verdict, goes_on=goes_on
             )
         except Exception as error:
             kind = told.verdict.verdict

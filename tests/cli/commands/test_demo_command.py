@@ -54,7 +54,11 @@ def test_a_verdict_of_two_processes_within_ten_seconds(
     took_s = (read_utc(hang.detected_at) - read_utc(hang.started_at)).total_seconds()
     assert took_s < PROMISED_S + LOADED * usual_s
     assert f"{folder}/run/report.html" in done.stdout
-    until((folder / "run" / "report.html").is_file, "the page, which is made at low priority")
+    page = folder / "run" / "report.html"
+    until(
+        lambda: page.is_file() and "data-goes-on" not in page.read_text(),
+        "the last page, which is made at low priority and reloads itself no more",
+    )
     record = msgspec.json.decode((folder / "run" / "run.json").read_bytes(), type=RunRecord)
     assert len(record.ranks) == 2
     assert not [rank.pid for rank in record.ranks if psutil.pid_exists(rank.pid)]
