@@ -75,7 +75,7 @@ ON_HANG = "On a hang"
 TOLD = "What is shown"
 FILES = "Where files go"
 NODES = "Several nodes"
-GUARDS = "Guards in the script"
+GUARDS = "In the script"
 
 MEANINGS: dict[str, Meaning] = {
     "patience": Meaning(
@@ -107,10 +107,12 @@ MEANINGS: dict[str, Meaning] = {
         "a computation is suspected; one of unknown pace only if it goes in circles",
     ),
     "busy_floor": Meaning(
-        PATIENCE, "seconds", "a computation of known pace is called a hang, not before"
+        PATIENCE, "seconds", "the earliest that a computation of known pace is called a hang"
     ),
     "busy_factor": Meaning(
-        PATIENCE, "number", "the same, as a multiple of the longest pause there; the larger counts"
+        PATIENCE,
+        "number",
+        "the same as a multiple of the longest pause in that place; the larger of both counts",
     ),
     "suspect_absent_after": Meaning(
         PATIENCE, "seconds", "ranks that were announced and have not come are suspected"
