@@ -1,15 +1,21 @@
-"""Every option, its environment variable and its default, in one table."""
+"""Every setting, its default and its meaning, in one table.
+
+A setting ``idle_after`` is set by ``HANGCHECK_IDLE_AFTER`` or ``--set idle_after=60``; those that
+most jobs need are options of their own, too (`cli.options`). docs/settings.md is made from here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.model.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PREFIX = "HANGCHECK_"
 SHARED_BY_NODES = "HANGCHECK_NODES_TOKEN"
@@ -20,117 +26,189 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 LoggerFailure = Literal["raise", "offline", "none"]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All options. A field ``stall_timeout`` is set by ``HANGCHECK_STALL_TIMEOUT``.
+class Settings(Limits, frozen=True, kw_only=True):
+    """All settings of a job, those of the patience table included; `MEANINGS` says what each is."""
 
-    Attributes:
-        run_dir: Run folder; None for ``hangcheck_runs/<UTC time>-<short id>`` below the working
-            folder.
-        stall_timeout: Seconds of silence after which a hang is called that something outside could
-            end, that may be a computation of unknown pace, or that nothing explains.
-        on_hang: What `hangcheck run` does on a hang: only report, end the job, or end its ranks so
-            that torchrun starts them again; where it does not, end the job.
-        console: ``auto`` prints every rank up to 16 ranks, then rank 0 and ranks in trouble;
-            ``all``; ``off``.
-        disable: Everything becomes a no-op.
-        start_report: Whether each rank says at its start, without a call of the script, what it
-            stands in: all in its journal, and on the console what ``differences`` there are.
-        quiet: Print nothing but the verdict on what went wrong, and errors.
-        steps: Print a line for every step and every item of a tracked loop.
-        locals: Read local variables too, of the ranks that a suspicion names; secrets are hidden.
-        suspect_proven_after: Seconds of silence after which what nobody can end is suspected.
-        proven_after: The same for calling it a hang.
-        suspect_person_after: Seconds after which what only a person can end is suspected.
-        person_after: The same for calling it a hang.
-        suspect_idle_after: Seconds after which what only the job itself can end is suspected, while
-            whoever could end it is idle.
-        idle_after: The same for calling it a hang.
-        suspect_outside_after: Seconds after which what something outside can end is suspected.
-        suspect_busy_after: Seconds after which a computation is suspected.
-        busy_floor: Least seconds before a computation of known pace is called a hang.
-        busy_factor: The same as a multiple of the longest pause of that place.
-        suspect_absent_after: Seconds after which ranks that were announced and have not come are
-            suspected.
-        absent_after: Seconds after which they are called a hang where they can never come.
-        look_after: Seconds of silence after which the first cheap evidence is taken.
-        poll_interval: Seconds between two readings of the pages.
-        probe_timeout: Seconds that one probe of one process may take.
-        abort_grace: Seconds between SIGTERM and SIGKILL when a hung job is ended.
-        meeting_timeout: Seconds that ranks wait for each other at a guard.
-        lock_timeout: Seconds that a rank waits for a file lock that another process holds.
-        logger_init_timeout: Seconds that the guarded logger may take to create its run.
-        logger_finish_timeout: Seconds that finishing that run may take, upload included.
-        ledger: File that tells what ran; None for ``hangcheck_runs/ledger.jsonl`` below the working
-            folder.
-        slow_after: Seconds for which a rank's steps must take several times as long as ever before
-            it is told as slow; 0 to watch no pace.
-        prometheus: File in which the sidecar keeps metrics for node-exporter; None for none.
-        if_done: The answer where a phase that is done would ask whether to run again; ``ask``
-            leaves it to a person.
-        nodes_dir: Folder that all nodes of the job see, in which their sidecars meet; None for the
-            store that torchrun serves.
-        nodes_port: Where no launcher serves a store, the first node's sidecar serves one on this
-            port, and the other nodes' connect to it; None for none.
-        price: What a rank costs for an hour, for the questions of phases and `hangcheck ledger`:
-            ``0.89/h``, or by GPU model ``A100=1.89/h``.
-        logger_on_failure: What to do where the run cannot be created: ``raise`` on every rank, go
-            on ``offline``, or with ``none``.
-    """
-
-    run_dir: str | None = None
-    stall_timeout: float = 300.0
-    on_hang: Literal["report", "abort", "restart"] = "report"
-    console: Literal["auto", "all", "off"] = "auto"
-    disable: bool = False
-    start_report: Literal["differences", "off"] = "differences"
-    quiet: bool = False
-    steps: bool = False
-    locals: bool = False
-    suspect_proven_after: float = 3.0
-    proven_after: float = 5.0
-    suspect_person_after: float = 3.0
-    person_after: float = 10.0
-    suspect_idle_after: float = 5.0
-    idle_after: float = 30.0
-    suspect_outside_after: float = 10.0
-    suspect_busy_after: float = 10.0
-    busy_floor: float = 120.0
-    busy_factor: float = 20.0
-    suspect_absent_after: float = 10.0
-    absent_after: float = 15.0
+    patience: float = 1.0
+    slow_after: float = 180.0
     look_after: float = 2.0
     poll_interval: float = 0.25
     probe_timeout: float = 5.0
+    locals: bool = False
+    on_hang: Literal["report", "abort", "restart"] = "report"
     abort_grace: float = 10.0
+    console: Literal["auto", "all", "off"] = "auto"
+    quiet: bool = False
+    steps: bool = False
+    start_report: Literal["differences", "off"] = "differences"
+    prometheus: str | None = None
+    run_dir: str | None = None
+    ledger: str | None = None
+    price: str | None = None
+    if_done: Literal["ask", "reuse", "rerun"] = "ask"
+    nodes_dir: str | None = None
+    nodes_port: Port | None = None
     meeting_timeout: float = 60.0
     lock_timeout: float = 300.0
     logger_init_timeout: float = 60.0
     logger_finish_timeout: float = 30.0
     logger_on_failure: LoggerFailure = "raise"
-    slow_after: float = 180.0
-    ledger: str | None = None
-    prometheus: str | None = None
-    if_done: Literal["ask", "reuse", "rerun"] = "ask"
-    price: str | None = None
-    nodes_dir: str | None = None
-    nodes_port: Port | None = None
+    disable: bool = False
 
+
+class Meaning(NamedTuple):
+    """What a setting does, for people.
+
+    Attributes:
+        example: A value to write where the default is none.
+    """
+
+    group: str
+    unit: str
+    text: str
+    example: str = ""
+
+
+PATIENCE = "Patience: seconds since the last progress"
+LOOKS = "How it looks"
+ON_HANG = "On a hang"
+TOLD = "What is shown"
+FILES = "Where files go"
+NODES = "Several nodes"
+GUARDS = "In the script"
+
+MEANINGS: dict[str, Meaning] = {
+    "patience": Meaning(
+        PATIENCE, "factor", "multiplies every figure of this table: 2 waits twice as long"
+    ),
+    "suspect_proven_after": Meaning(
+        PATIENCE, "seconds", "a wait that nobody can end, or a rank that is gone, is suspected"
+    ),
+    "proven_after": Meaning(PATIENCE, "seconds", "the same is called a hang, or the rank dead"),
+    "suspect_person_after": Meaning(
+        PATIENCE, "seconds", "what a person must end (a stopped process, terminal input): suspected"
+    ),
+    "person_after": Meaning(PATIENCE, "seconds", "the same is called a hang"),
+    "suspect_idle_after": Meaning(
+        PATIENCE,
+        "seconds",
+        "what only the job itself could end, and whoever could is idle, is suspected",
+    ),
+    "idle_after": Meaning(PATIENCE, "seconds", "the same is called a hang"),
+    "suspect_outside_after": Meaning(
+        PATIENCE,
+        "seconds",
+        "a wait on something external (a remote end, a file, a timer) is suspected; it is called "
+        "a hang after `stall_timeout`",
+    ),
+    "suspect_busy_after": Meaning(
+        PATIENCE,
+        "seconds",
+        "a computation is suspected; one of unknown pace only if it goes in circles",
+    ),
+    "busy_floor": Meaning(
+        PATIENCE, "seconds", "the earliest that a computation of known pace is called a hang"
+    ),
+    "busy_factor": Meaning(
+        PATIENCE,
+        "number",
+        "the same as a multiple of the longest pause in that place; the larger of both counts",
+    ),
+    "suspect_absent_after": Meaning(
+        PATIENCE, "seconds", "ranks that were announced and have not come are suspected"
+    ),
+    "absent_after": Meaning(
+        PATIENCE, "seconds", "the same is called a hang where the launcher proves they never will"
+    ),
+    "stall_timeout": Meaning(
+        PATIENCE,
+        "seconds",
+        "everything else is called a hang: waits on something external, computations of unknown "
+        "pace, ranks that have not come, what nothing explains",
+    ),
+    "slow_after": Meaning(
+        LOOKS,
+        "seconds",
+        "steps several times as long as ever are reported as slow, which is no hang; `0`, `none` "
+        "or `off`: never",
+    ),
+    "look_after": Meaning(LOOKS, "seconds", "silence after which the first evidence is taken"),
+    "poll_interval": Meaning(LOOKS, "seconds", "time between two readings of the heartbeats"),
+    "probe_timeout": Meaning(LOOKS, "seconds", "time limit of one probe of one process"),
+    "locals": Meaning(
+        LOOKS, "", "also read local variables of ranks that a suspicion names; secrets are hidden"
+    ),
+    "on_hang": Meaning(
+        ON_HANG,
+        "",
+        "`report` only; `abort` ends the job with exit code 75; `restart` ends its ranks so that "
+        "torchrun starts them again",
+    ),
+    "abort_grace": Meaning(
+        ON_HANG, "seconds", "time between SIGTERM and SIGKILL when a hung job is ended"
+    ),
+    "console": Meaning(
+        TOLD,
+        "",
+        "which ranks print their lines; `auto`: all up to 16 ranks, above that rank 0 and ranks "
+        "in trouble",
+    ),
+    "quiet": Meaning(TOLD, "", "print only the verdict on what went wrong, and errors"),
+    "steps": Meaning(TOLD, "", "print a line for every named step and item of a tracked loop"),
+    "start_report": Meaning(
+        TOLD, "", "show on the console what differs between ranks at their start"
+    ),
+    "prometheus": Meaning(
+        TOLD, "file", "keep metrics for node-exporter there; none without it", "job.prom"
+    ),
+    "run_dir": Meaning(
+        FILES, "folder", "the run folder; without it a new one below `hangcheck_runs`", "my-run"
+    ),
+    "ledger": Meaning(
+        FILES, "file", "what ran; without it `hangcheck_runs/ledger.jsonl`", "ledger.jsonl"
+    ),
+    "price": Meaning(
+        FILES, "price", "of a rank for an hour: `0.89/h`, or by GPU model `A100=1.89/h`", "0.89/h"
+    ),
+    "if_done": Meaning(
+        FILES, "", "the answer where a phase that is done asks whether to run again"
+    ),
+    "nodes_dir": Meaning(
+        NODES,
+        "folder",
+        "where the nodes' sidecars meet; without it the store that torchrun serves",
+        "/shared/meet",
+    ),
+    "nodes_port": Meaning(
+        NODES,
+        "port",
+        f"where no launcher serves a store, the first node serves one; needs `{SHARED_BY_NODES}`",
+        "29511",
+    ),
+    "meeting_timeout": Meaning(GUARDS, "seconds", "ranks wait that long for each other"),
+    "lock_timeout": Meaning(GUARDS, "seconds", "`locked` waits that long for another process"),
+    "logger_init_timeout": Meaning(GUARDS, "seconds", "time for creating the logger's run"),
+    "logger_finish_timeout": Meaning(GUARDS, "seconds", "time for finishing it, upload included"),
+    "logger_on_failure": Meaning(
+        GUARDS, "", "where it cannot be created: raise on every rank, go on offline, or with none"
+    ),
+    "disable": Meaning(GUARDS, "", "everything becomes a no-op"),
+}
+"""By name, in the order of the page."""
 
 MAY_BE_OFF = frozenset({"slow_after"})
 """Durations of which 0 means never."""
 OFF = ("0", "none", "off")
 
 VARIABLES = frozenset(PREFIX + option.name.upper() for option in msgspec.structs.fields(Settings))
-"""Of all options. Other variables with our prefix are what our processes tell each other."""
+"""Of all settings. Other variables with our prefix are what our processes tell each other."""
 
-ONLY_OF_RUN = frozenset(
-    PREFIX + name for name in ("LIVE", "NOTIFY", "ON_HANG_EXEC", "OTEL", "WANDB_ALERT")
-)
-"""Of options that `hangcheck run` keeps to itself: they may hold secrets, or are for it alone."""
+ONLY_OF_RUN = frozenset(PREFIX + name for name in ("NOTIFY", "ON_HANG_EXEC"))
+"""Of options that `hangcheck run` keeps to itself: they may hold secrets."""
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Read the options that the environment sets.
+    """Read the settings that the environment names.
 
     Raises:
         BadUsage: A variable's value is not of its kind; the sentence names it and what to write.
@@ -143,12 +221,40 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
     return msgspec.convert(values, Settings)
 
 
-def read_option(name: str, text: str) -> object:
-    """Convert one option's text to its value.
+def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
+    """Read what ``--set NAME=VALUE`` was given, several times.
 
     Raises:
-        BadUsage: The text is not of the option's kind, or is a number that cannot be a duration.
+        BadUsage: One has no such form, names no setting, or a value that cannot be used.
     """
+    values: dict[str, object] = {}
+    for assignment in assignments:
+        name, parted, text = assignment.partition("=")
+        known = name.strip().lower().replace("-", "_").removeprefix(PREFIX.lower())
+        if not parted:
+            raise BadUsage(
+                f"--set {assignment} has no value", "write for example --set idle_after=60"
+            )
+        if known not in MEANINGS:
+            near = get_close_matches(known, MEANINGS, n=3, cutoff=0.5)
+            way_out = f"did you mean {' or '.join(near)}?" if near else "see docs/settings.md"
+            raise BadUsage(f"--set {name}: there is no such setting", way_out)
+        values[known] = read_option(known, text.strip(), f"--set {known}")
+    return values
+
+
+def read_option(name: str, text: str, said: str = "") -> object:
+    """Convert one setting's text to its value.
+
+    Args:
+        name: Of the setting.
+        text: Its value.
+        said: Where the text was given; its variable where empty.
+
+    Raises:
+        BadUsage: The text is not of the setting's kind, or is a number that cannot be a duration.
+    """
+    said = said or f"{PREFIX}{name.upper()}"
     option = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
     if name in MAY_BE_OFF and text.lower() in OFF:
         return 0.0
@@ -157,29 +263,29 @@ def read_option(name: str, text: str) -> object:
         value = msgspec.convert(plain if option.type is bool else text, option.type, strict=False)
     except msgspec.ValidationError as error:
         raise BadUsage(
-            f"{PREFIX}{name.upper()}={text!r} cannot be used ({error})",
-            f"write for example {PREFIX}{name.upper()}={_example(option)}",
+            f"{said}={text!r} cannot be used ({error})",
+            f"write for example {said}={_write(option)}",
         ) from error
     if isinstance(value, float) and not 0 < value < float("inf"):
         raise BadUsage(
-            f"{PREFIX}{name.upper()}={text!r} is no positive number",
-            f"write for example {PREFIX}{name.upper()}={_write(option.default)}",
+            f"{said}={text!r} is no positive number", f"write for example {said}={_write(option)}"
         )
     return value
 
 
-def _example(option: msgspec.structs.FieldInfo) -> str:
-    return "29511" if option.name == "nodes_port" else _write(option.default)
+def _write(option: msgspec.structs.FieldInfo) -> str:
+    """Write a value that can be used."""
+    default = option.default
+    known = f"{default:g}" if isinstance(default, float) else _text(default)
+    return MEANINGS[option.name].example or known
 
 
-def _write(value: object) -> str:
-    if value is None:
-        return "my-run"
+def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else f"{value}"
 
 
 def environment_with(environment: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Return an environment in which every option is as in the settings, whatever it was before.
+    """Return an environment in which every setting is as given, whatever it was before.
 
     So all processes of a job read the same values, and each reads one that can be used.
     """
@@ -189,9 +295,9 @@ def environment_with(environment: Mapping[str, str], settings: Settings) -> dict
 
 
 def to_environment(settings: Settings) -> dict[str, str]:
-    """Write the options that differ from their defaults as environment variables."""
+    """Write the settings that differ from their defaults as environment variables."""
     return {
-        PREFIX + option.name.upper(): _write(getattr(settings, option.name))
+        PREFIX + option.name.upper(): _text(getattr(settings, option.name))
         for option in msgspec.structs.fields(Settings)
         if getattr(settings, option.name) != option.default
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from lightning_hangcheck.model.naming.slugs import VerdictKind
-from lightning_hangcheck.session.experiments import Experiment
 
 AT_THE_END_S = 15.0
 """For what is under way at the job's end, from then on: `hangcheck run` waits for it."""
@@ -19,24 +18,19 @@ class AlertsAskedFor(Struct, frozen=True, kw_only=True, tag="alerts"):
     Attributes:
         notify: Addresses as apprise knows them.
         on_hang_exec: A line for the shell; None where none was given.
-        otel: Send it to the collector that the environment names.
-        wandb: Alert at the job's run in wandb.
         environment: Of `hangcheck run`: what the command is run with, and the proxies in it.
         packages: Folders of optional packages that a process of ours may not find by itself.
     """
 
     notify: tuple[str, ...] = ()
     on_hang_exec: str | None = None
-    otel: bool = False
-    wandb: bool = False
     environment: dict[str, str] = {}
     packages: tuple[str, ...] = ()
 
     @property
     def any(self) -> bool:
         """Whether there is anybody to tell."""
-        asked_for = (self.notify, self.on_hang_exec is not None, self.otel, self.wandb)
-        return any(map(bool, asked_for))
+        return bool(self.notify) or self.on_hang_exec is not None
 
 
 class HangNews(Struct, frozen=True, kw_only=True):
@@ -75,12 +69,7 @@ class HangNews(Struct, frozen=True, kw_only=True):
 
 
 class Errand(Struct, frozen=True):
-    """What the messenger reads from its standard input.
-
-    Attributes:
-        experiment: The job's run in wandb, where its alert was asked for and there is one.
-    """
+    """What the messenger reads from its standard input."""
 
     asked_for: AlertsAskedFor
     news: HangNews
-    experiment: Experiment | None = None

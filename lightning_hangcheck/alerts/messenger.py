@@ -1,7 +1,8 @@
-"""The messenger as a program: tells of one hang and ends; started by the sidecar, never by hand.
+"""The messenger: a process that tells people of one hang and ends; the sidecar starts it.
 
 It is a process of its own so that a service that does not answer, or a package that fails, costs
-the sidecar nothing. What could not be told is said once, on the console.
+the sidecar nothing. A failed delivery is logged once on the console. ``--notify`` sends messages
+(`notifying`); ``--on-hang-exec`` runs a line of the user's in a shell.
 """
 
 from __future__ import annotations
@@ -10,83 +11,117 @@ import os
 import signal
 import sys
 import threading
-import time
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.asked_for import Errand
-from lightning_hangcheck.alerts.hang_command import COMMAND_LIMIT_S, run_hang_command
 from lightning_hangcheck.alerts.notifying import NOTIFY_LIMIT_S, notify
-from lightning_hangcheck.alerts.telemetry import TELEMETRY_LIMIT_S, send
-from lightning_hangcheck.alerts.wandb_alert import WANDB_LIMIT_S, wandb_alert
+from lightning_hangcheck.files.atomic import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.look.proc import descendants
+from lightning_hangcheck.look.programs import ChildLate, exit_code_of
+from lightning_hangcheck.settings import ONLY_OF_RUN, PREFIX
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping
     from types import FrameType
 
+    from lightning_hangcheck.alerts.asked_for import HangNews
+
+COMMAND_LIMIT_S = 60.0
+"""Enough to call a service or to ask a scheduler, too little for a job of its own."""
+OPEN_LIMIT_S = 2.0
+"""For the file of its output; storage that does not answer must not keep the command from it."""
+OUTPUT_FILE = "on-hang-exec.txt"
+
 NAMED_WITHIN_S = 5.0
+"""`notify` is bounded by itself, so that each address which is late is named; this comes on top."""
 ERRAND_LIMIT_S = max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15
-"""Of the whole process: its start on a loaded machine comes on top of the longest way."""
-
-
-class Way(NamedTuple):
-    """A way to tell of a hang.
-
-    Attributes:
-        tell: Does so; returns what went wrong, a sentence each.
-        limit_s: Seconds for it; a thread that is late is left behind.
-    """
-
-    option: str
-    tell: Callable[[], Sequence[str]]
-    limit_s: float
+"""Of the whole process: its start on a loaded machine comes on top of the longest delivery."""
 
 
 def run_errand(errand: Errand) -> None:
-    """Tell everybody, all at the same time, each within its own limit."""
+    """Tell everybody at the same time, each within its own limit."""
     asked_for, news = errand.asked_for, errand.news
     sys.path.extend(asked_for.packages)
-    os.environ.update(asked_for.environment)  # proxies; and the key of wandb
-    began = time.monotonic()
-    threads = {way: threading.Thread(target=_go, args=(way,), daemon=True) for way in _ways(errand)}
-    for thread in threads.values():
-        thread.start()
-    if asked_for.on_hang_exec is not None:
-        trouble = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
-        if trouble:
-            log.once("on hang exec", trouble)
-    for way, thread in threads.items():
-        thread.join(max(0.0, began + way.limit_s - time.monotonic()))
-        if thread.is_alive():
-            log.once(way.option, f"{way.option}: no answer within {way.limit_s:g} s")
+    os.environ.update(asked_for.environment)  # proxies
 
+    def send() -> None:
+        for failure in notify(asked_for.notify, news):
+            log.once(failure, failure)
 
-def _ways(errand: Errand) -> list[Way]:
-    """All that was asked for, but the command."""
-    asked_for, news = errand.asked_for, errand.news
-    ways = []
+    sending = threading.Thread(target=send, daemon=True)
     if asked_for.notify:
-        # bounded by itself, so that each address which is late is named
-        limit_s = NOTIFY_LIMIT_S + NAMED_WITHIN_S
-        ways.append(Way("--notify", partial(notify, asked_for.notify, news), limit_s))
-    if asked_for.otel:
-        ways.append(Way("--otel", lambda: [send(news)], TELEMETRY_LIMIT_S))
-    if asked_for.wandb:
-        run, environment = errand.experiment, asked_for.environment
-        ways.append(
-            Way("--wandb-alert", lambda: [wandb_alert(news, run, environment)], WANDB_LIMIT_S)
+        sending.start()
+    if asked_for.on_hang_exec is not None:
+        failure = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
+        if failure:
+            log.once("on hang exec", failure)
+    if asked_for.notify:
+        sending.join(NOTIFY_LIMIT_S + NAMED_WITHIN_S)
+
+
+def run_hang_command(
+    line: str,
+    news: HangNews,
+    environment: Mapping[str, str],
+    time_limit_s: float = COMMAND_LIMIT_S,
+) -> str:
+    """Run it to its end; its whole process group ends with it, or at the limit.
+
+    Args:
+        line: For ``/bin/sh -c``.
+        news: What it is told of in its environment.
+        environment: The rest of that.
+        time_limit_s: Seconds.
+
+    Returns:
+        What went wrong, in one sentence; empty if nothing did.
+    """
+    output, where = _open_output(news)
+    given = environment_of(news, environment)
+    try:
+        code = exit_code_of(["/bin/sh", "-c", line], time_limit_s, given, output)
+    except ChildLate:
+        return f"the command of --on-hang-exec was ended after {time_limit_s:g} s; {where}"
+    except OSError as error:
+        return f"the command of --on-hang-exec cannot be started ({error.strerror})"
+    finally:
+        os.close(output)
+    if code == 0:
+        return ""
+    return f"the command of --on-hang-exec failed (exit code {code}); {where}"
+
+
+def environment_of(news: HangNews, environment: Mapping[str, str]) -> dict[str, str]:
+    """What the command finds in its environment: the user's, without our secrets, and the news."""
+    told = {
+        "CAUSE": news.cause,
+        "CULPRITS": ",".join(map(str, news.culprits)),
+        "KIND": news.kind,
+        "REPORT": news.report_file,
+        "RUN_DIR": news.run_dir,
+        "SUMMARY": news.text,
+        "VERDICT": news.verdict_file,
+    }
+    kept = {name: value for name, value in environment.items() if name not in ONLY_OF_RUN}
+    return kept | {f"{PREFIX}{name}": value.replace("\0", " ") for name, value in told.items()}
+
+
+def _open_output(news: HangNews) -> tuple[int, str]:
+    """Open a new file beside the verdict's evidence, and say where; nothing where there is none."""
+    path = Path(news.run_dir, "evidence", str(news.number), OUTPUT_FILE)
+    flags = os.O_WRONLY | os.O_APPEND | NEW_FILE
+    try:
+        return within(OPEN_LIMIT_S, lambda: os.open(path, flags, PRIVATE_FILE)), (
+            f"what it printed is in {path}"
         )
-    return ways
-
-
-def _go(way: Way) -> None:
-    for trouble in filter(None, way.tell()):
-        log.once(trouble, trouble)
+    except (OSError, NoAnswer):
+        return os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
 
 
 def _leave(number: int, _: FrameType | None) -> None:
@@ -107,7 +142,7 @@ def main() -> None:
 
 
 def _end_what_runs() -> None:
-    """Told to leave while it starts the command, nobody but the kernel knows of that yet."""
+    """A command that is being started at that moment is known to nobody but the kernel yet."""
     for ref in descendants(os.getpid()):
         with suppress(ProcessLookupError):
             os.kill(ref.pid, signal.SIGKILL)

@@ -6,12 +6,14 @@ the service in front of its ``://``.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import warnings
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.alerts.packages import hush
 from lightning_hangcheck.errors import BadUsage
 
 if TYPE_CHECKING:
@@ -25,6 +27,21 @@ PACKAGE = "apprise"
 NOTIFY_LIMIT_S = 30.0
 """apprise gives a service some seconds to answer, and some services are asked twice."""
 LONGEST_SERVICE = 20
+
+
+def apprise_folder() -> str:
+    """Find the folder of the path of modules in which apprise lies: our processes start without it.
+
+    Raises:
+        BadUsage: It is not installed.
+    """
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise BadUsage(
+            f"--notify needs the package {PACKAGE}, which is not installed",
+            "pip install 'lightning-hangcheck[notify]'",
+        )
+    return str(Path(spec.origin).parents[1])
 
 
 def refuse_unknown(addresses: Sequence[str]) -> None:
@@ -90,7 +107,10 @@ def _courier_of(address: str) -> Apprise | None:
         warnings.simplefilter("ignore")  # it loads its services here, and is not ours to mend
         import apprise
 
-        hush("apprise", "urllib3", "requests")
+        for name in ("apprise", "urllib3", "requests"):  # they log addresses with their secrets
+            logger = logging.getLogger(name)
+            logger.addHandler(logging.NullHandler())
+            logger.propagate = False
         courier = apprise.Apprise(asset=apprise.AppriseAsset(async_mode=False))
         return courier if courier.add(address) else None
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,14 +19,46 @@ from lightning_hangcheck.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-COMMANDS = tuple(file.removesuffix("_command") for file in commands.__all__)
+COMMANDS = sorted(
+    file.name.removesuffix("_command.py")
+    for file in Path(commands.__file__).parent.glob("*_command.py")
+)
 BAD_USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells do
+TENSES: dict[str, dict[str, str]] = {
+    "Before a run": {
+        "doctor": "check the machine, the launch and the storage",
+        "lint": "find in source code what would part the ranks",
+        "rehearse": "run it on 2 CPU ranks and provoke what parts ranks",
+        "smoke": "run it at three small sizes; the first that hangs",
+        "plan": "will this model fit, where, and how fast",
+    },
+    "While it runs": {
+        "run": "start it unchanged and watch every rank",
+        "watch": "a live view from another terminal",
+        "report": "the newest verdict, as text, page or JSON",
+    },
+    "It is stuck": {
+        "attach": "diagnose a job that never heard of hangcheck",
+        "merge": "join what several nodes saw into one verdict",
+    },
+    "It is dead": {
+        "postmortem": "say what logs, dumps and run folders still tell",
+        "report": "the last verdict of a run",
+    },
+    "Besides": {
+        "demo": "see a verdict within 10 s, without a job",
+        "explain": "what a cause means and what helps",
+        "ledger": "what ran, how long, and what it cost",
+    },
+}
+"""Each command by when it helps; one that is not there is left out."""
+WIDEST = max(map(len, COMMANDS))
 EPILOG = """\b
 Examples:
+  hangcheck demo
   hangcheck run -- torchrun --nproc_per_node=2 train.py
   hangcheck attach --pid 4711
-  hangcheck report
 """
 
 
@@ -46,10 +79,33 @@ class CommandsByName(Mapping[str, click.Command]):
         return len(COMMANDS)
 
 
-@click.group(epilog=EPILOG, no_args_is_help=False, commands=CommandsByName())
+class ByTense(click.Group):
+    """The commands in the order in which one needs them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each tense."""
+        for title, words in TENSES.items():
+            rows = [
+                (name.ljust(WIDEST), short) for name, short in words.items() if name in COMMANDS
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+@click.group(
+    cls=ByTense,
+    epilog=EPILOG,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    commands=CommandsByName(),
+)
 @click.version_option(__version__, message="hangcheck %(version)s")
-def hangcheck() -> None:
+@click.pass_context
+def hangcheck(context: click.Context) -> None:
     """Find out which rank of a distributed PyTorch Lightning run hangs, at which line, and why."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""The option block of every command that watches, made from the Settings table."""
+"""Options as people read them: in groups, a screen at most; and what settings they come to."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 import msgspec
@@ -14,107 +14,135 @@ from lightning_hangcheck.settings import (
     LEAST_SECRET,
     MAY_BE_OFF,
     OFF,
-    PREFIX,
     SHARED_BY_NODES,
     Settings,
     from_environment,
+    read_assignments,
 )
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 Command = TypeVar("Command", bound="Callable[..., object]")
-NOT_AN_OPTION = "disable"
 FOLDER_LIMIT_S = 1.0
-
-
-class _Words(NamedTuple):
-    """How the help speaks of one setting."""
-
-    unit: str | None
-    help: str
-
-
-WORDS: dict[str, _Words] = {
-    "run_dir": _Words("DIR", "Run folder [default: a new one below hangcheck_runs]."),
-    "stall_timeout": _Words("SECONDS", "Silence after which anything else is a hang."),
-    "on_hang": _Words(
-        None, "On a hang report, end the job (exit code 75), or have torchrun restart."
-    ),
-    "console": _Words(None, "Which ranks print console lines; auto: all up to 16 ranks."),
-    "start_report": _Words(None, "Show what differs between ranks at their start, or not."),
-    "quiet": _Words(None, "Print nothing but the verdict on what went wrong, and errors."),
-    "steps": _Words(None, "Print a line for every named step and every item of a tracked loop."),
-    "locals": _Words(None, "Read local variables too, of ranks that a suspicion names."),
-    "suspect_proven_after": _Words("SECONDS", "Silence: what nobody can end is suspected."),
-    "proven_after": _Words("SECONDS", "Silence: what nobody can end is a hang."),
-    "suspect_person_after": _Words("SECONDS", "Silence: what a person must end is suspected."),
-    "person_after": _Words("SECONDS", "Silence: what a person must end is a hang."),
-    "suspect_idle_after": _Words("SECONDS", "Silence: what the idle job must end is suspected."),
-    "idle_after": _Words("SECONDS", "Silence: what the idle job must end is a hang."),
-    "suspect_outside_after": _Words("SECONDS", "Silence: what others can end is suspected."),
-    "suspect_busy_after": _Words("SECONDS", "Silence: a computation is suspected."),
-    "busy_floor": _Words("SECONDS", "Least silence: a computation of known pace is a hang."),
-    "busy_factor": _Words("NUMBER", "The same, as a multiple of the longest pause there."),
-    "suspect_absent_after": _Words("SECONDS", "Silence: ranks that have not come are suspected."),
-    "absent_after": _Words("SECONDS", "Silence: ranks that can never come are a hang."),
-    "look_after": _Words("SECONDS", "Silence after which the first cheap evidence is taken."),
-    "poll_interval": _Words("SECONDS", "Time between two readings of the heartbeats."),
-    "probe_timeout": _Words("SECONDS", "Time limit of one probe of one process."),
-    "abort_grace": _Words("SECONDS", "Time between SIGTERM and SIGKILL when a hung job is ended."),
-    "meeting_timeout": _Words("SECONDS", "Time that ranks wait for each other at a guard."),
-    "lock_timeout": _Words("SECONDS", "Time that `locked` waits for another process."),
-    "logger_init_timeout": _Words("SECONDS", "Time for creating the guarded logger's run."),
-    "logger_finish_timeout": _Words("SECONDS", "Time for finishing that run, upload included."),
-    "logger_on_failure": _Words(None, "Where the run cannot be created: error, or go on so."),
-    "slow_after": _Words("SECONDS", "Time of steps far below their pace until told; 0: never."),
-    "ledger": _Words("FILE", "What ran [default: hangcheck_runs/ledger.jsonl]."),
-    "prometheus": _Words("FILE", "Keep metrics for node-exporter there, such as /.../job.prom."),
-    "if_done": _Words(None, "The answer where a phase asks whether to run again."),
-    "price": _Words("PRICE", "Of a rank for an hour, for those questions: 0.89/h."),
-    "nodes_dir": _Words("DIR", "Where nodes meet [default: torchrun's store, or below --run-dir]."),
-    "nodes_port": _Words("PORT", "Serve a store for them there, where no launcher does."),
+OPTIONS = "Help"
+PATIENCE = "How patient it is"
+ON_HANG = "What to do on a hang"
+TOLD = "Who is told"
+FILES = "Where files go"
+NODES = "Several nodes"
+SETTINGS_NOTE = (
+    "Each option has a variable: HANGCHECK_STALL_TIMEOUT and so on. docs/settings.md lists all "
+    "settings."
+)
+OF_RUN: dict[str, tuple[str, str | None, str]] = {
+    "stall_timeout": (PATIENCE, "SECONDS", "Any silence this long is a hang"),
+    "patience": (PATIENCE, "FACTOR", "Multiply all times; 2 waits twice as long"),
+    "slow_after": (PATIENCE, "SECONDS", "Report steps this long below pace; 0: never"),
+    "on_hang": (ON_HANG, "ACTION", "report, abort (exit code 75) or restart"),
+    "locals": (ON_HANG, None, "Also read local variables of suspected ranks"),
+    "console": (TOLD, "RANKS", "Whose lines are printed: auto, all or off"),
+    "quiet": (TOLD, None, "Print only what went wrong, and errors"),
+    "prometheus": (TOLD, "FILE", "Keep metrics for node-exporter there"),
+    "run_dir": (FILES, "DIR", "Run folder [default: a new one below hangcheck_runs]"),
+    "ledger": (FILES, "FILE", "What ran [default: hangcheck_runs/ledger.jsonl]"),
+    "nodes_dir": (NODES, "DIR", "Where nodes meet [default: torchrun's store]"),
+    "nodes_port": (NODES, "PORT", "Serve a store for them there"),
 }
+"""Settings that are options of `hangcheck run`, each with group, unit and help."""
 
 
-def settings_options(command: Command) -> Command:
-    """Give a command one option for each setting; its function takes them as keyword arguments."""
-    for field in reversed(msgspec.structs.fields(Settings)):
-        if field.name != NOT_AN_OPTION:
-            command = _option(field)(command)
+class Option(click.Option):
+    """An option that stands under the title of its group."""
+
+    def __init__(self, names: Sequence[str], *, group: str = OPTIONS, **facts: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(names, **facts)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group, in the order of the options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                groups.setdefault(getattr(param, "group", OPTIONS), []).append(record)
+        for title in sorted(groups, key=lambda title: title == OPTIONS):
+            with formatter.section(title):
+                formatter.write_dl(groups[title], col_max=26)
+
+
+def run_options(command: Command) -> Command:
+    """Give a command the settings that are options; its function takes them by name."""
+    command = set_option(command)
+    for name, (group, unit, text) in reversed(OF_RUN.items()):
+        field = next(one for one in msgspec.structs.fields(Settings) if one.name == name)
+        command = _option(field, group, unit, text)(command)
     return command
 
 
+def patience_options(command: Command) -> Command:
+    """Give a command ``--patience`` and ``--set`` alone."""
+    command = set_option(command)
+    field = next(one for one in msgspec.structs.fields(Settings) if one.name == "patience")
+    return _option(field, PATIENCE, "FACTOR", "Multiply all times; 2 waits twice as long")(command)
+
+
+def set_option(command: Command) -> Command:
+    """Give a command ``--set NAME=VALUE``."""
+    return click.option(
+        "--set",
+        "assignments",
+        cls=Option,
+        group=PATIENCE,
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Any setting, such as idle_after=60; repeatable",
+    )(command)
+
+
 def settings_from(options: Mapping[str, object]) -> Settings:
-    """Read the settings: the environment's, overridden by the options that were given.
+    """Read the settings: the environment's, then those of ``--set``, then options of their own.
 
     Args:
-        options: By field name; None where the option was not given.
+        options: By name; None where the option was not given.
 
     Raises:
-        BadUsage: An environment variable's value is not of its kind.
+        BadUsage: A value is not of its kind.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    assignments = options.get("assignments") or ()
+    given = read_assignments(assignments) if isinstance(assignments, tuple) else {}
+    given |= {
+        name: value
+        for name, value in options.items()
+        if value is not None and name != "assignments"
+    }
     return msgspec.structs.replace(from_environment(os.environ), **given)
 
 
-def _option(field: msgspec.structs.FieldInfo) -> Callable[[Command], Command]:
-    words = WORDS[field.name]
-    default = "" if field.default is None else f" [default: {_shown(field.default)}]"
-    variable = f"{PREFIX}{field.name.upper()}"
+def _option(
+    field: msgspec.structs.FieldInfo, group: str, unit: str | None, text: str
+) -> Callable[[Command], Command]:
     name = f"--{field.name.replace('_', '-')}"
     if field.type is bool:
-        shown = f"{words.help} ({variable}=1)"
-        return click.option(name, field.name, is_flag=True, default=None, help=shown)
+        return click.option(
+            name, field.name, cls=Option, group=group, is_flag=True, default=None, help=text
+        )
+    default = "" if field.default is None else f" [default: {_shown(field.default)}]"
     return click.option(
         name,
         field.name,
+        cls=Option,
+        group=group,
         type=_kind(field),
         callback=_reader(field),
-        metavar=words.unit,
+        metavar=unit,
         default=None,
-        help=f"{words.help}{default} ({variable})",
+        help=f"{text}{default}",
     )
 
 

@@ -31,7 +31,7 @@ VERDICT_STYLES = {
     r"(?m)^ {6}(?:why|proof|do|not seen|more)\b": "bold",
     r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$": "red",
 }
-"""Patterns of what `report.verdict_text.terminal` writes, each with its style."""
+"""Patterns of what `report.verdict_text` writes, each with its style."""
 HANG = 3
 FOUND = ("hang", "dead", "crashed")
 

@@ -35,6 +35,7 @@ from lightning_hangcheck.judge.wording import (
 from lightning_hangcheck.ledger.spending import rank_hours
 from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
 from lightning_hangcheck.text.amounts import several
+from lightning_hangcheck.text.plain_text import one_line
 from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
@@ -372,19 +373,19 @@ def _of_page(view: RankView) -> Iterator[str]:
 
 def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
     """Return the cause's remedies, most likely first: those that fit and can be filled in."""
-    known = _known(finding, job)
+    known = {name: one_line(value) for name, value in _known(finding, job).items()}
     kind: JobKind = "several ranks" if job.world_size > 1 else "one process"
     first = job.ranks.get(finding.culprits[0]) if finding.culprits else None
     raised = last_words(first.view) if first is not None else ""
     fitting = (
-        Remedy(remedy.text.format_map(known), remedy.see)
+        Remedy(remedy.text.format_map(known), remedy.see, remedy.command.format_map(known))
         for remedy in causes_file().cause[finding.cause].remedies
         if remedy.aspect in (None, finding.aspect)
         and finding.aspect not in remedy.other_than
         and remedy.needs in (None, kind)
         and remedy.phase in (None, finding.phase)
         and raised.startswith(remedy.raised)
-        and placeholders(remedy.text) <= known.keys()
+        and placeholders(remedy.text + remedy.command) <= known.keys()
     )
     return (*_go_on(finding, job), *fitting)
 
@@ -402,7 +403,7 @@ def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
     for look in chain.from_iterable(_awaited_processes(job, one) for one in blamed):
         if read_process_activity(look).activity == "stopped":
             first = causes_file().cause["process_stopped"].remedies[0]
-            yield Remedy(first.text.format(pid=look.pid), first.see)
+            yield Remedy(first.text, first.see, first.command.format(pid=look.pid))
             return
 
 

@@ -38,8 +38,6 @@ PASSED_ON = (
     signal.SIGCONT,
 )
 HELD = (*PASSED_ON, signal.SIGCHLD)
-HELD_WITH_REGION = (*HELD, signal.SIGTSTP)
-"""Where something of ours is drawn on the terminal, it is taken away before we stop."""
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 

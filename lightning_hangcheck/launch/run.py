@@ -18,7 +18,6 @@ from lightning_hangcheck.judge.exit_codes import shell_code
 from lightning_hangcheck.launch.folder import is_scheduled, take_run_folder
 from lightning_hangcheck.launch.job import (
     HELD,
-    HELD_WITH_REGION,
     Abort,
     Job,
     Signals,
@@ -29,7 +28,6 @@ from lightning_hangcheck.launch.job import (
     refuse_unstartable,
     restore,
 )
-from lightning_hangcheck.launch.live_region import LiveRegion, why_not
 from lightning_hangcheck.machine.room import NoRoom, require_room
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir.layout import prepare_run_folder
@@ -80,8 +78,6 @@ def run_command(
     node: NodePlace | None = None,
     job: str = "",
     store: tuple[str, int] = ("", 0),
-    *,
-    live: bool = False,
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
@@ -94,7 +90,6 @@ def run_command(
         job: Names a job of several nodes on all of them; empty where the command does not.
         store: Host and port of the store where the launchers of all nodes meet; an empty host where
             the command names none.
-        live: Show the ranks below the command's output, where the terminal can.
 
     Returns:
         The command's own exit code (128 plus the signal's number if it was killed by one), or 75 if
@@ -119,12 +114,9 @@ def run_command(
         if session is not None and not settings.quiet:
             facts = session.facts
             log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
-        live = live and session is not None and _can_show(session)
-        if live:
-            hold(HELD_WITH_REGION)
-        signals = Signals(HELD_WITH_REGION if live else HELD)
+        signals = Signals(HELD)
         run = _Run(command, settings, session, extra_environment, mask, alerts)
-        return run.until_ended(signals, live=live)
+        return run.until_ended(signals)
     finally:
         restore(mask)
         if session is not None:
@@ -150,17 +142,10 @@ class _Run:
         self._job = Job(command, environment, mask)
         self._sidecar_link = None if session is None else SidecarLink(session, settings, alerts)
         self._session = session
-        self._live: LiveRegion | None = None
         self._abort: Abort | None = None
 
-    def until_ended(self, signals: Signals, *, live: bool) -> int:
-        if live and self._session is not None:
-            self._live = LiveRegion(self._session)
-        try:
-            self._watch(signals)
-        finally:
-            if self._live is not None:
-                self._live.end()
+    def until_ended(self, signals: Signals) -> int:
+        self._watch(signals)
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         if self._sidecar_link is not None:
             self._sidecar_link.close(self._job.pid, exit_code, self._left_over())
@@ -170,8 +155,6 @@ class _Run:
         while self._goes_on():
             self._take_signal(signals.next(POLL_S))
             self._job.reap(self._ours)
-            if self._live is not None:
-                self._live.keep()
             if self._sidecar_link is not None:
                 self._sidecar_link.keep_alive()
                 self._act_on(self._sidecar_link.hang_proven(), self._sidecar_link)
@@ -192,8 +175,7 @@ class _Run:
 
     @property
     def _ours(self) -> list[subprocess.Popen[bytes]]:
-        sidecar = self._sidecar_link.processes if self._sidecar_link is not None else []
-        return [*sidecar, *(self._live.processes if self._live is not None else [])]
+        return self._sidecar_link.processes if self._sidecar_link is not None else []
 
     def _act_on(self, hang: HangProven | None, sidecar_link: SidecarLink) -> None:
         """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
@@ -225,11 +207,6 @@ class _Run:
 
     def _take_signal(self, taken: Taken | None) -> None:
         if taken is None or taken.number == signal.SIGCHLD:
-            return
-        if taken.number == signal.SIGTSTP and self._live is not None:
-            if not taken.from_kernel:
-                self._job.pass_on(taken.number)
-            self._live.stop_with_job()
             return
         if taken.asks_for_end and self._sidecar_link is not None:
             self._sidecar_link.end_asked(taken.by)
@@ -334,17 +311,6 @@ class SidecarLink:
     def _tell(self, message: Message) -> None:
         if self._process is not None and self._process.stdin is not None:
             send(self._process.stdin, message)
-
-
-def _can_show(session: Session) -> bool:
-    why = why_not()
-    if why:
-        log.once(
-            "live",
-            f"--live: {why}, so the run shows its plain output; in another terminal: "
-            f"hangcheck watch {session.facts.run_dir}",
-        )
-    return not why
 
 
 def _why_no_restart(hang: HangProven) -> str:

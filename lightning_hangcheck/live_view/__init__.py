@@ -1,8 +1,5 @@
-"""`hangcheck watch` and `run --live`: a run in the terminal, while it goes on; passive.
+"""`hangcheck watch`: a run in another terminal, while it goes on; passive.
 
 `run_follower` reads the run again and again through the readers of `hangcheck report`; `rank_now`
-makes one fact a rank of what was read, `rank_table` rows of these, `view_text` the lines that fit a
-terminal. `terminal_view` draws them, or prints a block a change where there is no terminal;
-`browser` lets choose a rank (extra ``tui``). `in_run` draws the same below a run's own
-output: the program that `hangcheck run --live` starts.
+makes one fact a rank of what was read, and `view_text` writes and draws lines that fit a terminal.
 """

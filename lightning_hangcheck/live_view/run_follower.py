@@ -13,9 +13,7 @@ from lightning_hangcheck.attach.running_job import RunningJob, RunningJobReader
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge.exit_codes import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
-from lightning_hangcheck.live_view.gpu_reader import GpuReader
-from lightning_hangcheck.live_view.rank_now import RunSources, ranks_now
-from lightning_hangcheck.live_view.rank_use import UseMeter
+from lightning_hangcheck.live_view.rank_now import GpuReader, RunSources, UseMeter, ranks_now
 from lightning_hangcheck.live_view.view_text import RunNow
 from lightning_hangcheck.machine.which_machine import which_machine
 from lightning_hangcheck.model.run import RunRecord

@@ -10,6 +10,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
 from lightning_hangcheck.model.left_behind import LeftBehind
+from lightning_hangcheck.model.limits import Limits as Limits
 from lightning_hangcheck.model.naming.slugs import Phase, SeenIn
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slowness import Slowness
@@ -104,27 +105,6 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     absent_nodes: tuple[int, ...] = ()
     silent_nodes: tuple[SilentNode, ...] = ()
     machine: str = ""
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """The contract's patience table, in seconds of silence (busy_factor: a plain number).
-
-    Each field is an option of the same name; `judge.patience` says which row is whose.
-    """
-
-    suspect_proven_after: float = 3.0
-    proven_after: float = 5.0
-    suspect_person_after: float = 3.0
-    person_after: float = 10.0
-    suspect_idle_after: float = 5.0
-    idle_after: float = 30.0
-    suspect_outside_after: float = 10.0
-    suspect_busy_after: float = 10.0
-    busy_floor: float = 120.0
-    busy_factor: float = 20.0
-    suspect_absent_after: float = 10.0
-    absent_after: float = 15.0
-    stall_timeout: float = 300.0
 
 
 class Pace(Struct, frozen=True, kw_only=True):

@@ -31,10 +31,20 @@ class EvidenceItem(Struct, frozen=True):
 
 
 class Remedy(Struct, frozen=True):
-    """What to do, with where to read on."""
+    """What to do, with where to read on.
+
+    Attributes:
+        command: What can be typed or pasted for it, apart from the text; empty where nothing can.
+    """
 
     text: str
     see: str
+    command: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """The text with its command behind it."""
+        return f"{self.text}: {self.command}" if self.command else self.text
 
 
 class Edge(Struct, frozen=True, gc=False):

@@ -11,5 +11,6 @@ if TYPE_CHECKING:
 
 
 def patience_of(settings: Settings) -> Limits:
-    """Return the patience that is in force: each limit is the setting of the same name."""
-    return Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
+    """Return the patience that is in force: the figures of the settings times ``patience``."""
+    factor = settings.patience
+    return Limits(**{name: getattr(settings, name) * factor for name in Limits.__struct_fields__})

@@ -14,7 +14,7 @@ from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.run_record import versions
 from lightning_hangcheck.report.page.forms import prices_from, write_as
-from lightning_hangcheck.report.verdict_text.stacks_text import render_stacks
+from lightning_hangcheck.report.verdict_text import render_stacks
 from lightning_hangcheck.rundir.layout import claim_run_folder, prepare_run_folder
 from lightning_hangcheck.rundir.saved_evidence import CASE_FILE
 
@@ -97,7 +97,9 @@ def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -
     write_atomically(folder.verdict_file, told)
 
 
-def save_page(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
+def save_page(
+    folder: RunFolder, number: int, case: Case, verdict: Verdict, *, goes_on: bool = False
+) -> None:
     """Write report.html for a verdict that is on the disk, in a process that harms nobody.
 
     It is a convenience: it is made at low priority, one that takes long is finished after this
@@ -108,9 +110,10 @@ def save_page(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> N
         number: Of the verdict; a page never replaces that of a newer one.
         case: What was judged.
         verdict: What it came to.
+        goes_on: A later page will follow, so this one reloads itself.
     """
     try:
-        apart(PAGE_WAIT_S, lambda: _write_page(folder, number, case, verdict))
+        apart(PAGE_WAIT_S, lambda: _write_page(folder, number, case, verdict, goes_on=goes_on))
     except NoAnswerFromStorage:
         return  # it is still being made
     except Exception as error:  # noqa: BLE001 - whatever fails in it, the verdict stands
@@ -121,10 +124,20 @@ def save_page(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> N
         )
 
 
-def _write_page(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
+def _write_page(
+    folder: RunFolder, number: int, case: Case, verdict: Verdict, *, goes_on: bool
+) -> None:
     signal.alarm(PAGE_LIMIT_S)
     os.nice(PAGE_NICENESS)
     prices = prices_from(os.environ)
-    page = write_as("page", folder, verdict, case, run_folder=str(folder.path), prices=prices)
+    page = write_as(
+        "page",
+        folder,
+        verdict,
+        case,
+        run_folder=str(folder.path),
+        prices=prices,
+        goes_on=goes_on,
+    )
     if max(folder.verdict_numbers(), default=0) <= number:
         write_atomically(folder.page_file, page.encode())

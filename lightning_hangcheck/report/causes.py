@@ -117,7 +117,8 @@ def _items(known: CauseKnowledge) -> Iterator[str]:
 def _filled(remedy: RemedyKnowledge) -> str:
     limits = ", ".join(filter(None, (remedy.aspect, remedy.raised, remedy.needs, remedy.phase)))
     when = f" ({limits})" if limits else ""
-    return _PLACEHOLDER.sub(lambda match: WORDS.get(match[1], match[0]), remedy.text) + when
+    told = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
+    return _PLACEHOLDER.sub(lambda match: WORDS.get(match[1], match[0]), told) + when
 
 
 def _link(remedy: RemedyKnowledge) -> str:

@@ -29,6 +29,12 @@ def plain(text: str) -> str:
     return " ".join(w if len(w) <= LONGEST_WORD else f"{w[:LONGEST_WORD]}..." for w in words)
 
 
+def of_rank(rank: int | None, text: str) -> str:
+    """Say whose a text is, unless it begins so itself."""
+    named = rank is None or re.match(rf"rank {rank}\b", text) is not None
+    return text if named else f"rank {rank}: {text}"
+
+
 def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> list[str]:
     """Wrap a text to ``width`` columns, at most ``most`` lines; a longer one ends in ``...``.
 

@@ -1,19 +1,27 @@
-"""Where the ranks of a job are while it runs, as plain text: place, pace, last checkpoint, save."""
+"""A run that has no verdict, or goes on: where each rank is now, what it said last, its rounds."""
 
 from __future__ import annotations
 
+import shlex
+from datetime import datetime, timezone
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.report.paragraphs import INDENT, aligned, plain
-from lightning_hangcheck.text.amounts import seconds_in_words
+from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, listed, plain
+from lightning_hangcheck.report.verdict_text import name_ranks
+from lightning_hangcheck.text.amounts import seconds_in_words, several
 from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.rank_ranges import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lightning_hangcheck.model.run import Round, RunRecord
+    from lightning_hangcheck.report.saved_run import JournalEnd, SavedRun
 
 PLACE, CHECKPOINT = 1, 4
 MOST_BELOW = 8
@@ -130,3 +138,144 @@ def _ago(at: str, now: datetime) -> str:
 def _age(seconds: float) -> str:
     """Right to a tenth of a second: the page is younger than the line that tells it."""
     return seconds_in_words(max(0.1, round(seconds, 1)))
+
+
+MOST_LINES = 6
+MOST_STAYS = 8
+"""Of one rank, the newest."""
+
+Stays = tuple[tuple[str, tuple[int, ...]], ...]
+"""On which hosts a rank was, one after the other, each with its rounds."""
+
+
+def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
+    """Join what the nodes of a job wrote down of its rounds.
+
+    How one ended the first node says that knows a culprit, else the first that was there.
+
+    Args:
+        records: Of the nodes, the one whose word counts first.
+    """
+    found: dict[int, Round] = {}
+    for record in records:
+        for told in record.rounds:
+            known = found.get(told.number)
+            found[told.number] = told if known is None else _joined(known, told)
+    return tuple(found[number] for number in sorted(found))
+
+
+def _joined(known: Round, other: Round) -> Round:
+    places = {place.rank: place for place in (*other.ranks, *known.ranks)}
+    ended = known if known.culprits or not other.culprits else other
+    return replace(ended, ranks=tuple(places[rank] for rank in sorted(places)))
+
+
+def moved_ranks(rounds: Sequence[Round]) -> list[str]:
+    """Say of each rank that was on several hosts where it was, ranks that moved alike together.
+
+    Args:
+        rounds: Of all nodes.
+    """
+    stays: dict[int, list[tuple[str, int]]] = {}
+    for one in rounds:
+        for place in one.ranks:
+            stays.setdefault(place.rank, []).append((place.host, one.number))
+    alike: dict[Stays, list[int]] = {}
+    for rank, places in stays.items():
+        moves = tuple(
+            (host, tuple(number for _, number in group))
+            for host, group in groupby(places, key=lambda place: place[0])
+        )
+        if len(moves) > 1:
+            alike.setdefault(moves, []).append(rank)
+    lines = [
+        f"{name_ranks(ranks)} ran on {_in_words(moves)}"
+        for moves, ranks in sorted(alike.items(), key=lambda item: min(item[1]))
+    ]
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"and {more} more moved: see run.json"] if more > 0 else [])]
+
+
+def _in_words(moves: Stays) -> str:
+    told = [
+        f"{plain(host)} ({'round' if len(rounds) == 1 else 'rounds'} {format_ranks(rounds)})"
+        for host, rounds in moves[-MOST_STAYS:]
+    ]
+    return ", ".join(["...", *told] if len(moves) > MOST_STAYS else told)
+
+
+MOST_ROWS = 24
+MOST_GAPS = 4
+
+
+def render_unjudged(
+    saved: SavedRun,
+    run_folder: str,
+    running: Sequence[RunningRank] = (),
+    now: datetime | None = None,
+) -> str:
+    """Write what is known of a run before its first verdict.
+
+    Args:
+        saved: Without a verdict.
+        run_folder: As the reader should type it.
+        running: Its ranks that run here now; of the others, what their journals tell.
+        now: For how long ago something was; the present by default.
+
+    Returns:
+        Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.
+    """
+    moment = now or datetime.now(timezone.utc)
+    told = {f"rank-{one.rank}" for one in running}
+    rows = list(_rows([journal for journal in saved.journals if journal.name not in told]))
+    shown = render(running, moment, MOST_ROWS) if running else []
+    shown += aligned(rows[:MOST_ROWS], shrinking=(1,), tails=-1) if rows else []
+    if len(rows) > MOST_ROWS:
+        shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")
+    gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
+    lines = [
+        _headline(saved, running),
+        "",
+        *shown,
+        *([""] if shown else []),
+        *_command(saved),
+        *listed("not seen", gaps or ["nothing"], MOST_GAPS),
+        *labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(saved: SavedRun, running: Sequence[RunningRank]) -> str:
+    verdict = "no verdict that can be read" if saved.refused else "no verdict yet"
+    return f"{verdict}; {several(len(running), 'rank')} of it running here" if running else verdict
+
+
+def _command(saved: SavedRun) -> list[str]:
+    if saved.record is None:
+        return []
+    started = f"{saved.record.command}  (started {saved.record.started_at})"
+    return labelled("command", started, most=3)
+
+
+def _rows(journals: Sequence[JournalEnd]) -> Iterator[tuple[str, str, str]]:
+    """Ranks with the same checkpoint and save share a row, which shows the earliest last line."""
+    groups: dict[str, list[JournalEnd]] = {}
+    for journal in journals:
+        mark = journal.checkpoint
+        text = f"CHECKPOINT {mark.number}: {plain(mark.name)}" if mark else "no checkpoint yet"
+        kept = "" if journal.kept_step is None else f", saved at step {journal.kept_step}"
+        groups.setdefault(text + kept, []).append(journal)
+    for text, members in groups.items():
+        last = min(member.last_at for member in members)
+        yield _names(members), text, f"last line {plain(last)}" if last else ""
+
+
+def _names(journals: Sequence[JournalEnd]) -> str:
+    ranks = [
+        int(number)
+        for journal in journals
+        if (number := journal.name.removeprefix("rank-")).isdecimal()
+    ]
+    others = len(journals) - len(ranks)
+    named = [name_ranks(ranks)] if ranks else []
+    return " and ".join([*named, *([f"{others} without a rank"] if others else [])])

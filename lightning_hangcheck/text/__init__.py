@@ -2,5 +2,5 @@
 
 The lowest floor: nothing here knows of ranks, files or processes. What leaves a process goes
 through `redaction`, and which variables may is said in `published`; what a terminal shows goes
-through `plain_text`, and `status_region` keeps lines of a terminal apart.
+through `plain_text`.
 """

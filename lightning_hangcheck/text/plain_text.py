@@ -43,7 +43,7 @@ def told_apart(values: Sequence[str], longest: int) -> list[str]:
 
     Returns:
         In the same order. Of a long one that begins as another does, the part that is the same
-        is left out but for its end.
+        is left out but for its end; where they still look alike, their lengths tell.
     """
     shown = []
     for value in values:
@@ -52,7 +52,10 @@ def told_apart(values: Sequence[str], longest: int) -> list[str]:
         end = begin + longest
         more = (CUT if begin else "", CUT if end < len(value) else "")
         shown.append(visible(value[begin:end]).join(more))
-    return shown
+    return [
+        text if shown.count(text) == 1 else f"{text} ({len(value)} characters)"
+        for text, value in zip(shown, values, strict=True)
+    ]
 
 
 def text_of(thing: object) -> str:

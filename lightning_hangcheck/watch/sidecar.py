@@ -80,7 +80,7 @@ class Sidecar:
         self._settings = settings
         self._faults = Faults()
         self._start_states = StartStates()
-        self._alerting = Alerting(session)
+        self._alerting = Alerting()
         self._writer = Writer(
             _settle(session),
             session.journals,

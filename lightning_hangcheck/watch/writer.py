@@ -27,7 +27,7 @@ from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.saving import save_page, save_verdict
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.report.verdict_text.terminal import (
+from lightning_hangcheck.report.verdict_text import (
     render,
     render_again,
     render_line,
@@ -35,7 +35,6 @@ from lightning_hangcheck.report.verdict_text.terminal import (
     render_short,
 )
 from lightning_hangcheck.rundir.layout import prepare_run_folder
-from lightning_hangcheck.session.experiments import noted_experiment
 from lightning_hangcheck.session.journal_handover import REMOVED, Carrier
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
-    from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.alarm import Telling
     from lightning_hangcheck.watch.link import HangProven
 
@@ -306,7 +304,10 @@ class Writer:
             self._number += 1
             save_verdict(self.folder, self._number, case, told.verdict)
             told.saved_as = self._number
-            self._page = partial(save_page, self.folder, self._number, case, told.verdict)
+            goes_on = not case.ended and case.aftermath is None
+            self._page = partial(
+                save_page, self.folder, self._number, case, told.verdict, goes_on=goes_on
+            )
         except Exception as error:
             kind = told.verdict.verdict
             why = f"it could not be saved ({type(error).__name__}: {error})"
@@ -376,8 +377,7 @@ class Alerting:
         asked_for: What is to be told; `hangcheck run` says it at the start.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self.asked_for = AlertsAskedFor()
         self._under_way: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
@@ -424,7 +424,6 @@ class Alerting:
 
     def _send(self, news: HangNews) -> None:
         try:
-            experiment = noted_experiment(self._session) if self.asked_for.wandb else None
             require_room(MESSENGER_TASKS)
             messenger = subprocess.Popen(
                 own_command(MESSENGER),
@@ -441,4 +440,4 @@ class Alerting:
         self._under_way.append(messenger)
         if messenger.stdin is not None:
             with suppress(BrokenPipeError), messenger.stdin as pipe:
-                pipe.write(encode(Errand(self.asked_for, news, experiment)))
+                pipe.write(encode(Errand(self.asked_for, news)))

@@ -9,7 +9,7 @@ import pytest
 from processes import is_alive, until
 
 from lightning_hangcheck.alerts.asked_for import HangNews
-from lightning_hangcheck.alerts.hang_command import environment_of, run_hang_command
+from lightning_hangcheck.alerts.messenger import environment_of, run_hang_command
 
 if TYPE_CHECKING:
     from pathlib import Path

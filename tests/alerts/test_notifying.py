@@ -9,10 +9,10 @@ import pytest
 from alerts.receiver import receiving
 from alerts.test_hang_command import news
 
-from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
 from lightning_hangcheck.alerts.notifying import named, notify, refuse_unknown
-from lightning_hangcheck.cli.alert_options import made_ready
+from lightning_hangcheck.cli.commands.run_command import alerts_of
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.settings import Settings
 from lightning_hangcheck.text.redaction import redact_text, redact_values
 from lightning_hangcheck.text.shown_command import show_command
 
@@ -64,7 +64,7 @@ def test_an_address_that_apprise_does_not_know_is_refused_at_the_start() -> None
 def test_without_apprise_the_start_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(BadUsage) as refusal:
-        made_ready(AlertsAskedFor(notify=("json://127.0.0.1",)))
+        alerts_of(("json://127.0.0.1",), None, Settings())
     assert "pip install 'lightning-hangcheck[notify]'" in str(refusal.value)
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("arguments", "what", "remedy"),
     [
-        ([], "missing command", "see: hangcheck --help"),
         (["rnu"], "no such command 'rnu'", "see: hangcheck --help"),
         (["run"], "run needs a command to run", "hangcheck run -- torchrun"),
         (["run", "--"], "run needs a command to run", "hangcheck run -- torchrun"),
@@ -42,6 +41,16 @@ def test_bad_usage_is_one_line(
     assert output.err.count("\n") == 1
     assert what in output.err
     assert remedy in output.err
+
+
+def test_alone_it_shows_each_command_by_when_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([]) == 0
+    shown = capsys.readouterr().out
+    titles = ["Before a run:", "While it runs:", "It is stuck:", "It is dead:"]
+    assert [line for line in shown.splitlines() if line in titles] == titles
+    assert {line.split()[0] for line in shown.splitlines() if line.startswith("  ")} >= {
+        *hangcheck.commands
+    }
 
 
 @pytest.mark.parametrize("command", ["", *hangcheck.commands])

@@ -7,51 +7,62 @@ import msgspec
 import pytest
 
 from lightning_hangcheck.cli.main import hangcheck, invoke
-from lightning_hangcheck.cli.options import NOT_AN_OPTION, WORDS, settings_from, settings_options
+from lightning_hangcheck.cli.options import run_options, settings_from
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.settings import Settings
+from lightning_hangcheck.model.limits import Limits
+from lightning_hangcheck.observe.patience import patience_of
+from lightning_hangcheck.settings import MEANINGS, Settings
 
-RUN_OPTIONS = {
-    "--run-dir": (None, "my-run", "my-run"),
-    "--stall-timeout": (300.0, "600", 600.0),
-    "--on-hang": ("report", "abort", "abort"),
-    "--console": ("auto", "all", "all"),
-    "--start-report": ("differences", "off", "off"),
-    "--suspect-proven-after": (3.0, "2", 2.0),
-    "--proven-after": (5.0, "7", 7.0),
-    "--suspect-person-after": (3.0, "2", 2.0),
-    "--person-after": (10.0, "20", 20.0),
-    "--suspect-idle-after": (5.0, "4", 4.0),
-    "--idle-after": (30.0, "45.5", 45.5),
-    "--suspect-outside-after": (10.0, "20", 20.0),
-    "--suspect-busy-after": (10.0, "20", 20.0),
-    "--busy-floor": (120.0, "90", 90.0),
-    "--busy-factor": (20.0, "3", 3.0),
-    "--suspect-absent-after": (10.0, "20", 20.0),
-    "--absent-after": (15.0, "60", 60.0),
-    "--look-after": (2.0, "1", 1.0),
-    "--poll-interval": (0.25, "0.5", 0.5),
-    "--probe-timeout": (5.0, "8", 8.0),
-    "--abort-grace": (10.0, "2", 2.0),
-    "--meeting-timeout": (60.0, "90", 90.0),
-    "--lock-timeout": (300.0, "20", 20.0),
-    "--logger-init-timeout": (60.0, "20", 20.0),
-    "--logger-finish-timeout": (30.0, "5", 5.0),
-    "--logger-on-failure": ("raise", "offline", "offline"),
-    "--slow-after": (180.0, "none", 0.0),
-    "--ledger": (None, "mine.jsonl", "mine.jsonl"),
-    "--prometheus": (None, "job.prom", "job.prom"),
-    "--if-done": ("ask", "reuse", "reuse"),
-    "--price": (None, "0.89/h", "0.89/h"),
-    "--nodes-dir": (None, "/shared/meet", "/shared/meet"),
-    "--nodes-port": (None, "29511", 29511),
+SETTINGS = {
+    "patience": (1.0, "2", 2.0),
+    "suspect_proven_after": (3.0, "2", 2.0),
+    "proven_after": (5.0, "7", 7.0),
+    "suspect_person_after": (3.0, "2", 2.0),
+    "person_after": (10.0, "20", 20.0),
+    "suspect_idle_after": (5.0, "4", 4.0),
+    "idle_after": (30.0, "45.5", 45.5),
+    "suspect_outside_after": (10.0, "20", 20.0),
+    "suspect_busy_after": (10.0, "20", 20.0),
+    "busy_floor": (120.0, "90", 90.0),
+    "busy_factor": (20.0, "3", 3.0),
+    "suspect_absent_after": (10.0, "20", 20.0),
+    "absent_after": (15.0, "60", 60.0),
+    "stall_timeout": (300.0, "600", 600.0),
+    "slow_after": (180.0, "none", 0.0),
+    "look_after": (2.0, "1", 1.0),
+    "poll_interval": (0.25, "0.5", 0.5),
+    "probe_timeout": (5.0, "8", 8.0),
+    "locals": (False, "1", True),
+    "on_hang": ("report", "abort", "abort"),
+    "abort_grace": (10.0, "2", 2.0),
+    "console": ("auto", "all", "all"),
+    "quiet": (False, "yes", True),
+    "steps": (False, "1", True),
+    "start_report": ("differences", "off", "off"),
+    "prometheus": (None, "job.prom", "job.prom"),
+    "run_dir": (None, "my-run", "my-run"),
+    "ledger": (None, "mine.jsonl", "mine.jsonl"),
+    "price": (None, "0.89/h", "0.89/h"),
+    "if_done": ("ask", "reuse", "reuse"),
+    "nodes_dir": (None, "/shared/meet", "/shared/meet"),
+    "nodes_port": (None, "29511", 29511),
+    "meeting_timeout": (60.0, "90", 90.0),
+    "lock_timeout": (300.0, "20", 20.0),
+    "logger_init_timeout": (60.0, "20", 20.0),
+    "logger_finish_timeout": (30.0, "5", 5.0),
+    "logger_on_failure": ("raise", "offline", "offline"),
+    "disable": (False, "1", True),
 }
-"""Option: its default, a text to give it, and the value which that text means."""
-
-
+"""Setting: its default, a text to give it, and the value which that text means."""
+RUN_OPTIONS = [
+    *("--stall-timeout", "--patience", "--slow-after", "--on-hang", "--locals", "--console"),
+    *("--quiet", "--prometheus", "--run-dir", "--ledger", "--nodes-dir", "--nodes-port", "--set"),
+]
+"""Those of which each but the last is a setting, too."""
 FLAG = "--locals"
-ALERT_OPTIONS = ["--notify", "--on-hang-exec", "--otel", "--wandb-alert", "--live"]
+ALERT_OPTIONS = ["--on-hang-exec", "--notify"]
 """Only of `hangcheck run`, and handed on to nobody."""
+MOST_LINES = 45
 
 
 def _options(name: str) -> list[str]:
@@ -63,7 +74,7 @@ def _settings(*arguments: str) -> Settings:
     """What the option block makes of these arguments, by way of a command of its own."""
 
     @click.command()
-    @settings_options
+    @run_options
     def watch(**options: object) -> Settings:
         return settings_from(options)
 
@@ -76,6 +87,7 @@ def test_commands_are_frozen() -> None:
     """Commands of the contract that don't exist yet are not listed."""
     assert sorted(hangcheck.commands) == [
         "attach",
+        "demo",
         "doctor",
         "explain",
         "ledger",
@@ -90,9 +102,17 @@ def test_commands_are_frozen() -> None:
 
 
 def test_options_of_run_are_frozen() -> None:
-    listed = list(RUN_OPTIONS)
-    settings = [*listed[:5], "--quiet", "--steps", FLAG, *listed[5:]]
-    assert _options("run") == [*settings, *ALERT_OPTIONS]
+    assert _options("run") == [*RUN_OPTIONS, *ALERT_OPTIONS]
+
+
+@pytest.mark.parametrize(
+    "words", [[], *([name] for name in hangcheck.commands), ["ledger", "check"]], ids=" ".join
+)
+def test_help_fits_on_a_screen(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([*words, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= 100
 
 
 def test_options_of_report_are_frozen() -> None:
@@ -102,10 +122,6 @@ def test_options_of_report_are_frozen() -> None:
         "--issue",
         "--prompt",
         "--perfetto",
-        "--speedscope",
-        "--stacks",
-        "--serve",
-        "--port",
         "--log",
     ]
 
@@ -142,7 +158,8 @@ def test_options_of_plan_are_frozen() -> None:
 
 def test_options_of_attach_and_merge_are_frozen() -> None:
     hosts = ["--hostfile", "--remote-command", "--ssh", "--host-timeout", "--at-once"]
-    assert _options("attach") == ["--pid", "--run-dir", FLAG, *hosts, "--json-case"]
+    options = ["--pid", FLAG, "--patience", "--set", "--run-dir", "--json-case", *hosts]
+    assert _options("attach") == options
     assert _options("merge") == ["--run-dir"]
     assert _options("postmortem") == ["--run-dir", "--json"]
     assert _options("explain") == ["--agent"]
@@ -150,36 +167,65 @@ def test_options_of_attach_and_merge_are_frozen() -> None:
     assert _options("ledger") == options
 
 
-@pytest.mark.parametrize("option", RUN_OPTIONS)
-def test_defaults_are_frozen(option: str) -> None:
-    default, _, _ = RUN_OPTIONS[option]
-    assert getattr(_settings(), option[2:].replace("-", "_")) == default
+@pytest.mark.parametrize("name", SETTINGS)
+def test_defaults_are_frozen(name: str) -> None:
+    assert getattr(_settings(), name) == SETTINGS[name][0]
 
 
-@pytest.mark.parametrize("option", RUN_OPTIONS)
-def test_an_option_overrides_the_environment(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    default, text, value = RUN_OPTIONS[option]
-    field = option[2:].replace("-", "_")
-    monkeypatch.setenv(f"HANGCHECK_{field.upper()}", str(default or "29500"))
-    assert getattr(_settings(option, text), field) == value
-    monkeypatch.setenv(f"HANGCHECK_{field.upper()}", text)
-    assert getattr(_settings(), field) == value
-
-
-def test_the_flag_is_off_until_an_option_or_the_environment_sets_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_is_read_from_set_and_from_its_variable(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _settings().locals is False
-    assert _settings(FLAG).locals is True
-    assert _settings("--quiet").quiet is True
-    assert _settings("--steps").steps is True
-    monkeypatch.setenv("HANGCHECK_LOCALS", "1")
-    assert _settings().locals is True
+    _, text, value = SETTINGS[name]
+    assert getattr(_settings("--set", f"{name}={text}"), name) == value
+    monkeypatch.setenv(f"HANGCHECK_{name.upper()}", text)
+    assert getattr(_settings(), name) == value
 
 
-def test_every_setting_is_an_option_but_disable() -> None:
-    fields = {field.name for field in msgspec.structs.fields(Settings)}
-    assert set(WORDS) == fields - {NOT_AN_OPTION}
+@pytest.mark.parametrize("option", RUN_OPTIONS[:-1])
+def test_an_option_wins_over_set_and_set_over_the_variable(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = option[2:].replace("-", "_")
+    default, text, value = SETTINGS[name]
+    usual = "0" if isinstance(default, bool) else str(default or "29500")
+    monkeypatch.setenv(f"HANGCHECK_{name.upper()}", usual)
+    assert getattr(_settings("--set", f"{name}={text}"), name) == value
+    words = [option] if isinstance(default, bool) else [option, text]
+    assert getattr(_settings(*words, "--set", f"{name}={usual}"), name) == value
+
+
+def test_every_setting_has_a_meaning() -> None:
+    fields = [field.name for field in msgspec.structs.fields(Settings)]
+    assert set(MEANINGS) == set(fields) == set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "what", "way_out"),
+    [
+        ("idle_after", "--set idle_after has no value", "--set idle_after=60"),
+        ("idle_aftr=3", "--set idle_aftr: there is no such setting", "did you mean idle_after"),
+        ("zzz=3", "--set zzz: there is no such setting", "docs/settings.md"),
+        ("idle_after=soon", "--set idle_after='soon' cannot be used", "--set idle_after=30"),
+        ("idle_after=0", "--set idle_after='0' is no positive number", "--set idle_after=30"),
+        ("nodes_port=0", "--set nodes_port='0' cannot be used", "--set nodes_port=29511"),
+    ],
+)
+def test_an_assignment_that_cannot_be_used_is_refused_in_one_line(
+    assignment: str, what: str, way_out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["run", "--set", assignment, "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert what in said
+    assert way_out in said
+
+
+def test_patience_multiplies_every_figure_of_its_table() -> None:
+    usual, doubled = (patience_of(_settings("--patience", factor)) for factor in ("1", "2"))
+    assert usual == Limits()
+    figures = msgspec.structs.asdict(usual)
+    assert msgspec.structs.asdict(doubled) == {name: 2 * one for name, one in figures.items()}
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf", ""])

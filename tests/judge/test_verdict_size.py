@@ -20,7 +20,7 @@ from lightning_hangcheck.model.evidence import (
     Sample,
     ThreadStack,
 )
-from lightning_hangcheck.report.verdict_text.terminal import render
+from lightning_hangcheck.report.verdict_text import render
 from lightning_hangcheck.text.rank_ranges import format_ranks, parse_ranks
 
 DEEP = tuple(Frame(f"call_{n}", f"{SITE}/lightning/pytorch/x.py", n) for n in range(40))

@@ -19,7 +19,7 @@ DEAF = """import os, pathlib
 assert not {'HANGCHECK_NOTIFY', 'HANGCHECK_ON_HANG_EXEC'} & set(os.environ)
 pathlib.Path('pid').write_text(str(os.getpid()))"""
 STUCK = "import threading\none = threading.Lock()\none.acquire()\none.acquire()"
-HASTE = ("--idle-after", "4", "--stall-timeout", "4")
+HASTE = ("--set", "idle_after=4", "--stall-timeout", "4")
 ON_HANG = """env > told.txt
 echo once >> times.txt
 until grep -q 'state.* [23]$' job.prom; do sleep 0.1; done

@@ -33,7 +33,7 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
 @pytest.mark.real
 def test_a_job_that_nobody_starts_again_is_ended_and_says_so(tmp_path: Path) -> None:
     waits = python("import threading; threading.Event().wait()")
-    patience = ("--idle-after", "4", "--stall-timeout", "4")
+    patience = ("--set", "idle_after=4", "--stall-timeout", "4")
     ended = run(tmp_path, waits, "--on-hang", "restart", *patience)
     assert ended.returncode == 75
     assert "the ranks are not started again: no torchrun started them" in ended.stderr

@@ -58,7 +58,7 @@ def test_a_rank_that_loses_its_pace_is_told_once_and_so_is_its_return(
     tmp_path: Path, program: str, where: str
 ) -> None:
     """Rank 1 takes ten times as long for its batches while a file is there."""
-    options = ("--slow-after", "2", "--poll-interval", "0.1", "--prometheus", "job.prom")
+    options = ("--slow-after", "2", "--set", "poll_interval=0.1", "--prometheus", "job.prom")
     command = [*TORCHRUN, str(PROGRAMS / program)]
     process = start_run(tmp_path, command, *options, "--on-hang", "abort")
     said, steps = _follow(process.stderr), _follow(process.stdout)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, RunSources, ranks_now
-from lightning_hangcheck.live_view.rank_use import RecentSteps
+from lightning_hangcheck.live_view.rank_now import (
+    RankNow,
+    RankUse,
+    RecentSteps,
+    RunSources,
+    ranks_now,
+)
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.step_times import StepTimes

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
-from lightning_hangcheck.live_view.rank_table import fitted, rows
-from lightning_hangcheck.live_view.view_text import RunNow, change_key, region_lines, view_lines
+from lightning_hangcheck.live_view.view_text import RunNow, change_key, fitted, rows, view_lines
 from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -196,27 +195,6 @@ def test_steps_ages_and_phases_are_no_news() -> None:
 )
 def test_a_save_another_standing_a_verdict_and_the_end_are_news(changed: RunNow) -> None:
     assert change_key(run(full(0))) != change_key(changed)
-
-
-def test_below_the_runs_own_output_the_status_parts_it_and_the_verdict_stays_on_top() -> None:
-    now = run(*(full(rank) for rank in range(8)), verdict=verdict("rank 1 is stuck at train.py:88"))
-    lines = region_lines(now, 80, 8)
-    assert lines[0].text.startswith("-- 10:30:00Z 2 ranks run here")
-    assert lines[0].text.endswith("---")
-    assert lines[1].text.startswith("HANG")
-    assert "train.py:88" in lines[1].text + lines[2].text
-    assert lines[-1].text.startswith("... and ")
-    assert len(lines) <= 8
-    assert max(len(line.text) for line in lines) < 80
-
-
-@pytest.mark.parametrize("most", range(6))
-def test_where_a_region_has_no_room_for_a_table_it_has_the_status_and_the_verdict(
-    most: int,
-) -> None:
-    lines = region_lines(run(one(0), one(1)), 80, most)
-    assert len(lines) <= most
-    assert not any(line.text.startswith("RANK") for line in lines) or most == 5
 
 
 def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest() -> None:

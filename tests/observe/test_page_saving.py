@@ -15,6 +15,7 @@ from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.observe import saving
 from lightning_hangcheck.observe.saving import save_page, save_run
 from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.watch import writer as writer_module
 from lightning_hangcheck.watch.writer import Writer
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ VERDICT = judge(CASE)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine of a test may be busy; what is waited for is the page, not the time."""
     monkeypatch.setattr(saving, "PAGE_WAIT_S", 30.0)
+    monkeypatch.setattr(writer_module, "WAIT_AT_THE_END_S", 30.0)
 
 
 @pytest.fixture

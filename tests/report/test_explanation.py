@@ -5,7 +5,7 @@ from __future__ import annotations
 from cases import IN_BARRIER, IN_WANDB, job, rank
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.report.verdict_text.terminal import render
+from lightning_hangcheck.report.verdict_text import render
 
 
 def test_all_ranks_in_the_logger_are_not_one_rank() -> None:

@@ -6,9 +6,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
-from lightning_hangcheck.report.running_ranks import RunningRank, render, render_below
+from lightning_hangcheck.report.running_ranks import (
+    RunningRank,
+    render,
+    render_below,
+    render_unjudged,
+)
 from lightning_hangcheck.report.saved_run import JournalEnd, SavedRun
-from lightning_hangcheck.report.unjudged import render as render_unjudged
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
 MARK = CheckpointMark(number=11, name="Trainer ready", at="2026-11-20T10:20:00.000Z")

@@ -16,7 +16,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from lightning_hangcheck.report.verdict_text.stacks_text import render_stacks
+from lightning_hangcheck.report.verdict_text import render_stacks
 
 FRAMES = (Frame("<module>", "/home/ada/train.py", 140), Frame("load", "/home/ada/data.py", 41))
 STACK = ProcessStack(

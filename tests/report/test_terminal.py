@@ -29,10 +29,9 @@ from lightning_hangcheck.model.verdict import (
     StackGroup,
     Verdict,
 )
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
-from lightning_hangcheck.report.verdict_text import terminal
-from lightning_hangcheck.report.verdict_text.headline import KIND_WORDS
-from lightning_hangcheck.report.verdict_text.rank_rows import STATE_WORDS
+from lightning_hangcheck.report.verdict_text import KIND_WORDS, STATE_WORDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.naming.slugs import Cause
@@ -99,7 +98,7 @@ def huge_verdicts(draw: some.DrawFn) -> Verdict:
 def test_report_equals_its_golden_text(name: str) -> None:
     """After a change that is meant, run tests/report/write_golden.py and read the difference."""
     case, judged = CASES[name]
-    assert terminal.render(case, judged, FOLDER) == (GOLDEN / f"{name}.txt").read_text()
+    assert verdict_text.render(case, judged, FOLDER) == (GOLDEN / f"{name}.txt").read_text()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -112,7 +111,7 @@ def test_constructed_verdicts_follow_the_schema(name: str) -> None:
 def test_report_fits_on_a_screen_at_any_world_size(data: some.DataObject) -> None:
     """At most 40 lines of limited width; only a word that cannot be broken is longer."""
     judged = data.draw(huge_verdicts())
-    lines = terminal.render(None, judged, FOLDER).splitlines()
+    lines = verdict_text.render(None, judged, FOLDER).splitlines()
     assert len(lines) <= MOST_LINES
     for line in lines:
         assert len(line) <= TABLE_WIDTH or max(map(len, line.split())) > TABLE_WIDTH // 2
@@ -133,7 +132,7 @@ def test_the_fullest_report_fits_too() -> None:
         gaps=tuple(Gap("stack", rank, f"reason {rank}") for rank in range(9)),
         ranks=tuple(RankState(rank=rank, open_sections=(f"s {rank}",)) for rank in range(4096)),
     )
-    assert len(terminal.render(None, judged, FOLDER).splitlines()) <= MOST_LINES
+    assert len(verdict_text.render(None, judged, FOLDER).splitlines()) <= MOST_LINES
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,13 +146,13 @@ def test_nothing_from_the_job_can_steer_the_terminal(foreign: str) -> None:
         remedies=(Remedy(foreign, foreign),),
         gaps=(Gap(foreign, None, foreign),),
     )
-    text = terminal.render(None, judged, FOLDER)
+    text = verdict_text.render(None, judged, FOLDER)
     assert all(character.isprintable() for line in text.split("\n") for character in line)
-    assert terminal.render_line(judged).isprintable()
+    assert verdict_text.render_line(judged).isprintable()
 
 
 def test_a_suspicion_is_one_line() -> None:
-    line = terminal.render_line(suspect())
+    line = verdict_text.render_line(suspect())
     assert line == (
         "SUSPECT  rank 3 is silent since 12 s in evaluate (train.py:120)"
         "  (job blocked 12 s = 0.03 rank h)"
@@ -167,15 +166,19 @@ def test_the_end_of_a_job_that_saved_too_seldom_says_below_how_to_save() -> None
     )
     told = f"      saves    {advice}"
     place = f"; run folder {FOLDER}"
-    assert terminal.render_short(ended, FOLDER) == f"FINISHED  the job ended well{place}\n{told}"
-    report = terminal.render(None, ended, FOLDER)
+    assert (
+        verdict_text.render_short(ended, FOLDER) == f"FINISHED  the job ended well{place}\n{told}"
+    )
+    report = verdict_text.render(None, ended, FOLDER)
     assert told in report.splitlines()
     assert report.count(advice) == 1
-    assert terminal.render_short(suspect(), FOLDER) == terminal.render_line(suspect()) + place
+    assert (
+        verdict_text.render_short(suspect(), FOLDER) == verdict_text.render_line(suspect()) + place
+    )
 
 
 def test_a_reminder_is_one_line_that_says_since_when_and_where_to_read() -> None:
-    assert terminal.render_reminder(suspect(), 241.0, FOLDER) == (
+    assert verdict_text.render_reminder(suspect(), 241.0, FOLDER) == (
         "SUSPECT  still so 4 min later; as it was told: rank 3 is silent since 12 s in evaluate "
         f"(train.py:120); run folder {FOLDER}"
     )
@@ -183,7 +186,9 @@ def test_a_reminder_is_one_line_that_says_since_when_and_where_to_read() -> None
 
 def test_culprits_come_first() -> None:
     rows = [
-        line for line in terminal.render(None, suspect(), FOLDER).splitlines() if "phase" in line
+        line
+        for line in verdict_text.render(None, suspect(), FOLDER).splitlines()
+        if "phase" in line
     ]
     assert re.match(r" +rank 3 +is stuck", rows[0])
     assert re.match(r" +ranks 0-2,4-7 +wait", rows[1])
@@ -191,7 +196,7 @@ def test_culprits_come_first() -> None:
 
 def test_a_section_around_the_whole_stage_does_not_hide_the_step() -> None:
     states = (RankState(rank=0, state="running", step=10, open_sections=("Trainer.fit",)),)
-    text = terminal.render(None, verdict("hang", world_size=1, ranks=states), FOLDER)
+    text = verdict_text.render(None, verdict("hang", world_size=1, ranks=states), FOLDER)
     assert "step 10, in Trainer.fit" in text
 
 
@@ -201,7 +206,7 @@ def test_more_situations_than_rows_are_counted() -> None:
         RankState(rank=rank, state="waiting", open_sections=(f"section {rank}",))
         for rank in range(20)
     )
-    text = terminal.render(None, verdict("hang", world_size=20, ranks=states), FOLDER)
+    text = verdict_text.render(None, verdict("hang", world_size=20, ranks=states), FOLDER)
     assert "ranks 6-19  in 14 more situations, see verdict.json" in text
 
 
@@ -218,14 +223,14 @@ def test_every_kind_has_its_words() -> None:
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_is_explained_or_honestly_not(cause: Cause) -> None:
     """A verdict of a newer version may have a cause that this version has no sentence for."""
-    text = terminal.render(None, verdict("hang", cause=cause), FOLDER)
+    text = verdict_text.render(None, verdict("hang", cause=cause), FOLDER)
     assert f"why      {cause}: " in text
 
 
 def test_the_report_stays_light_in_the_sidecar() -> None:
     """Importing the renderers must not bring in the judgement, which is large."""
     program = (
-        "import sys; from lightning_hangcheck.report.verdict_text import stacks_text, terminal;"
+        "import sys; from lightning_hangcheck.report import verdict_text;"
         "heavy = {'networkx', 'lightning_hangcheck.judge.verdict', 'rich'};"
         "sys.exit(bool(heavy & set(sys.modules)))"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from test_terminal import CASES, FOLDER, GOLDEN
 
-from lightning_hangcheck.report.verdict_text import terminal
+from lightning_hangcheck.report import verdict_text
 
 if __name__ == "__main__":
     for name, (case, judged) in CASES.items():
-        (GOLDEN / f"{name}.txt").write_text(terminal.render(case, judged, FOLDER))
+        (GOLDEN / f"{name}.txt").write_text(verdict_text.render(case, judged, FOLDER))

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.text.plain_text import one_line, visible, visible_json
+from lightning_hangcheck.text.plain_text import one_line, told_apart, visible, visible_json
 
 texts = some.text(
     some.characters(categories=["L", "N", "P", "Z", "C"]) | some.sampled_from("\x1b\x9b\u202e\n\\")
@@ -41,3 +41,11 @@ def test_json_decodes_to_the_same(value: object) -> None:
         shown = visible_json(data.encode())
         assert json.loads(shown) == value
         assert all(line.isprintable() for line in shown.decode().split("\n"))
+
+
+def test_texts_that_look_alike_once_they_are_cut_are_told_apart_by_their_lengths() -> None:
+    """What each has in common with another is left out, which may leave the same of two."""
+    ends = ["ab" * 300 + "1", "ab" * 300 + "2", "ab" * 60 + "2"]
+    shown = told_apart(ends, 100)
+    assert len(set(shown)) == 3
+    assert shown[2].endswith("2 (121 characters)")

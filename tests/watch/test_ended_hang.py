@@ -138,7 +138,7 @@ def test_a_hang_that_we_end_says_so_and_keeps_its_verdict(tmp_path: Path) -> Non
     process = start_run(
         tmp_path,
         ALONE,
-        *("--on-hang", "abort", "--abort-grace", "3"),
+        *("--on-hang", "abort", "--set", "abort_grace=3"),
         **AS_RANK,
         **IMPATIENT,
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
-QUICKLY = ("--on-hang", "abort", "--idle-after", "5", "--proven-after", "5")
+QUICKLY = ("--on-hang", "abort", "--set", "idle_after=5", "--set", "proven_after=5")
 
 
 def torchrun(*words: str) -> list[str]:

@@ -20,7 +20,7 @@ from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.observe.saving import save_run
-from lightning_hangcheck.report.rounds import joined_rounds, moved_ranks
+from lightning_hangcheck.report.running_ranks import joined_rounds, moved_ranks
 from lightning_hangcheck.rundir.layout import RunFolder, find_run_folder, folders_of_nodes
 from lightning_hangcheck.rundir.rank_journals import journals_in, read_rank
 from lightning_hangcheck.rundir.saved_evidence import newest_case

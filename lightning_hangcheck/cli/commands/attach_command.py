@@ -3,66 +3,135 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from lightning_hangcheck.cli.host_options import host_options, hosts_from
+from lightning_hangcheck.cli.options import (
+    FILES,
+    GroupedCommand,
+    Option,
+    patience_options,
+    positive,
+    settings_from,
+)
 from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.report.verdict_text import terminal
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir.layout import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.node_place import place_of_task
-from lightning_hangcheck.settings import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.attach.hosts.visit import Way
     from lightning_hangcheck.attach.job_grouping import FoundJob
     from lightning_hangcheck.attach.recorded_session import RecordedSession, Watch
-    from lightning_hangcheck.cli.host_options import Hosts
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
     from lightning_hangcheck.settings import Settings
 
 LONGEST_COMMAND = 240
+MOST_CHARACTERS = 4 * 1024 * 1024
+FOUND = "What to look at"
+HOSTS = "On several hosts"
 EPILOG = """\b
 Examples:
   hangcheck attach
   hangcheck attach --pid 4711
-  hangcheck attach --pid 4711 --run-dir stuck-job
   hangcheck attach --hostfile hosts --remote-command /shared/env/bin/hangcheck
   srun --overlap --jobid=71 --ntasks-per-node=1 hangcheck attach --run-dir /shared/stuck-job
 """
 
 
-@click.command("attach", epilog=EPILOG)
+class Hosts(NamedTuple):
+    """On which hosts to look, how to get there, and on how many at a time."""
+
+    names: tuple[str, ...]
+    way: Way
+    at_once: int
+
+
+@click.command("attach", cls=GroupedCommand, epilog=EPILOG)
 @click.option(
     "--pid",
     "pids",
+    cls=Option,
+    group=FOUND,
     type=click.IntRange(min=1),
     multiple=True,
     metavar="PID",
-    help="A process of the job: a rank, its worker, or the launcher. May be given several times.",
-)
-@click.option(
-    "--run-dir",
-    metavar="DIR",
-    default=None,
-    help="Run folder [default: a new one below hangcheck_runs]. (HANGCHECK_RUN_DIR)",
+    help="A rank, its worker, or the launcher; repeatable",
 )
 @click.option(
     "--locals",
     "local_values",
+    cls=Option,
+    group=FOUND,
     is_flag=True,
-    help="Read local variables of the ranks too; secrets are hidden. (HANGCHECK_LOCALS=1)",
+    help="Also read local variables of the ranks; secrets are hidden",
 )
-@host_options
+@patience_options
+@click.option(
+    "--run-dir",
+    cls=Option,
+    group=FILES,
+    metavar="DIR",
+    help="Run folder [default: a new one below hangcheck_runs]",
+)
 @click.option(
     "--json-case",
+    cls=Option,
+    group=FILES,
     is_flag=True,
-    help="Print the evidence as a line of JSON; judge nothing, keep nothing.",
+    help="Print the evidence as a line of JSON; judge and keep nothing",
+)
+@click.option(
+    "--hostfile",
+    cls=Option,
+    group=HOSTS,
+    metavar="FILE",
+    help="Look on these hosts by ssh, one a line; - for stdin",
+)
+@click.option(
+    "--remote-command",
+    cls=Option,
+    group=HOSTS,
+    metavar="CMD",
+    envvar="HANGCHECK_REMOTE_COMMAND",
+    default="hangcheck",
+    help="What hangcheck is there, such as /env/bin/hangcheck",
+)
+@click.option(
+    "--ssh",
+    cls=Option,
+    group=HOSTS,
+    metavar="CMD",
+    envvar="HANGCHECK_SSH",
+    default="ssh",
+    help="How to get there, such as 'ssh -p 2222' [default: ssh]",
+)
+@click.option(
+    "--host-timeout",
+    cls=Option,
+    group=HOSTS,
+    metavar="SECONDS",
+    callback=positive,
+    envvar="HANGCHECK_HOST_TIMEOUT",
+    default="60",
+    help="Time for one host [default: 60]",
+)
+@click.option(
+    "--at-once",
+    cls=Option,
+    group=HOSTS,
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    envvar="HANGCHECK_AT_ONCE",
+    default=32,
+    help="Hosts at a time [default: 32]",
 )
 @click.argument("more", nargs=-1, type=click.IntRange(min=1), metavar="[PID...]")
 def attach(
@@ -70,18 +139,34 @@ def attach(
     run_dir: str | None,
     local_values: bool,
     json_case: bool,
+    hostfile: str | None,
+    remote_command: str,
+    ssh: str,
+    host_timeout: float,
+    at_once: int,
     more: tuple[int, ...],
     **options: object,
 ) -> int:
     """Say which rank of a running job hangs, where, why, and what to do.
 
-    The job needs no preparation and is not disturbed. Without --pid there must be one job of which
-    we may read the processes. Exit code 0 if no hang was found (a suspicion is none: look again in
-    half a minute), 3 if it hangs, 4 if there is no job or it may not be read.
+    The job needs no preparation and is not disturbed. Exit code 0: no hang was found; a suspicion
+    is none, look again. 3: it hangs. 4: there is no job, or it may not be read.
     """
-    settings = from_environment(os.environ)
+    settings = settings_from(options)
     asked = local_values or settings.locals
-    hosts = hosts_from(options, local_values=asked)
+    hosts = None
+    if hostfile is not None:
+        # imported here so that a look at this host needs no part of it
+        from lightning_hangcheck.attach.hosts.hostfile import read_hosts
+        from lightning_hangcheck.attach.hosts.visit import Way, read_ssh
+
+        way = Way(
+            ssh=read_ssh(ssh),
+            remote_command=remote_command,
+            limit_s=host_timeout,
+            local_values=asked,
+        )
+        hosts = Hosts(read_hosts(_hostfile_text(hostfile), hostfile), way, at_once)
     if json_case:
         _refuse_together("--json-case", {"--hostfile": hosts, "--run-dir": run_dir})
         return _print_case((*pids, *more), settings, local_values=asked)
@@ -98,7 +183,7 @@ def attach(
     job = _the_job((*pids, *more))
     recorded = find_session(job.pids)
     case, verdict = attach_job(job, patience_of(settings), folder, recorded, local_values=asked)
-    show(terminal.render(case, verdict, run_dir or as_typed(folder.path)))
+    show(verdict_text.render(case, verdict, run_dir or as_typed(folder.path)))
     watch = _watch(recorded)
     for sentence in _beside_it(case, verdict, watch):
         say(sentence)
@@ -132,12 +217,30 @@ def _attach_everywhere(hosts: Hosts, folder: RunFolder, run_dir: str | None) -> 
     from lightning_hangcheck.attach.hosts.everywhere import attach_everywhere
 
     joined = attach_everywhere(hosts.names, hosts.way, folder, hosts.at_once)
-    show(terminal.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
+    show(verdict_text.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
     for silent in joined.silent:
         say(f"{silent.what}: {silent.reason}")
     for host, sentence in joined.said:
         say(f"host {host}: {sentence}")
     return HANG if joined.hang_stands else exit_code_of(joined.verdict)
+
+
+def _hostfile_text(name: str) -> str:
+    """Read the file; it may be a pipe: ``--hostfile <(scontrol show hostnames)``."""
+    try:
+        if name == "-":
+            text = sys.stdin.read(MOST_CHARACTERS + 1)
+        else:
+            with open(name, encoding="utf-8") as file:  # noqa: PTH123 - no path where it is a pipe
+                text = file.read(MOST_CHARACTERS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadUsage(
+            f"--hostfile {name} cannot be read ({why})", "name a file with one host a line"
+        ) from error
+    if len(text) > MOST_CHARACTERS:
+        raise BadUsage(f"--hostfile {name} has more than 4 MiB", "name a file with one host a line")
+    return text
 
 
 def _refuse_together(option: str, others: Mapping[str, object]) -> None:
@@ -203,7 +306,7 @@ def _who_watches(watch: Watch) -> str:
     newest = watch.notes.newest if watch.notes is not None else None
     said = "no verdict yet" if watch.notes is not None else watch.gaps[0].reason
     if newest is not None:
-        said = f"{terminal.render_line(newest)}; told at {newest.detected_at}"
+        said = f"{verdict_text.render_line(newest)}; told at {newest.detected_at}"
     state = "is watched" if watch.alive else "was watched, but its watcher is gone"
     return f"this job {state}, see {watch.run_folder}: {said}"
 

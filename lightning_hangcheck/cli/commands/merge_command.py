@@ -8,7 +8,7 @@ import click
 
 from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.report.verdict_text import terminal
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir.layout import name_run_folder, refuse_used
 from lightning_hangcheck.settings import from_environment
 
@@ -44,7 +44,7 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     from lightning_hangcheck.attach.merging.merge import merge_runs
 
     merged = merge_runs(folders, folder)
-    show(terminal.render(merged.case, merged.verdict, run_dir or as_typed(folder.path)))
+    show(verdict_text.render(merged.case, merged.verdict, run_dir or as_typed(folder.path)))
     for line in merged.moved:
         click.echo(line)
     for gap in merged.left_out:

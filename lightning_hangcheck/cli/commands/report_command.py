@@ -13,20 +13,21 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.atomic import make_private_folder, write_atomically
+from lightning_hangcheck.files.atomic import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
-from lightning_hangcheck.report import unjudged
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.page.forms import Form, prices_from, write_as
 from lightning_hangcheck.report.plain_logs.log_report import log_report
-from lightning_hangcheck.report.rounds import joined_rounds, moved_ranks
-from lightning_hangcheck.report.running_ranks import render_below
+from lightning_hangcheck.report.running_ranks import (
+    joined_rounds,
+    moved_ranks,
+    render_below,
+    render_unjudged,
+)
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.report.traces.stack_dumps import render_dumps
-from lightning_hangcheck.report.verdict_text import terminal
 from lightning_hangcheck.rundir.layout import folder_of_start, folders_of_nodes, starts_so_far
-from lightning_hangcheck.text.amounts import several
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
@@ -44,9 +45,6 @@ Examples:
   hangcheck report --issue | gh issue create --title "job hangs" --body-file -
   hangcheck report --prompt > prompt.md
   hangcheck report --perfetto trace.json
-  hangcheck report --speedscope stacks.json
-  hangcheck report --stacks dumps
-  hangcheck report --serve
   hangcheck report --log slurm-4711.out
 """
 
@@ -58,21 +56,8 @@ Examples:
 @click.option("--issue", is_flag=True, help="Print Markdown for an issue.")
 @click.option("--prompt", is_flag=True, help="Print Markdown for a coding agent.")
 @click.option("--perfetto", metavar="FILE", help="Write a trace for ui.perfetto.dev; - prints it.")
-@click.option(
-    "--speedscope", metavar="FILE", help="Write merged stacks for speedscope.app; - prints them."
-)
-@click.option("--stacks", metavar="DIR", help="Write each process's stacks as py-spy dump does.")
-@click.option(
-    "--serve", is_flag=True, help="Show the page at 127.0.0.1, and follow a run that goes on."
-)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="With --serve [default: one that is free].",
-)
 @click.option("--log", is_flag=True, help="Read plain logs: who is behind by the ranks' own lines.")
-def report(paths: tuple[str, ...], *, port: int | None, **asked: str | bool | None) -> int:
+def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     """Print the newest verdict of a run.
 
     Without RUN_DIR it is the newest run below hangcheck_runs/. A run that has no verdict yet shows
@@ -81,8 +66,6 @@ def report(paths: tuple[str, ...], *, port: int | None, **asked: str | bool | No
     be used.
     """
     way = _one_of([name for name, given in asked.items() if given not in (None, False)])
-    if port is not None and way != "serve":
-        raise BadUsage("--port is for --serve", "hangcheck report --serve --port PORT")
     if way == "log":
         click.echo(_of_logs(paths), nl=False)
         return 0
@@ -94,14 +77,7 @@ def report(paths: tuple[str, ...], *, port: int | None, **asked: str | bool | No
     folder = found_run_folder(run_dir, "hangcheck report RUN_DIR")
     shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
-    if way == "serve":
-        # imported here: nothing else needs a web server
-        from lightning_hangcheck.cli.serving import serve
-
-        serve(folder, shown_folder, port)
-    elif way == "stacks":
-        _write_dumps(saved, shown_folder, Path(str(asked[way])))
-    elif way == "json":
+    if way == "json":
         click.echo(render_json(_verdict_of(saved, shown_folder)), nl=False)
     elif way in FORMS:
         _write(_formed(FORMS[way], folder, saved, shown_folder), asked[way])
@@ -115,8 +91,7 @@ def _one_of(ways: list[str]) -> str:
     if len(ways) > 1:
         raise BadUsage(
             "report writes one form at a time",
-            "name one of --json, --html, --issue, --prompt, --perfetto, --speedscope, --stacks, "
-            "--serve, --log",
+            "name one of --json, --html, --issue, --prompt, --perfetto, --log",
         )
     return "".join(ways)
 
@@ -127,10 +102,10 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     from lightning_hangcheck.attach.running_job import running_ranks
 
     if saved.verdict is None:
-        click.echo(unjudged.render(saved, shown_folder, running_ranks(folder)), nl=False)
+        click.echo(render_unjudged(saved, shown_folder, running_ranks(folder)), nl=False)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
-        show(terminal.render(saved.case, judged, shown_folder))
+        show(verdict_text.render(saved.case, judged, shown_folder))
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
         click.echo(render_below(running_ranks(folder), datetime.now(timezone.utc)), nl=False)
@@ -170,25 +145,6 @@ def _write(text: str, file: str | bool | None) -> None:
     except OSError as error:
         raise BadUsage(f"{path} cannot be written ({error.strerror})", remedy) from error
     say(f"wrote {path}")
-
-
-def _write_dumps(saved: SavedRun, shown_folder: str, into: Path) -> None:
-    """Write a file a process; those that are there under other names stay."""
-    dumps = render_dumps(saved.case) if saved.case is not None else {}
-    if not dumps:
-        raise UnreadableRun(
-            f"{shown_folder} has no stacks",
-            f"see what it has: hangcheck report {quote(shown_folder)}",
-        )
-    try:
-        make_private_folder(into, ())
-        for name, text in dumps.items():
-            write_atomically(into / name, text.encode())
-    except OSError as error:
-        raise BadUsage(
-            f"{into} cannot be written ({error.strerror})", "name a folder that you may write"
-        ) from error
-    say(f"wrote {several(len(dumps), 'file')} into {into}")
 
 
 def _of_logs(paths: tuple[str, ...]) -> str:

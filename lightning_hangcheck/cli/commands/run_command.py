@@ -8,63 +8,90 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.alert_options import alert_options, alerts_from, made_ready
 from lightning_hangcheck.cli.options import (
+    ON_HANG,
+    SETTINGS_NOTE,
+    TOLD,
+    GroupedCommand,
+    Option,
     refuse_without_folder,
     refuse_without_secret,
+    run_options,
     settings_from,
-    settings_options,
 )
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir.layout import RUNS_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
     from lightning_hangcheck.settings import Settings
 
-EPILOG = """\b
+EPILOG = f"""{SETTINGS_NOTE}
+
+\b
 Examples:
   hangcheck run -- torchrun --nproc_per_node=2 train.py
   hangcheck run --on-hang abort --run-dir my-run -- python train.py
-  hangcheck run --live -- torchrun --nproc_per_node=8 train.py
-  hangcheck run --quiet -- accelerate launch train.py
-  hangcheck run --slow-after 60 -- torchrun --nproc_per_node=2 train.py
   HANGCHECK_STALL_TIMEOUT=600 srun hangcheck run -- python train.py
-  srun hangcheck run --on-hang-exec 'scontrol requeue $SLURM_JOB_ID' -- python train.py
-  hangcheck run --prometheus /var/lib/node_exporter/job.prom -- python train.py
-  hangcheck run --wandb-alert -- torchrun --nproc_per_node=2 train.py
-  HANGCHECK_NOTIFY=slack://... hangcheck run -- torchrun --nproc_per_node=2 train.py
 """
 
 
-@click.command("run", epilog=EPILOG, context_settings={"allow_interspersed_args": False})
-@settings_options
-@alert_options
+@click.command(
+    "run",
+    cls=GroupedCommand,
+    epilog=EPILOG,
+    context_settings={"allow_interspersed_args": False},
+)
+@run_options
 @click.option(
-    "--live",
-    is_flag=True,
-    envvar="HANGCHECK_LIVE",
-    help="Show the ranks below the command's output, in a terminal. (HANGCHECK_LIVE=1)",
+    "--on-hang-exec",
+    cls=Option,
+    group=ON_HANG,
+    metavar="CMD",
+    envvar="HANGCHECK_ON_HANG_EXEC",
+    help="Run CMD with sh, for 60 s at most",
+)
+@click.option(
+    "--notify",
+    cls=Option,
+    group=TOLD,
+    metavar="URL",
+    multiple=True,
+    envvar="HANGCHECK_NOTIFY",
+    help="Send a message on a hang; repeatable",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
-def run(command: tuple[str, ...], *, live: bool, **options: object) -> int:
-    """Run any launcher unchanged and say which rank hangs, where, why, and what to do.
+def run(
+    command: tuple[str, ...], on_hang_exec: str | None, notify: tuple[str, ...], **options: object
+) -> int:
+    """Run any launcher unchanged; say which rank hangs, where, and why.
 
-    The command's output and exit code pass through; 75 if the job was ended because of a hang.
+    Output and exit code are the command's own; 75 if ended because of a hang.
     """
     if not command:
         raise BadUsage(
             "run needs a command to run",
             "write it behind two dashes: hangcheck run -- torchrun --nproc_per_node=2 train.py",
         )
-    alerts = alerts_from(options)
     settings = settings_from(options)
     refuse_without_secret(settings)
     if not settings.disable:
         refuse_without_folder("--prometheus", settings.prometheus)
-        alerts = made_ready(alerts)
     if not (settings.disable or settings.quiet):
         _warn(settings)
+    return run_watched(command, settings, notify, on_hang_exec)
+
+
+def run_watched(
+    command: Sequence[str],
+    settings: Settings,
+    notify: tuple[str, ...] = (),
+    on_hang_exec: str | None = None,
+) -> int:
+    """Run a command as `hangcheck run` does with these settings; return its exit code."""
     # imported here so that `hangcheck report` needs no part of the sidecar
     from lightning_hangcheck.doctor.launch import (
         job_of_nodes,
@@ -74,11 +101,35 @@ def run(command: tuple[str, ...], *, live: bool, **options: object) -> int:
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
+    alerts = alerts_of(notify, on_hang_exec, settings)
     given = {"PYTHONPATH": injected(os.environ.get("PYTHONPATH"))}
     place = node_place(command, os.environ)
     job = job_of_nodes(command, os.environ)
     store = launchers_store(command, os.environ)
-    return run_command(command, settings, given, alerts, place, job, store, live=live)
+    return run_command(command, settings, given, alerts, place, job, store)
+
+
+def alerts_of(
+    notify: tuple[str, ...], on_hang_exec: str | None, settings: Settings
+) -> AlertsAskedFor:
+    """Say whom to tell of a hang; what would fail in the night is refused at the start.
+
+    Raises:
+        BadUsage: A message could not be sent: a package is missing, or an address unknown.
+    """
+    from lightning_hangcheck.alerts.asked_for import AlertsAskedFor
+
+    if settings.disable or not (notify or on_hang_exec is not None):
+        return AlertsAskedFor()
+    packages: tuple[str, ...] = ()
+    if notify:
+        from lightning_hangcheck.alerts import notifying
+
+        packages = (notifying.apprise_folder(),)
+        notifying.refuse_unknown(notify)
+    return AlertsAskedFor(
+        notify=notify, on_hang_exec=on_hang_exec, environment=dict(os.environ), packages=packages
+    )
 
 
 def _warn(settings: Settings) -> None:

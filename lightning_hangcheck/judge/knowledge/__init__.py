@@ -58,6 +58,7 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A remedy.
 
     Attributes:
+        command: What can be typed or pasted for it; stands behind the text, after a colon.
         aspect: It helps only against findings of that aspect of their cause.
         needs: It helps only jobs of that kind.
         phase: It helps only where the first culprit is in that phase.
@@ -66,6 +67,7 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     text: str
+    command: str = ""
     see: str
     aspect: str | None = None
     needs: JobKind | None = None

@@ -6,10 +6,10 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff
-from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
-from lightning_hangcheck.report.verdict_text.headline import stall_cost, summary
-from lightning_hangcheck.report.verdict_text.terminal import gap_lines, reason
+from lightning_hangcheck.report.page.stacks import stack_diff
+from lightning_hangcheck.report.page.wait_graph import wait_graph
+from lightning_hangcheck.report.paragraphs import of_rank
+from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
 from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.text.redaction import redact_text
@@ -17,12 +17,13 @@ from lightning_hangcheck.text.redaction import redact_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lightning_hangcheck.report.page.page_facts import PageFacts
-    from lightning_hangcheck.report.page.source_lines import SourceLines
+    from lightning_hangcheck.report.page.page_facts import PageFacts, SourceLines
 
 MOST_FRAMES = 40
 MOST_ITEMS = 24
 LONGEST_LINE = 2_000
+LONGEST_COPIED = 60_000
+"""GitHub takes 65,536 characters; GitLab takes more."""
 _TASK = """\
 A distributed training job is stuck. Below is what a hang debugger saw of it from outside. Find the
 root cause in the code, mend it so that every rank goes through it alike, and say why it hung. Look
@@ -35,7 +36,7 @@ def issue_text(facts: PageFacts) -> str:
     """Write a report for an issue tracker, secrets hidden, the graph in mermaid."""
     verdict = facts.verdict
     title = f"# {verdict.verdict}: {verdict.cause or 'no cause'} in {verdict.phase or 'no phase'}"
-    return _clean([title, "", *_facts(facts)])
+    return _cut(_clean([title, "", *_facts(facts)]), facts)
 
 
 def prompt_text(facts: PageFacts) -> str:
@@ -51,7 +52,25 @@ def prompt_text(facts: PageFacts) -> str:
             ]
         ),
     ]
-    return _clean(["# Mend a training job that hangs", "", _TASK, "", *_facts(facts), *again])
+    lines = ["# Mend a training job that hangs", "", _TASK, "", *_facts(facts)]
+    return _cut(_clean(lines), facts) + _clean(again)
+
+
+def _cut(text: str, facts: PageFacts) -> str:
+    """Keep it below what a forge accepts, with whole lines and blocks, and say what is missing."""
+    if len(text) <= LONGEST_COPIED:
+        return text
+    kept = text[:LONGEST_COPIED].split("\n")[:-1]
+    fence = ""
+    for line in kept:
+        marks = re.match(r"`{3,}", line)
+        if fence:
+            fence = "" if line == fence else fence
+        elif marks:
+            fence = marks[0]
+    left_out = text.count("\n") - len(kept)
+    more = f"{left_out:,} more lines: hangcheck report {shlex.quote(facts.run_folder)} --json"
+    return "\n".join([*kept, *([fence] if fence else []), "", _inline(more), ""])
 
 
 def _clean(lines: Iterable[str]) -> str:
@@ -72,14 +91,14 @@ def _facts(facts: PageFacts) -> Iterator[str]:
         yield from ("", f"## The line of {source.who}", "", *_source(source))
     yield from _section("Who waits for whom", _mermaid(facts))
     yield from _section("Stacks that differ", _diff(facts))
-    told = [_named(item.rank, item.text) for item in verdict.evidence]
+    told = [of_rank(item.rank, item.text) for item in verdict.evidence]
     yield from _section("Evidence", _block(told[:MOST_ITEMS]) if told else [])
     groups = [
         f"group {one.group} #{one.seq}: " + "; ".join(f"{op}: {who}" for op, who in one.ops.items())
         for one in verdict.collectives
     ]
     yield from _section("Collectives", _block(groups[:MOST_ITEMS]) if groups else [])
-    remedies = [f"{n}. {one.text} {one.see}" for n, one in enumerate(verdict.remedies, start=1)]
+    remedies = [f"{n}. {one.in_words} {one.see}" for n, one in enumerate(verdict.remedies, start=1)]
     yield from _section("What may help", _block(remedies) if remedies else [])
     missed = list(gap_lines((*verdict.gaps, *facts.gaps)))
     yield from _section("Not seen", _block(missed[:MOST_ITEMS]))
@@ -89,10 +108,6 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     body = list(lines)
     if body:
         yield from ("", f"## {title}", "", *body)
-
-
-def _named(rank: int | None, text: str) -> str:
-    return text if rank is None or text.startswith(f"rank {rank}") else f"rank {rank}: {text}"
 
 
 def _versions(facts: PageFacts) -> str:

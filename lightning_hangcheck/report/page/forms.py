@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir.layout import RunFolder
 
-Form = Literal["page", "issue", "prompt", "perfetto", "speedscope"]
+Form = Literal["page", "issue", "prompt", "perfetto"]
 NO_PRICE = Prices()
 
 
@@ -32,6 +32,7 @@ def write_as(
     run_folder: str,
     prices: Prices = NO_PRICE,
     gaps: Iterable[Gap] = (),
+    goes_on: bool = False,
 ) -> str:
     """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
 
@@ -43,19 +44,18 @@ def write_as(
         run_folder: As the reader should type it.
         prices: Of an hour.
         gaps: What of the run could not be read before.
+        goes_on: The page will be written again at the same place: it reloads itself.
     """
     from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
     from lightning_hangcheck.report.page.page_facts import read_page_facts
     from lightning_hangcheck.report.page.rendering import render_page
-    from lightning_hangcheck.report.traces.perfetto import render_trace
-    from lightning_hangcheck.report.traces.speedscope import render_speedscope
+    from lightning_hangcheck.report.perfetto import render_trace
 
     writers = {
         "page": render_page,
         "issue": issue_text,
         "prompt": prompt_text,
         "perfetto": render_trace,
-        "speedscope": render_speedscope,
     }
     facts = read_page_facts(
         folder,
@@ -65,6 +65,7 @@ def write_as(
         prices=prices,
         gaps=gaps,
         all_ranks=form == "perfetto",
+        goes_on=goes_on,
     )
     return writers[form](facts)
 

@@ -9,18 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.report.page.blocks.collective_grid import WORDS, collective_grids
-from lightning_hangcheck.report.page.blocks.differences import differences
-from lightning_hangcheck.report.page.blocks.graph_layout import draw_graph
-from lightning_hangcheck.report.page.blocks.identities import identities
-from lightning_hangcheck.report.page.blocks.kernel_facts import kernel_rows, shown_processes
-from lightning_hangcheck.report.page.blocks.stack_tree import stack_diff, stack_trees
-from lightning_hangcheck.report.page.blocks.step_table import step_table
-from lightning_hangcheck.report.page.blocks.timeline import timeline
-from lightning_hangcheck.report.page.blocks.wait_graph import wait_graph
+from msgspec import Struct
+
 from lightning_hangcheck.report.page.copied_text import issue_text, prompt_text
-from lightning_hangcheck.report.page.first_lines import first_lines
-from lightning_hangcheck.report.verdict_text.terminal import gap_lines
+from lightning_hangcheck.report.page.history import identities, timeline
+from lightning_hangcheck.report.page.stacks import (
+    kernel_rows,
+    shown_processes,
+    stack_diff,
+    stack_trees,
+)
+from lightning_hangcheck.report.page.tables import WORDS, collective_grids, differences, step_table
+from lightning_hangcheck.report.page.wait_graph import draw_graph, wait_graph
+from lightning_hangcheck.report.verdict_text import gap_lines, reason, stall_cost, summary
 from lightning_hangcheck.text.amounts import several
 from lightning_hangcheck.text.plain_text import visible
 from lightning_hangcheck.version import __version__
@@ -30,10 +31,63 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.report.page.page_facts import PageFacts
 
+
+class FirstLines(Struct, frozen=True):
+    """The head of the page.
+
+    Attributes:
+        who: The verdict's sentence.
+        why: Cause, explanation and who waits; empty where the sentence says it all.
+        now: The most likely remedy; empty where none is known.
+        command: What can be typed for that remedy; empty where nothing can.
+        explain: The command that says more of the cause; empty where there is no cause.
+        cost: How long and how much; empty where nothing stands still.
+        lost: What a restart throws away; empty where nobody can tell.
+    """
+
+    who: str
+    why: str
+    now: str
+    command: str
+    explain: str
+    cost: str
+    lost: str
+
+
+def first_lines(facts: PageFacts) -> FirstLines:
+    """Write the head of a page."""
+    verdict = facts.verdict
+    first = next(iter(verdict.remedies), None)
+    return FirstLines(
+        who=summary(verdict),
+        why=reason(verdict),
+        now="" if first is None else first.text,
+        command="" if first is None else first.command,
+        explain=f"hangcheck explain {verdict.cause}" if verdict.cause else "",
+        cost=_cost(facts),
+        lost=next((item.text for item in verdict.evidence if item.kind == "lost"), ""),
+    )
+
+
+def _cost(facts: PageFacts) -> str:
+    cost = stall_cost(facts.verdict)
+    if not cost:
+        return ""
+    gpus = {
+        gpu.name
+        for view in (facts.case.ranks if facts.case is not None else ())
+        for look in view.processes
+        for sample in look.samples[-1:]
+        for gpu in sample.gpus
+    }
+    verdict = facts.verdict
+    price = facts.prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
+    return cost if price is None else f"{cost} = {price:.2f} at your price"
+
+
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 4_000
-LONGEST_COPIED = 60_000
-"""Issue trackers take 65,536 characters."""
+LONGEST_SHOWN = 65_536
 MOST_EVIDENCE = 200
 _BREAKS = re.compile(r"\r\n|\r|\n")
 
@@ -66,18 +120,9 @@ def render_page(facts: PageFacts) -> str:
         identities=identities(facts),
         evidence=verdict.evidence[:MOST_EVIDENCE],
         gaps=list(gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
-        issue=issue_text(facts)[:LONGEST_COPIED],
-        prompt=prompt_text(facts)[:LONGEST_COPIED],
+        issue=issue_text(facts),
+        prompt=prompt_text(facts),
     )
-
-
-def render_follower(run_id: str) -> str:
-    """Write the page around report.html that follows a run and hands its trace to Perfetto.
-
-    Args:
-        run_id: What to call the run.
-    """
-    return _render("follower", run_id=run_id)
 
 
 def _render(name: str, **facts: object) -> str:
@@ -122,7 +167,7 @@ def _shown(value: object) -> object:
     """
     if type(value) is not str:  # what the templates and this package's own files hold is Markup
         return "" if value is None else value
-    lines = _BREAKS.split(value if len(value) <= LONGEST_COPIED else value[:LONGEST_COPIED])
+    lines = _BREAKS.split(value[:LONGEST_SHOWN])
     return "\n".join(visible(line)[:LONGEST_TEXT] for line in lines)
 
 

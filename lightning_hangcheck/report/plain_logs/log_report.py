@@ -32,7 +32,7 @@ from lightning_hangcheck.report.plain_logs.lines import (
     ending_in,
     read_line,
 )
-from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.text.amounts import bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ LOGS = ThreadStack(tid=304, name="ship_0", takes_lock=True, frames=(TASK, user("
 
 
 def first_advice(verdict: Verdict) -> str:
-    return verdict.remedies[0].text
+    return verdict.remedies[0].in_words
 
 
 def test_a_stopped_worker_is_let_go_on_before_anything_else() -> None:
@@ -79,7 +79,7 @@ def test_so_is_a_stopped_child() -> None:
 @pytest.mark.parametrize("child", [worker(0, IN_GETITEM), worker(0, IN_GETITEM, cpu=1.0)])
 def test_nobody_is_told_to_wake_a_worker_that_is_not_stopped(child: object) -> None:
     verdict = judge(job(WAITS, rank(1, IN_LOADER, children=(child,))))
-    assert not any("kill -CONT" in one.text for one in verdict.remedies)
+    assert not any("kill -CONT" in one.in_words for one in verdict.remedies)
 
 
 def test_that_the_child_is_stopped_is_said() -> None:
@@ -135,7 +135,7 @@ def test_an_exit_names_the_thread_for_which_it_waits() -> None:
         "rank 1 is stuck at the exit of the interpreter: waiting 31 s for its thread uploader, "
         "which is in upload (demo/train.py:17), in Queue.get" in verdict.summary
     )
-    texts = [one.text for one in verdict.remedies]
+    texts = [one.in_words for one in verdict.remedies]
     assert "queue.put(None)" in texts[0]
     assert "daemon=True" in texts[1]
     assert not any("init_process_group" in text for text in texts)
@@ -237,7 +237,7 @@ def test_who_connects_a_logger_of_ones_own_is_not_sent_to_another_trackers_optio
     verdict = judge(job(WAITS, rank(1, frames, beat=beat, **waits)))
     assert verdict.cause == "logger_init"
     assert "in recvfrom of 10.0.0.7:80" in verdict.summary
-    texts = [one.text for one in verdict.remedies]
+    texts = [one.in_words for one in verdict.remedies]
     assert any("wandb" in text.lower() for text in texts) != own
     assert ("train.py:25: give the connection" in texts[0]) == own
 
@@ -249,7 +249,7 @@ def test_a_download_from_the_hub_is_given_the_limits_that_the_hub_has() -> None:
 
     verdict = judge(job(WAITS, rank(1, (*IN_LOAD, hub), **silent)))
 
-    advice = " ".join(remedy.text for remedy in verdict.remedies)
+    advice = " ".join(remedy.in_words for remedy in verdict.remedies)
     assert verdict.cause == "network_wait"
     assert "HF_HUB_DOWNLOAD_TIMEOUT" in advice
     assert "local_files_only=True" in advice
@@ -263,7 +263,7 @@ def test_another_connection_is_given_a_time_limit_and_no_advice_about_the_hub() 
     verdict = judge(job(WAITS, rank(1, IN_LOAD, **silent)))
 
     assert "requests.get(..., timeout=30)" in first_advice(verdict)
-    assert not any("hf download" in remedy.text for remedy in verdict.remedies)
+    assert not any("hf download" in remedy.in_words for remedy in verdict.remedies)
 
 
 @pytest.mark.parametrize(
@@ -275,4 +275,13 @@ def test_ranks_that_make_one_folder_are_told_who_makes_it(words: str, helps: boo
 
     assert verdict.cause == "process_dead"
     assert ("lightning_hangcheck.make_directory" in first_advice(verdict)) == helps
-    assert any("mend what rank 1 raised" in remedy.text for remedy in verdict.remedies)
+    assert any("mend what rank 1 raised" in remedy.in_words for remedy in verdict.remedies)
+
+
+def test_a_remedy_holds_no_sign_that_a_terminal_obeys() -> None:
+    """Names of functions and files are the job's own, and a remedy quotes them."""
+    hostile = user("f\x1b[2J\nRECOVERED\x9b", 3, "/home/ada/demo/a\x1b]0;b.py")
+    verdict = judge(job(rank(0, IN_ALL_REDUCE), rank(1, (hostile,))))
+    assert verdict.remedies
+    assert all(one.in_words.isprintable() for one in verdict.remedies)
+    assert any("f\\x1b[2J RECOVERED" in one.text for one in verdict.remedies)

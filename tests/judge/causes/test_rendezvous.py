@@ -66,7 +66,7 @@ def test_a_rank_without_a_store_is_the_culprit_of_the_rendezvous() -> None:
     verdict = judge(job(rank(0, IN_INIT), rank(1, IN_CONNECT)))
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
     assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
-    assert "$MASTER_ADDR $MASTER_PORT" in verdict.remedies[0].text
+    assert "$MASTER_ADDR $MASTER_PORT" in verdict.remedies[0].in_words
 
 
 def test_where_all_wait_in_the_rendezvous_unseen_ranks_are_named_later() -> None:
@@ -147,7 +147,7 @@ def test_a_launcher_that_waits_for_a_node_is_told_with_address_and_who_is_missin
     assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
     assert "no rank has started: torchrun (pid 100) has waited 10 s" in verdict.summary
     assert "for the other nodes of 2 at 10.0.0.1:29400 (this is node 0)" in verdict.summary
-    assert "torchrun on every other node" in verdict.remedies[0].text
+    assert "torchrun on every other node" in verdict.remedies[0].in_words
     late = job(rank(0, (AGENT,), silent=300.0), command=command, local_world_size=None)
     assert judge(late).verdict == "hang"
 
@@ -257,7 +257,7 @@ def test_ranks_that_were_sent_to_different_stores_are_told_apart() -> None:
         "they were sent to different stores (MASTER_PORT), rank 0 looks for it at port 29500, "
         "ranks 1-2 look for it at port 29600"
     )
-    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in verdict.remedies[0].text
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in verdict.remedies[0].in_words
     same = [msgspec.structs.replace(view, store_port=29_500) for view in views]
     assert "different stores" not in judge(job(*same, world_size=3)).summary
 
@@ -297,7 +297,7 @@ def test_ranks_that_wait_for_a_node_that_cannot_be_reached_name_its_ranks() -> N
     )
     assert "ranks 0-1 wait for them in all_reduce" in verdict.summary
     assert verdict.phase is not None
-    assert "ping" in verdict.remedies[0].text
+    assert "ping" in verdict.remedies[0].in_words
     assert {state.rank: state.state for state in verdict.ranks}[3] == "unseen"
 
 

@@ -142,7 +142,7 @@ def test_sys_exit_is_nothing_that_was_raised(words: str, code: int, advised: str
     left = member(gone(0, code, words=words))
     verdict = judge(job(left, gone(1, 1, order=1, words=LOST_PEER), ended=True, exit_code=1))
     assert verdict.culprits == (0,)
-    assert advised in verdict.remedies[0].text
+    assert advised in verdict.remedies[0].in_words
 
 
 @pytest.mark.parametrize("words", [LOST_STORE, LOST_PEER])

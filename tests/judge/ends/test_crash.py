@@ -45,7 +45,7 @@ def test_the_first_to_fail_is_the_culprit_with_its_last_words() -> None:
     assert verdict.summary == (
         "rank 1 failed first: it exited with code 1: ValueError: bad sample; rank 0 ended after it"
     )
-    assert "rank 1 raised" in verdict.remedies[0].text
+    assert "rank 1 raised" in verdict.remedies[0].in_words
 
 
 FULL = (
@@ -65,15 +65,15 @@ def test_a_full_gpu_is_told_in_sizes_with_remedies_of_its_own(ranks: int) -> Non
         "its GPU was full: 2.00 GiB more were wanted, 1.50 GiB of 24.00 GiB were free, "
         "512.00 MiB were missing"
     )
-    assert verdict.remedies[0].text.startswith("Reduce batch size")
-    assert "max_new_tokens=256, or 128" in verdict.remedies[1].text
-    assert not any("PYTORCH_CUDA_ALLOC_CONF" in one.text for one in verdict.remedies)
+    assert verdict.remedies[0].in_words.startswith("Reduce batch size")
+    assert "max_new_tokens=256, or 128" in verdict.remedies[1].in_words
+    assert not any("PYTORCH_CUDA_ALLOC_CONF" in one.in_words for one in verdict.remedies)
 
 
 def test_memory_that_lies_in_pieces_has_its_own_remedy() -> None:
     words = FULL.format("and 3.00 GiB is reserved by PyTorch but unallocated.")
     verdict = judge(job(gone(0, 1, words=words), ended=True, exit_code=1))
-    assert verdict.remedies[1].text.startswith("3.00 GiB were kept in pieces")
+    assert verdict.remedies[1].in_words.startswith("3.00 GiB were kept in pieces")
 
 
 def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
@@ -136,7 +136,7 @@ def test_a_rank_that_the_launcher_ended_is_no_culprit() -> None:
     verdict = judge(job(gone(0, -15, order=0), gone(1, -9, order=1), ended=True, exit_code=1))
     assert (verdict.culprits, verdict.victims) == ((1,), (0,))
     assert "killed by SIGKILL (usually the kernel's out-of-memory killer" in verdict.summary
-    assert "dmesg" in verdict.remedies[0].text
+    assert "dmesg" in verdict.remedies[0].in_words
 
 
 def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
@@ -187,7 +187,7 @@ def test_a_command_that_was_killed_without_a_rank_is_told_in_words_with_what_to_
     verdict = judge(job(ended=True, exit_code=-9))
     assert (verdict.verdict, verdict.culprits) == ("crashed", ())
     assert "exit code 137: killed by SIGKILL (usually the kernel" in verdict.summary
-    assert "killed for memory" in verdict.remedies[0].text
+    assert "killed for memory" in verdict.remedies[0].in_words
 
 
 def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:

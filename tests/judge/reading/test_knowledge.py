@@ -73,7 +73,7 @@ def test_no_finding_is_without_a_remedy() -> None:
 
 def has_remedy(cause: Cause, kind: JobKind, aspect: str | None) -> bool:
     return any(
-        placeholders(one.text) <= {"rank", "pid"}
+        placeholders(one.text + one.command) <= {"rank", "pid"}
         for one in causes_file().cause[cause].remedies
         if one.aspect in (None, aspect)
         and one.needs in (None, kind)

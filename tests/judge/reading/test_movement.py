@@ -106,7 +106,7 @@ def test_a_rank_that_waits_for_its_busy_gpu_gets_the_patience_of_a_busy_one() ->
         "makes no progress in load (demo/train.py:41): waiting for a busy GPU for 31 s"
         in verdict.summary
     )
-    assert "CUDA_LAUNCH_BLOCKING=1" in verdict.remedies[0].text
+    assert "CUDA_LAUNCH_BLOCKING=1" in verdict.remedies[0].in_words
 
 
 def test_a_kernel_that_never_ends_is_a_hang_once_the_ranks_pace_is_exceeded() -> None:

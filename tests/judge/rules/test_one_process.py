@@ -32,7 +32,7 @@ from lightning_hangcheck.judge.job import read_job
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.words import remedies_for
 from lightning_hangcheck.model.evidence import Gap, MemoryUse
-from lightning_hangcheck.report.verdict_text.terminal import render
+from lightning_hangcheck.report.verdict_text import render
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView

@@ -58,7 +58,7 @@ def test_an_idle_rank_that_others_wait_for_is_stalled() -> None:
         "rank 0 waits for it in all_reduce (demo/train.py:90)"
     )
     assert "is in load (/home/ada/demo/train.py:41)" in _facts(verdict)
-    assert "demo/train.py:41" in verdict.remedies[0].text
+    assert "demo/train.py:41" in verdict.remedies[0].in_words
     assert verdict.ranks[1].state == "stalled"
     assert verdict.ranks[0].state == "waiting"
     assert verdict.stalled_since == "2026-11-20T10:23:45.500Z"
@@ -96,7 +96,7 @@ def test_a_stopped_rank_is_proven_at_once() -> None:
     stopped = rank(1, IN_LOAD, state="T", silent=11.0)
     assert _told(job(WAITS, stopped)) == ("hang", (1,), (0,), "process_stopped")
     verdict = judge(job(WAITS, stopped))
-    assert verdict.remedies[0].text.endswith("kill -CONT 101")
+    assert verdict.remedies[0].in_words.endswith("kill -CONT 101")
     assert verdict.ranks[1].state == "stopped"
 
 
@@ -208,7 +208,7 @@ def test_a_stuck_worker_is_named_with_its_own_line() -> None:
     assert (verdict.cause, verdict.phase) == ("dataloader_worker", "dataloading")
     assert "worker pid 500 is stuck in Samples.__getitem__ (demo/data.py:17)" in verdict.summary
     assert "futex_do_wait" in _facts(verdict)
-    assert "demo/data.py:17" in verdict.remedies[0].text
+    assert "demo/data.py:17" in verdict.remedies[0].in_words
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_tasks_that_run_hangcheck_meet_below_the_run_folder_that_they_share(
 def test_the_stalled_rank_of_another_node_is_named_by_all_and_all_nodes_end(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
-    options = ("--stall-timeout", "8", "--on-hang", "abort", "--abort-grace", "2")
+    options = ("--stall-timeout", "8", "--on-hang", "abort", "--set", "abort_grace=2")
     words = run_words([*TRAINING, "1"], *options)
     step = cluster.srun([NAMED, *words], tmp_path / "said")
     try:

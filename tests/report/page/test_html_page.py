@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from html import escape
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -213,7 +214,24 @@ def test_the_head_says_what_now_and_what_it_costs(price: str, said: str, tmp_pat
     """Two ranks for 31 s; a price that cannot be read is none."""
     page = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), price=price)
     assert f"<dd>job blocked 31 s = 0.02 rank h{said}</dd>" in page
-    assert '<code id="command">py-spy dump --native --pid 100</code>' in page
+    assert '<code id="explain">hangcheck explain rank_stalled</code>' in page
+
+
+def test_a_command_that_is_copied_belongs_to_the_remedy_beside_it(tmp_path: Path) -> None:
+    """The first remedy of this verdict has none, so the head shows none."""
+    case = case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE))
+    verdict = judge(case)
+    assert verdict.remedies[0].command == ""
+    page = written(tmp_path, case, verdict)
+    assert '<code id="command">' not in page
+    for number, remedy in enumerate(verdict.remedies, start=1):
+        item = page.split("<h3>What may help</h3>")[1].split("<li>")[number]
+        assert (f'<code id="remedy-{number}">{escape(remedy.command)}</code>' in item) is bool(
+            remedy.command
+        )
+    verdict = msgspec.structs.replace(verdict, remedies=verdict.remedies[1:])
+    command = verdict.remedies[0].command
+    assert f'<code id="command">{escape(command)}</code>' in written(tmp_path, case, verdict)
 
 
 def test_what_differs_between_ranks(tmp_path: Path) -> None:
@@ -250,6 +268,17 @@ def test_nodes_whose_clocks_are_seen_to_differ_are_shown(tmp_path: Path) -> None
     assert "<code>+3.20 s, within 0.40 s</code> node 1" in told
     assert "node 2" not in told
     assert "node 3" not in told
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_only_a_page_of_a_run_that_goes_on_reloads_itself(tmp_path: Path, *, goes_on: bool) -> None:
+    case = alike(8)
+    page = write_as(
+        "page", RunFolder(tmp_path), judge(case), case, run_folder="run", goes_on=goes_on
+    )
+    (body,) = [named for tag, named in ReadPage(page).elements if tag == "body"]
+    assert ("data-goes-on" in body) is goes_on
+    assert ("reloads itself every 10 s" in page) is goes_on
 
 
 def test_a_verdict_without_its_case_has_a_page(tmp_path: Path) -> None:

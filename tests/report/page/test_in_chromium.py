@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,11 +12,9 @@ from page_runs import alike, case_of, written
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import StepMark
-from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem
-from lightning_hangcheck.report.serving.run_pages import RunPages
-from lightning_hangcheck.report.serving.server import ReportServer
-from lightning_hangcheck.rundir.layout import RunFolder, prepare_run_folder
+from lightning_hangcheck.report.page.forms import write_as
+from lightning_hangcheck.rundir.layout import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,43 +60,6 @@ HOVERS = """
 """
 
 
-SHOWS = """
-(async (wanted) => {
-  const text = () => document.getElementById("report").contentDocument?.body?.textContent ?? "";
-  for (let turn = 0; turn < 3000 && !text().includes(wanted); turn += 1)
-    await new Promise((done) => setTimeout(done, 20));
-  return text().includes(wanted);
-})
-"""
-HANDS_OVER = """
-(async () => {
-  const opened = document.createElement("iframe");
-  document.body.append(opened);
-  const tab = opened.contentWindow;
-  const posted = [];
-  const addresses = [];
-  tab.postMessage = (message, origin) => posted.push([message, origin]);
-  window.open = (address) => { addresses.push(address); return tab; };
-  document.getElementById("perfetto").click();
-  const until = async (holds) => {
-    for (let turn = 0; turn < 3000 && !holds(); turn += 1)
-      await new Promise((done) => setTimeout(done, 20));
-  };
-  const say = (origin) =>
-    window.dispatchEvent(new MessageEvent("message", { data: "PONG", origin, source: tab }));
-  await until(() => posted.length > 1);
-  say("https://evil.example");
-  const early = posted.filter(([message]) => message !== "PING").length;
-  say("https://ui.perfetto.dev");
-  await until(() => posted.some(([message]) => message !== "PING"));
-  const [[trace, origin]] = posted.filter(([message]) => message !== "PING");
-  const events = JSON.parse(new TextDecoder().decode(trace.perfetto.buffer)).traceEvents;
-  const names = new Set(events.map((event) => event.name));
-  return [addresses[0], posted[0], early, origin, names.has("no progress")];
-})()
-"""
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = installed_browser()
@@ -138,33 +98,20 @@ def test_steps_are_on_the_lanes(browser: Browser, tmp_path: Path) -> None:
     assert browser.complaints == []
 
 
-def test_a_served_page_follows_its_run_and_hands_its_trace_over(
+def test_a_page_of_a_run_that_goes_on_reloads_itself_until_it_is_read(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """Perfetto's part is played by a frame: what is posted to it, and whose answer counts."""
-    folder = prepare_run_folder(RunFolder(tmp_path / "run"))
+    page = tmp_path / "report.html"
     case = alike(8)
-    pages = RunPages(folder, "run", lambda saved: "no verdict yet")
-    with ReportServer(pages) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        browser.visit(server.address, 1200)
-        assert browser.evaluate(f"{SHOWS}('no verdict yet')") is True
-        folder.evidence(1).mkdir()
-        (folder.evidence(1) / "case.json").write_bytes(encode(case))
-        for file in (folder.numbered_verdict(1), folder.verdict_file):
-            file.write_bytes(encode(judge(case)))
-        assert browser.evaluate(f"{SHOWS}('Who waits for whom')") is True
-        address, first, early, origin, has_stall = browser.evaluate(HANDS_OVER)
-        assert address.startswith("https://ui.perfetto.dev/?visStart=")
-        assert first == ["PING", "https://ui.perfetto.dev"]
-        assert (early, origin, has_stall) == (0, "https://ui.perfetto.dev", True)
-        assert browser.complaints == []
-        assert all(one.startswith(server.address) for one in browser.requests)
-        browser.visit("about:blank", 1200)
-        server.shutdown()
-        thread.join(60)
-    assert not thread.is_alive()
+    page.write_text(
+        write_as("page", RunFolder(tmp_path), judge(case), case, run_folder="run", goes_on=True)
+    )
+    browser.open(page, 800)
+    said = "document.getElementById('said').textContent"
+    assert browser.evaluate(said).startswith("reloads itself")
+    browser.evaluate("document.dispatchEvent(new Event('pointerdown'))")
+    assert browser.evaluate(said).startswith("no longer reloads itself")
+    assert browser.complaints == []
 
 
 def test_dark_is_dark(browser: Browser, tmp_path: Path) -> None:

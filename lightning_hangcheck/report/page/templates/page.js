@@ -29,6 +29,14 @@
   const lanes = document.getElementById("lanes");
   const axis = document.getElementById("axis");
   let zoom = 1;
+  const RELOAD_MS = 10000;
+  let reload = "goesOn" in document.body.dataset ? setTimeout(() => location.reload(), RELOAD_MS) : null;
+  const stay = () => {
+    if (reload === null) return;
+    clearTimeout(reload);
+    reload = null;
+    said.textContent = "no longer reloads itself: you are reading; reload for news";
+  };
   const show = (factor, share) => {
     const middle = share ?? (axis.scrollLeft + axis.clientWidth / 2) / axis.scrollWidth;
     zoom = Math.min(4096, Math.max(1, factor));
@@ -44,6 +52,7 @@
       show(0.7 / Math.max(1 - begun, 0.0002), (begun + 1) / 2);
     }
   };
+  for (const used of ["pointerdown", "keydown"]) document.addEventListener(used, stay);
   document.addEventListener("click", (event) => {
     const { copy: id, zoom: how, fold } = event.target.dataset ?? {};
     if (id) copy(id);

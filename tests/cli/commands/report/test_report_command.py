@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-from pathlib import Path
-from urllib.request import urlopen
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from cli.commands.report.reported_run import AT, HANG
-from processes import end
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, encode_pretty
-from lightning_hangcheck.model.evidence import (
-    Frame,
-    ProcessLook,
-    ProcessStack,
-    Sample,
-    ThreadStack,
-)
 from lightning_hangcheck.rundir.layout import RunFolder, folder_of_start, prepare_run_folder
 from lightning_hangcheck.session.session import SessionFacts, open_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_report_shows_the_newest_verdict(
@@ -178,85 +170,14 @@ def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     assert HANG.summary in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("form", ["--perfetto", "--speedscope"])
-def test_files_for_other_tools(
-    form: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_for_perfetto(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.verdict_file.write_bytes(encode_pretty(HANG))
     file = folder.path / "for_it.json"
-    assert invoke(["report", str(folder.path), form, str(file)]) == 0
+    assert invoke(["report", str(folder.path), "--perfetto", str(file)]) == 0
     assert capsys.readouterr() == ("", f"hangcheck: wrote {file}\n")
     assert file.stat().st_mode & 0o777 == 0o600
-    assert invoke(["report", str(folder.path), form, "-"]) == 0
+    assert invoke(["report", str(folder.path), "--perfetto", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(file.read_bytes())
-
-
-def _dumped_into(folder: RunFolder) -> str:
-    """The word behind --stacks, of a run whose rank 0 has a stack."""
-    main = ThreadStack(tid=7, frames=(Frame("load", "train.py", 41),))
-    stack = ProcessStack(pid=7, source="py-spy", threads=(main,))
-    look = ProcessLook(pid=7, role="rank", samples=(Sample(taken_ns=0, stack=stack),))
-    facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
-    ranks = (RankView(rank=0, pid=7, processes=(look,)), RankView(rank=1))
-    case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=ranks)
-    folder.evidence(1).mkdir()
-    (folder.evidence(1) / "case.json").write_bytes(encode(case))
-    return str(folder.path.parent / "dumps")
-
-
-def test_dumps_as_taken(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    into = _dumped_into(folder)
-    assert invoke(["report", str(folder.path), "--stacks", into]) == 0
-    assert capsys.readouterr() == ("", f"hangcheck: wrote 1 file into {into}\n")
-    assert "Thread 7 (idle)\n    load (train.py:41)\n" in Path(into, "rank-0.txt").read_text()
-    assert Path(into).stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("place", ["run/verdict.json", "link", "/proc/dumps"])
-def test_dumps_that_cannot_be_written_there(
-    place: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _dumped_into(folder)
-    folder.verdict_file.write_bytes(b"")
-    (folder.path.parent / "link").symlink_to(folder.path.parent)
-    assert invoke(["report", str(folder.path), "--stacks", str(folder.path.parent / place)]) == 2
-    output = capsys.readouterr()
-    assert "name a folder that you may write" in output.err
-    assert output.err.count("\n") == 1
-
-
-def test_a_run_that_has_no_stacks(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    assert invoke(["report", str(folder.path), "--stacks", str(folder.path / "dumps")]) == 2
-    assert "has no stacks; see what it has: hangcheck report" in capsys.readouterr().err
-
-
-@pytest.mark.real
-def test_it_is_served_until_it_is_interrupted(folder: RunFolder) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    words = [sys.executable, "-m", "lightning_hangcheck", "report", str(folder.path), "--serve"]
-    served = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    try:
-        assert served.stdout is not None
-        address = served.stdout.readline().strip()
-        with urlopen(f"{address}report.html", timeout=120) as answer:  # noqa: S310 - our own
-            assert HANG.summary in answer.read().decode()
-        served.send_signal(signal.SIGINT)
-        assert served.wait(120) == 0
-    finally:
-        end(served)
-
-
-def test_a_port_in_use(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        words = ["report", str(folder.path), "--serve", "--port", str(port)]
-        assert invoke(words) == 2
-    assert capsys.readouterr().err == (
-        f"hangcheck: port {port} cannot be used (Address already in use); "
-        "name another one with --port, or none: then a free one is taken\n"
-    )
 
 
 @pytest.mark.parametrize("form", ["--issue", "--prompt"])
@@ -277,12 +198,8 @@ def test_markdown_of_a_run(
         (["--issue"], "has no verdict yet"),
         (["--prompt", "--issue"], "one form at a time"),
         (["--html", "page.html", "--json"], "one form at a time"),
-        (["--perfetto", "trace.json", "--stacks", "dumps"], "one form at a time"),
+        (["--perfetto", "trace.json", "--issue"], "one form at a time"),
         (["--perfetto", "-"], "has no verdict yet"),
-        (["--stacks", "dumps"], "has no stacks"),
-        (["--serve", "--json"], "one form at a time"),
-        (["--port", "8080"], "--port is for --serve; hangcheck report --serve --port PORT"),
-        (["--serve", "--port", "0"], "see: hangcheck report --help"),
     ],
 )
 def test_forms_that_cannot_be_written(

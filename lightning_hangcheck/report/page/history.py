@@ -1,8 +1,4 @@
-"""What happened to each rank in order of time, for lanes and traces alike: journal and case as one.
-
-Moments are those of each rank's own host. Within one process they follow its monotonic clock, so
-that no correction of the wall clock turns them back.
-"""
+"""What happened when: who the ranks are, the history of each, and the lanes that show it."""
 
 from __future__ import annotations
 
@@ -12,9 +8,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.report.page.blocks.identities import Identity, identities, views_of
 from lightning_hangcheck.report.page.page_facts import is_moment
 from lightning_hangcheck.report.paragraphs import plain
+from lightning_hangcheck.report.verdict_text import name_ranks
+from lightning_hangcheck.text.amounts import seconds_in_words
 from lightning_hangcheck.text.moments import moment_of, read_utc
 
 if TYPE_CHECKING:
@@ -22,6 +19,66 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.report.page.page_facts import Entry, PageFacts
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """A rank's process; what is not known of it is empty."""
+
+    rank: int
+    local_rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    command: str = ""
+    started_at: str = ""
+    state: str = ""
+    phase: str = ""
+    step: int | None = None
+    checkpoint: str = ""
+    sections: tuple[str, ...] = ()
+
+
+def identities(facts: PageFacts) -> dict[int, Identity]:
+    """Return who each rank is that the page tells of by itself."""
+    states = {state.rank: state for state in facts.verdict.ranks}
+    views = views_of(facts)
+    found = {}
+    for rank in facts.shown:
+        state = states.get(rank)
+        view = views.get(rank)
+        command, started = _start(facts, rank)
+        mark = state.last_checkpoint if state is not None else None
+        found[rank] = Identity(
+            rank=rank,
+            local_rank=state.local_rank if state is not None else None,
+            host=(state.host if state is not None else "") or (view.host if view else ""),
+            pid=state.pid if state is not None else None,
+            command=command or facts.verdict.command,
+            started_at=started,
+            state=state.state if state is not None else "",
+            phase=(state.phase or "") if state is not None else "",
+            step=state.step if state is not None else None,
+            checkpoint=f"{mark.number} {mark.name}" if mark is not None else "",
+            sections=state.open_sections if state is not None else (),
+        )
+    return found
+
+
+def views_of(facts: PageFacts) -> dict[int, RankView]:
+    """Return the case's view of each rank; the first one of a rank that was seen twice."""
+    views: dict[int, RankView] = {}
+    for view in facts.case.ranks if facts.case is not None else ():
+        views.setdefault(view.rank, view)
+    return views
+
+
+def _start(facts: PageFacts, rank: int) -> tuple[str, str]:
+    """The command and the moment of its last start, by its journal."""
+    starts = [entry for entry in facts.journals.get(rank, ()) if entry.get("kind") == "start"]
+    if not starts:
+        return "", ""
+    at = str(starts[-1].get("at", ""))
+    return str(starts[-1].get("command", "")), at if is_moment(at) else ""
+
 
 SpanKind = Literal["section", "open", "steps", "stall"]
 HappeningKind = Literal["checkpoint", "saved", "progress", "end"]
@@ -300,3 +357,147 @@ def _collectives(view: RankView) -> Iterator[EnteredCollective]:
                     at=moment_of(entry.created_ns),
                     ended=record.has_ended(entry),
                 )
+
+
+MarkKind = Literal["checkpoint", "saved", "collective", "progress", "end"]
+MOST_ITEMS = 1_200
+"""Of all lanes together, some 150 bytes each on the page."""
+DEEPEST = 2
+TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+MOST_TICKS = 7
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """Something that lasts: its start and width in percent, and how many others it lies in."""
+
+    kind: SpanKind
+    left: float
+    width: float
+    depth: int
+    title: str
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """Something that happened at a moment."""
+
+    kind: MarkKind
+    left: float
+    title: str
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """What is known of a rank, or of one rank that stands for its equals."""
+
+    name: str
+    rank: int
+    is_culprit: bool
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+    left_out: int = 0
+
+
+class Tick(Struct, frozen=True):
+    """A label of the time axis."""
+
+    left: float
+    label: str
+
+
+class Timeline(Struct, frozen=True, kw_only=True):
+    """All lanes on one axis.
+
+    Attributes:
+        stall_left: Where the stall begins, in percent.
+    """
+
+    lanes: tuple[Lane, ...]
+    ticks: tuple[Tick, ...]
+    begins_at: str
+    seconds: float
+    stall_left: float
+
+
+def timeline(facts: PageFacts) -> Timeline | None:
+    """Lay out the lanes; None where no time passed between the start and the verdict."""
+    history = run_history(facts)
+    if history is None:
+        return None
+    axis = _Axis(history.begins, history.ends)
+    names = {group.ranks[0]: group.name for group in facts.groups}
+    single = len(facts.shown) == len(facts.verdict.ranks) == facts.verdict.world_size
+    most = max(20, MOST_ITEMS // max(1, len(facts.shown)))
+    stalled = facts.verdict.stalled_since
+    return Timeline(
+        lanes=tuple(
+            _lane(
+                axis,
+                one,
+                name=name_ranks([rank]) if single else names.get(rank, name_ranks([rank])),
+                is_culprit=rank in facts.verdict.culprits,
+                most=most,
+            )
+            for rank, one in history.ranks.items()
+        ),
+        ticks=tuple(axis.ticks()),
+        begins_at=facts.verdict.started_at,
+        seconds=axis.seconds,
+        stall_left=axis.place(read_utc(stalled)) if is_moment(stalled) and stalled else 100.0,
+    )
+
+
+class _Axis:
+    """From the first moment that is told to that of the verdict."""
+
+    def __init__(self, begin: datetime, end: datetime) -> None:
+        self.begin = begin
+        self.seconds = (end - begin).total_seconds()
+
+    def place(self, moment: datetime) -> float:
+        share = (moment - self.begin).total_seconds() / self.seconds
+        return round(100 * min(1.0, max(0.0, share)), 3)
+
+    def ticks(self) -> Iterator[Tick]:
+        step = next((one for one in TICKS if self.seconds / one <= MOST_TICKS), None)
+        step = step or TICKS[-1] * (1 + int(self.seconds / TICKS[-1] / MOST_TICKS))
+        for number in range(int(self.seconds // step) + 1):
+            at = number * step
+            yield Tick(
+                round(100 * at / self.seconds, 3), f"{self.begin + timedelta(seconds=at):%H:%M:%S}"
+            )
+
+
+def _lane(axis: _Axis, history: RankHistory, *, name: str, is_culprit: bool, most: int) -> Lane:
+    kept = longest_first(history.spans)[: most // 2]
+    marks = list(_marks(history, axis))
+    return Lane(
+        name=name,
+        rank=history.who.rank,
+        is_culprit=is_culprit,
+        bars=tuple(
+            _bar(axis, span) for span in sorted(kept, key=lambda one: (one.depth, one.began))
+        ),
+        marks=tuple(marks[-most // 2 :]),
+        left_out=max(0, len(history.spans) - most // 2) + max(0, len(marks) - most // 2),
+    )
+
+
+def _bar(axis: _Axis, span: Span) -> Bar:
+    left = axis.place(span.began)
+    named = f"{span.name}, not left" if span.kind == "open" else span.name
+    each = f", {seconds_in_words(span.seconds / span.steps)} each" if span.steps > 1 else ""
+    return Bar(
+        kind=span.kind,
+        left=left,
+        width=round(axis.place(span.ended) - left, 3),
+        depth=min(span.depth, DEEPEST),
+        title=f"{named}: {seconds_in_words(span.seconds)} from {span.began:%H:%M:%S}{each}",
+    )
+
+
+def _marks(history: RankHistory, axis: _Axis) -> Iterator[Mark]:
+    """Those that tell most come last: where there are too many, the first ones are left out."""
+    for entered in history.collectives:
+        title = f"{entered.group} #{entered.number} {entered.operation}"
+        yield Mark(kind="collective", left=axis.place(entered.at), title=title)
+    for one in history.happenings:
+        yield Mark(kind=one.kind, left=axis.place(one.at), title=f"{one.at:%H:%M:%S} {one.name}")

@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.report.paragraphs import labelled
-from lightning_hangcheck.report.verdict_text.headline import summary
-from lightning_hangcheck.report.verdict_text.rank_rows import name_ranks
+from lightning_hangcheck.report.verdict_text import name_ranks, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +46,7 @@ def _who(verdict: Verdict) -> str:
 
 def _now(verdict: Verdict) -> str:
     if verdict.remedies:
-        return verdict.remedies[0].text
+        return verdict.remedies[0].in_words
     missing = next((gap.why for gap in verdict.gaps), "")
     return missing or "nothing"
 
