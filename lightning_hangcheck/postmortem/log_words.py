@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from lightning_hangcheck.model.log_facts import FactKind, LogFact
 from lightning_hangcheck.text.rank_ranges import parse_ranks
 
-MOST_RANKS = 100_000
+MOST_NAMED = 4_096
+"""Ranks that one line names; where there are more, none is kept."""
 MOST_SHOWN = 300
 """Characters of a line that are kept."""
 LARGEST = 2**53
@@ -78,7 +79,9 @@ _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 _EXIT_RANK = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)")
 _EXIT_TIME = re.compile(r"time\s*:\s*(\S+)")
 _EXIT_HOST = re.compile(r"host\s*:\s*(\S+)")
-_EXIT_SAID = re.compile(r"^\s*((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b:?.*)$", re.M)
+_EXIT_SAID = re.compile(
+    r"^[ \t]*([\w.]{0,120}?(?:Error|Exception|Interrupt|Exit)\b(?::.*)?)$", re.M
+)
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z_]\w*(?:$|: |:$)")
 
 
@@ -94,7 +97,7 @@ def _number(text: str | None) -> int | None:
 def _numbers(text: str) -> tuple[int, ...]:
     """Read numbers or ranges of ranks; those that are none are left out."""
     try:
-        return parse_ranks(text.replace(" ", ""), MOST_RANKS)
+        return parse_ranks(text.replace(" ", ""), MOST_NAMED)
     except ValueError:
         return ()
 
@@ -323,7 +326,7 @@ _network = _plain(
     r"NCCL WARN (?P<error>.*(?:NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|socket).*)"
 )
 _xid = _plain(r"Xid \((?:PCI:)?(?P<host>[\w:.]+)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?")
-_comm = _plain(r"^\S+?:(?P<pid>\d+):\d+.* rank (?P<seq>\d+) n[rR]anks (?P<count>\d+)")
+_comm = _plain(r"^[^\s:]{1,255}:(?P<pid>\d+):\d+.* rank (?P<seq>\d+) n[rR]anks (?P<count>\d+)")
 _saves = _plain(r"Saving (?:[\w.']+ ){0,3}(?:checkpoint|model|state|weights|optimizer)")
 
 WORDS: tuple[tuple[str, FactKind, Parser], ...] = (

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.log_facts import LastWord, LogFact, LogReading, seconds
 from lightning_hangcheck.postmortem.log_words import (
-    MOST_RANKS,
     MOST_SHOWN,
     NEEDLES,
     PARSERS,
@@ -34,9 +33,12 @@ PIECE = 4 * 1024 * 1024
 BLOCK = 64 * 1024
 """What follows a line and belongs to it, a traceback or a report, is read up to so many bytes."""
 LONGEST_LINE = 8_000
-MOST_OF_A_KIND = 20_000
-MOST_WITH_BLOCKS = 2_000
-"""Of tracebacks: of a log that is full of them the first tell most."""
+MOST_RANKS = 100_000
+MOST_OF_A_KIND = 2_000
+"""Facts of a kind that are kept: of a log that is full of them the first tell most."""
+ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
+MOST_OF_RANKS = 20_000
+"""Facts of those kinds of which each rank has some."""
 MOST_BARS = 40
 
 # Who writes a line
@@ -58,7 +60,7 @@ _PREFIX = re.compile(
 )
 _QUICK = re.compile(
     rb"(?:[^\S\n]*(?:\[pod/[^\]\n]{1,200}\]|\d{1,7}:|\([^)\n]{1,140}\)|\d{4}-\d\d-\d\dT[\d:.]+Z|"
-    rb"\[\d{1,9}\]))*?[^\S\n]*"
+    rb"\[\d{1,9}\])){0,6}?[^\S\n]*"
     rb"(\[rank\d{1,7}\]|\[[\d:.]{12}\]\[\+[\d.]+s\]\[R\d{1,7}/|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
     rb"\[\d{1,5},\d{1,7}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
 )
@@ -68,7 +70,7 @@ _BAR = re.compile(
 )
 _TAG = re.compile(r"\[rank(\d{1,7})\]:")
 _BEGINS_PREFIX = b" [(0123456789"
-_AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):|^\s*$")
+_AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
 """What torch prints while a process goes down is no last word of the user's program."""
 _RANK_INSIDE = re.compile(
     r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I
@@ -170,7 +172,7 @@ class _Reader:
     def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
         kind, parse = PARSERS[hit[0]]
         count = self.counts.get(kind, 0)
-        if count >= (MOST_WITH_BLOCKS if kind == "exception" else MOST_OF_A_KIND):
+        if count >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
             self.cut = True
             return
         begin = max(text.rfind(b"\n", 0, hit.start()) + 1, hit.start() - LONGEST_LINE)
@@ -267,7 +269,12 @@ class _Reader:
             ):
                 newest[found[1]] = number
         last = next(
-            (n for n in range(len(lines) - 1, -1, -1) if not _AFTERMATH.search(lines[n])), None
+            (
+                number
+                for number in range(len(lines) - 1, -1, -1)
+                if lines[number].strip() and not _AFTERMATH.search(lines[number])
+            ),
+            None,
         )
         returns = list(accumulate(map(len, lines), initial=0)) if b"\r" in raw else []
         for number in sorted({*newest.values(), *(() if last is None else (last,))}):
