@@ -691,8 +691,10 @@ def judge_left(case: Case) -> LeftFinding | None:
     first, other = found
     agree = first.culprits == other.culprits or not other.culprits
     also = EvidenceItem("also" if agree else "other", None, other.sentence)
+    ended = agree and other.kind != "hang"  # how a process ended is what the reader asks next
     return replace(
         first,
+        sentence=f"{first.sentence}; {other.sentence}" if ended else first.sentence,
         evidence=(*first.evidence, also, *other.evidence)[: 2 * MOST_FACTS],
         gaps=tuple(dict.fromkeys((*first.gaps, *other.gaps))),
     )

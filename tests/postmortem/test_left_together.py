@@ -62,7 +62,7 @@ def test_a_rank_that_raised_explains_why_others_waited(tmp_path: Path) -> None:
     verdict = verdict_of(folder)
     assert verdict.culprits == (2,)
     assert "ValueError: bad sample" in verdict.summary
-    assert any("has not entered all_reduce #70" in one.text for one in verdict.evidence)
+    assert "has not entered all_reduce #70" in verdict.summary
 
 
 def test_a_kill_is_told_though_no_record_names_anybody(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_a_stack_tells_the_line_where_nothing_else_names_a_rank(tmp_path: Path) 
 
 
 @pytest.mark.skipif(not PIECES, reason=f"{LEFT_BEHIND} is not there")
-@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
-def test_given_pieces_name_nobody_innocent(piece: Path) -> None:
-    truth = json.loads((piece / "truth.json").read_bytes())
-    verdict = verdict_of(piece)
-    assert set(verdict.culprits) <= set(truth["culprits"] or ())
-    if truth["truth_from"] == "evidence" and truth["culprits"]:
-        assert verdict.culprits == tuple(truth["culprits"])
-    if truth["truth_from"] == "evidence" and truth["cause"]:
-        assert verdict.cause in (truth["cause"], *truth["also_ok"])
+def test_given_pieces_name_nobody_innocent() -> None:
+    for piece in PIECES:
+        truth = json.loads((piece / "truth.json").read_bytes())
+        verdict = verdict_of(piece)
+        assert set(verdict.culprits) <= set(truth["culprits"] or ()), piece
+        if truth["truth_from"] == "evidence" and truth["culprits"]:
+            assert verdict.culprits == tuple(truth["culprits"]), piece
+        if truth["truth_from"] == "evidence" and truth["cause"]:
+            assert verdict.cause in (truth["cause"], *truth["also_ok"]), piece
