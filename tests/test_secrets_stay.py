@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
 
 from lightning_hangcheck.errors import UnreadableRun
@@ -115,7 +116,9 @@ def report_of(run: Path) -> None:
         (run.parent / f"report-{number}").write_bytes(shown.stdout + shown.stderr)
 
 
-@pytest.mark.parametrize("launcher", ["python", "torchrun", "hangcheck run"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("python", marks=WHEN_ASKED_FOR), "torchrun", "hangcheck run"]
+)
 def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> None:
     """In the run folder, in shared memory while it runs, on its console and in its reports."""
     run, ranks = tmp_path / "run", 1 if launcher == "python" else 2
@@ -134,7 +137,9 @@ def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> No
         assert b"X-Api-Key" in everything, "local variables were taken"
 
 
-@pytest.mark.parametrize("launcher", ["python", "hangcheck run"])
+@pytest.mark.parametrize(
+    "launcher", ["python", pytest.param("hangcheck run", marks=WHEN_ASKED_FOR)]
+)
 def test_a_job_that_fails_with_a_secret_in_its_last_words(launcher: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, PROGRAM, "failing", str(tmp_path), *ARGUMENTS]

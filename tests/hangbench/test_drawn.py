@@ -14,6 +14,7 @@ import pytest
 from hangbench.bench import PATIENCE
 from hangbench.generator.drawing import draw_programs
 from hangbench.generator.running import run_program
+from long_tests import LONG_TEST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ SEED = int(os.environ.get("HANGBENCH_SEED", "710004"))
 MANY = draw_programs(SEED, 4 * DRAWN, "both", quick=True)
 SMALL = islice((one for one in MANY if one.truth.processes <= MOST_RANKS), DRAWN)
 PROGRAMS = {one.name: one for one in SMALL}
-pytestmark = [pytest.mark.real, pytest.mark.timeout(TIME_LIMIT_S + 40)]
+pytestmark = list(LONG_TEST)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, is_alive, is_sidecar, until
 from watch.launched import run_words, start_run, verdict_of
 
@@ -195,6 +196,7 @@ def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     assert any("py-spy" in gap.why and "faulthandler" in gap.why for gap in verdict.gaps)
 
 
+@WHEN_ASKED_FOR
 def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
     tmp_path: Path, bare_python: Path
 ) -> None:

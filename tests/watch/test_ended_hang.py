@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
 from watch.launched import run_words, start_run, verdict_of
 
@@ -93,17 +94,6 @@ def test_ctrl_c(tmp_path: Path, start: Callable[..., Terminal]) -> None:
     assert "RECOVERED" not in terminal.shown
 
 
-def test_sigterm_to_hangcheck_run(tmp_path: Path) -> None:
-    process = start_run(tmp_path, ALONE, **AS_RANK, **IMPATIENT)
-    try:
-        until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
-    finally:
-        end(process)
-    check_hang_stands(tmp_path, "the job was ended by SIGTERM sent to hangcheck run")
-
-
 def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
     """The sidecar gets it, too, and stays to tell the end."""
     process = start_run(tmp_path, ALONE, **AS_RANK, **IMPATIENT)
@@ -122,6 +112,7 @@ def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
     assert "a new one starts" not in errors
 
 
+@WHEN_ASKED_FOR
 def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
     process = start_run(tmp_path, HANGING, **IMPATIENT)
     try:
@@ -132,24 +123,6 @@ def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
     finally:
         end(process)
     check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0", culprit=1)
-
-
-def test_a_hang_that_we_end_says_so_and_keeps_its_verdict(tmp_path: Path) -> None:
-    process = start_run(
-        tmp_path,
-        ALONE,
-        *("--on-hang", "abort", "--abort-grace", "3"),
-        **AS_RANK,
-        **IMPATIENT,
-    )
-    try:
-        _, errors = process.communicate(timeout=120)
-    finally:
-        end(process)
-    assert process.returncode == 75
-    (line,) = [line for line in errors.splitlines() if "is ended because of the hang" in line]
-    assert line.endswith("SIGTERM now, SIGKILL to what is left after 3 s; exit code 75")
-    check_hang_stands(tmp_path, "the job was ended by hangcheck run (--on-hang abort)")
 
 
 def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_path: Path) -> None:
