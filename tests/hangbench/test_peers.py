@@ -14,6 +14,7 @@ from hangbench.peers.registry import PEERS
 from hangbench.peers.running import run_under
 from hangbench.peers.transcript import Line, Transcript
 from hangbench.scoring import Score
+from long_tests import WHEN_ASKED_FOR
 
 RECORDED = Path(__file__).parent / "peers" / "recorded"
 ENDED = re.compile(r"exit code (-?\d+|None), ended at ([-+.\d]+)")
@@ -114,6 +115,7 @@ def test_answers_of_earlier_runs_come_back_for_the_cases_that_are_wanted(tmp_pat
 
 
 @pytest.mark.real
+@WHEN_ASKED_FOR
 def test_a_case_really_runs_under_a_peer(tmp_path: Path) -> None:
     transcript = run_under(PEERS["torchrun"], "raised", tmp_path, REAL_LIMIT_S)
     said = PEERS["torchrun"].hear(transcript)
