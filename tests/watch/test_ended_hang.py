@@ -16,7 +16,7 @@ import psutil
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
+from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
 from watch.launched import run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -24,7 +24,7 @@ from lightning_hangcheck.model.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 CASES = Path(__file__).parents[1] / "hangbench" / "cases"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
 HANGING = [*TORCHRUN, str(CASES / "stalled_in_own_code.py")]
@@ -38,7 +38,7 @@ IMPATIENT = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-HUNG_WITHIN_S = 60.0
+HUNG_WITHIN_S = PATIENCE_S
 
 
 def told(folder: Path) -> list[Verdict]:
@@ -86,7 +86,7 @@ def test_ctrl_c(tmp_path: Path, start: Callable[..., Terminal]) -> None:
     # A terminal throws away what was not yet read of it at Ctrl-C.
     terminal.until_shown("hangcheck explain rank_stalled")
     terminal.type(CTRL_C)
-    code = terminal.until_ended(60)
+    code = terminal.until_ended()
     assert code == 128 + signal.SIGINT, "the command's own"
     check_hang_stands(tmp_path, "the job was ended by SIGINT from the terminal")
     assert terminal.shown.count("\n      proof") == 1, "the report is printed once"
@@ -220,7 +220,7 @@ def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     finally:
         end(process)
     assert "ended by SIGTERM" in verdict_of(tmp_path / "run").summary
