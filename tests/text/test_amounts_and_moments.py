@@ -1,4 +1,4 @@
-"""Moments are written in one form, and read in every form that means UTC."""
+"""Amounts as people read them; moments in one form, read in every form that means UTC."""
 
 from __future__ import annotations
 
@@ -6,7 +6,25 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from lightning_hangcheck.text.amounts import seconds_in_words
 from lightning_hangcheck.text.moments import Precision, before, moment_of, read_utc, utc
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "<1 ms"),
+        (0.31, "0.31 s"),
+        (41.2, "41.2 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (125.4, "2 min 05 s"),
+        (3599.6, "1 h 00 min"),
+    ],
+)
+def test_a_duration_is_never_an_exponent(seconds: float, words: str) -> None:
+    assert seconds_in_words(seconds) == words
+
 
 MOMENT = datetime(2026, 11, 20, 10, 23, 45, 123999, tzinfo=timezone.utc)
 
