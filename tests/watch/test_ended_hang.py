@@ -16,15 +16,15 @@ import psutil
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
-from watch.launched import run_words, start_run, verdict_of
+from processes import PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
+from watch.launched import LONGEST_RUN_S, run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 CASES = Path(__file__).parents[1] / "hangbench" / "cases"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
 HANGING = [*TORCHRUN, str(CASES / "stalled_in_own_code.py")]
@@ -38,7 +38,7 @@ IMPATIENT = {
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-HUNG_WITHIN_S = PATIENCE_S
+HUNG_WITHIN_S = LONGEST_RUN_S
 
 
 def told(folder: Path) -> list[Verdict]:
