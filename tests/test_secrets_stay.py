@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, until
+from processes import PATIENCE_S, PROGRAMS, end, until
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode
@@ -74,7 +74,7 @@ def started(
     try:
         yield until(stands, f"{ranks} to stand") if ranks else []
         if not ranks:
-            process.wait(120)
+            process.wait(PATIENCE_S)
     finally:
         end(process)
 
@@ -111,7 +111,10 @@ def report_of(run: Path) -> None:
     """Save beside the run all that can be printed of it."""
     for number, options in enumerate(([], ["--json"])):
         shown = subprocess.run(
-            [*OURS, "report", str(run), *options], capture_output=True, timeout=120, check=True
+            [*OURS, "report", str(run), *options],
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=True,
         )
         (run.parent / f"report-{number}").write_bytes(shown.stdout + shown.stderr)
 
@@ -173,4 +176,4 @@ def test_a_visit_to_a_job_that_never_heard_of_us(tmp_path: Path) -> None:
 
 def attach(folder: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
     visit = [*OURS, "attach", "--run-dir", str(folder / "run"), *options]
-    return subprocess.run(visit, cwd=folder, capture_output=True, timeout=120, check=False)
+    return subprocess.run(visit, cwd=folder, capture_output=True, timeout=PATIENCE_S, check=False)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "clusters" / "examples"
-LONGEST_S = 100
+LONGEST_S = 240
 LAUNCHER = """\
 #!/bin/sh
 echo "$0" >> started
-for _ in $(seq 600); do
+for _ in $(seq 2000); do
   [ "$(wc -l < started)" -lt "$EXPECTED" ] || exit 0
   sleep 0.1
 done

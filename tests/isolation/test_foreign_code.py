@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS, end, until
+from processes import PATIENCE_S, PROGRAMS, end, until
 from watch.launched import start_run, verdict_of
 
 import lightning_hangcheck
@@ -91,7 +91,7 @@ def test_a_run_in_a_foreign_folder_is_watched_and_runs_none_of_its_code(foreign:
         foreign, [sys.executable, "train.py"], "--on-hang", "abort", **HASTE, **path
     )
     try:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert process.returncode == 75, errors
@@ -106,7 +106,7 @@ def test_a_callbacks_sidecar_runs_no_foreign_code(foreign: Path) -> None:
     try:
         file = sidecar_file_of(job)
         until(file.exists, "the sidecar")
-        job.communicate(timeout=120)
+        job.communicate(timeout=PATIENCE_S)
         until(lambda: not file.parent.exists(), "the sidecar's end")
     finally:
         end(job)
@@ -133,7 +133,7 @@ def test_a_visit_from_a_foreign_folder_runs_no_foreign_program(
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert "sleeping.py" in ended.stdout, ended.stderr
@@ -163,7 +163,7 @@ def test_what_only_pythonpath_and_the_working_folder_hold_is_found_all_the_same(
     try:
         file = sidecar_file_of(job)
         until(file.exists, "the sidecar")
-        job.communicate(timeout=120)
+        job.communicate(timeout=PATIENCE_S)
         until(lambda: not file.parent.exists(), "the sidecar's end")
     finally:
         end(job)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import until
+from processes import PATIENCE_S, until
 from watch.launched import python, record_of, run, verdict_of
 
 from lightning_hangcheck.launch.job import end_ranks
@@ -29,7 +29,7 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
     assert starts[1] is not None
     ranks = [(younger.pid, starts[1].started_ticks - 1), (hung.pid, starts[0].started_ticks)]
     end_ranks(ranks)
-    assert hung.process.wait(120) == -signal.SIGKILL
+    assert hung.process.wait(PATIENCE_S) == -signal.SIGKILL
     assert younger.process.poll() is None
     end_ranks(ranks)
 
@@ -69,12 +69,12 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
             env={"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"},
             stderr=subprocess.DEVNULL,
             check=False,
-            timeout=120,
+            timeout=PATIENCE_S,
         )
     subprocess.run(
         [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(session.path)],
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     until((tmp_path / "run" / "verdict.json").exists, "the verdict")
     verdict = verdict_of(tmp_path / "run")
@@ -89,7 +89,7 @@ def test_a_sidecar_whose_job_has_ended_already_has_nothing_to_say(tmp_path: Path
     ended = subprocess.run(
         [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(tmp_path / "freed")],
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
@@ -137,5 +137,5 @@ assert left == [], left
 def test_what_writes_for_the_sidecar_is_no_process_of_the_job() -> None:
     """Seen: each run with a suspicion ended with "a process that it started still runs"."""
     code = [sys.executable, "-c", APART_OF_A_CHILD]
-    ended = subprocess.run(code, check=False, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(code, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr

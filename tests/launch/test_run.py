@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PROGRAMS, end, end_by_pid, is_sidecar, until
+from processes import PATIENCE_S, PROGRAMS, end, end_by_pid, is_sidecar, until
 from watch.launched import (
     python,
     record_of,
@@ -134,7 +134,7 @@ def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
+        process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert process.returncode == 128 + signal.SIGTERM
@@ -161,7 +161,7 @@ def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     try:
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE_S) == 0
         summary = verdict_of(tmp_path / "run").summary
         assert psutil.Process(pid).is_running()
         assert summary == (
@@ -213,7 +213,7 @@ def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
     processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
     try:
         for process in processes:
-            process.communicate(timeout=120)
+            process.communicate(timeout=PATIENCE_S)
     finally:
         for process in processes:
             end(process)
@@ -237,7 +237,7 @@ def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: 
         os.kill(first, signal.SIGKILL)
         until(lambda: _sidecar_of(process) not in (None, first), "a new sidecar to start")
         process.send_signal(signal.SIGUSR1)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert process.returncode == 7
@@ -262,7 +262,7 @@ def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> Non
             seen.add(sidecar)
             os.kill(sidecar, signal.SIGKILL)
         (word / "go").touch()
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert errors.count("a new one starts") == MOST_STARTS - 1

@@ -19,7 +19,7 @@ import pytest
 from cases import job
 from flights import AT_ITEM, spinning
 from msgspec.structs import replace
-from processes import until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.flight_record import (
@@ -384,7 +384,7 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
 
     def all_ended() -> FlightRecord | None:
         """Gloo's own thread notes an end after it has woken who waited for it."""
-        record, gaps = flight_record(path, 0, 10.0)
+        record, gaps = flight_record(path, 0, PATIENCE_S)
         assert gaps == ()
         assert record is not None
         return record if record.groups[0].last_completed == ENTRIES_KEPT + 10 else None
@@ -409,7 +409,7 @@ def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
 ) -> None:
     path = tmp_path / "torch" / "socket"
     program("flight_recorded.py", str(path), "3", "keep-lock")
-    record, gaps = flight_record(path, 0, 10.0)
+    record, gaps = flight_record(path, 0, PATIENCE_S)
     assert gaps == ()
     assert record is not None
     assert record.groups[0].last_enqueued == 3
@@ -425,7 +425,7 @@ def test_the_installed_torch_counts_what_was_entered_and_what_ended(
     program("flight_recorded.py", str(path), "7", *mode)
     seven_entered_and_one_ended = [{(7, ended)} for ended in range(1, 8)]
     until(
-        lambda: set(collective_numbers(path, 10.0).values()) in seven_entered_and_one_ended,
+        lambda: set(collective_numbers(path, PATIENCE_S).values()) in seven_entered_and_one_ended,
         "seven to be counted as entered, and an end",
     )
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
+from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
 from watch.launched import LONGEST_RUN_S, run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -104,7 +104,7 @@ def test_sigterm_to_everybody_as_schedulers_send_it(tmp_path: Path) -> None:
         for one in everyone:
             with suppress(psutil.NoSuchProcess):  # what writes the page ends by itself
                 one.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     check_hang_stands(tmp_path, "")
@@ -119,7 +119,7 @@ def test_sigterm_below_hangcheck_run(tmp_path: Path) -> None:
         until(lambda: hung(tmp_path), "the hang", HUNG_WITHIN_S)
         ranks = [rank.pid for rank in verdict_of(tmp_path / "run").ranks if rank.pid is not None]
         os.kill(psutil.Process(ranks[0]).ppid(), signal.SIGTERM)
-        process.communicate(timeout=120)
+        process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     check_hang_stands(tmp_path, "the job was ended by SIGTERM to rank 0", culprit=1)
@@ -150,7 +150,7 @@ def ended_when_ready(folder: Path, program: str) -> tuple[int, str]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     return process.returncode, errors
@@ -220,7 +220,7 @@ def test_nohup_keeps_sighup_from_ending_it(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
+        process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert "ended by SIGTERM" in verdict_of(tmp_path / "run").summary
@@ -252,7 +252,7 @@ def until_sidecar_ended(process: subprocess.Popen[bytes]) -> None:
     """Wait for the end of the job, and of what watches it."""
     ours = marked_processes(os.environ["HANGCHECK_TEST_SESSION"])
     sidecars = [one for one in ours if is_sidecar(one)]
-    process.wait(120)
+    process.wait(PATIENCE_S)
     until(lambda: not any(map(is_alive, sidecars)), "the sidecar to end")
 
 

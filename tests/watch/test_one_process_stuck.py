@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from processes import PROGRAMS, end
+from processes import PATIENCE_S, PROGRAMS, end
 from watch.launched import python, run, start_run, verdict_of
 
 from lightning_hangcheck.model.case import Case
@@ -71,7 +71,7 @@ def test_a_protected_rank_is_named_with_its_place_and_the_verdict_says_how(tmp_p
         WORLD_SIZE="1",
     )
     try:
-        running.communicate(timeout=120)
+        running.communicate(timeout=PATIENCE_S)
     finally:
         end(running)
     verdict = verdict_of(tmp_path / "run")

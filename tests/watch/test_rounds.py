@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from processes import PROGRAMS, end, until
+from processes import PATIENCE_S, PROGRAMS, end, until
 from watch.launched import record_of, run, verdict_of
 
 from lightning_hangcheck.judge import judge
@@ -86,7 +86,7 @@ def test_a_job_that_only_the_callback_watches_keeps_one_run_folder(tmp_path: Pat
         stderr=subprocess.DEVNULL,
     )
     try:
-        job.wait(120)
+        job.wait(PATIENCE_S)
         (folder,) = (tmp_path / "hangcheck_runs").glob("*/")
         record = until(lambda: (one := record_of(folder)).ended_at and one, "the run's end")
     finally:

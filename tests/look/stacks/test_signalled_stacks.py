@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from processes import PROGRAMS, until
+from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.signalled_stacks import read_stacks, signalled_stacks
 from lightning_hangcheck.model.evidence import Frame
@@ -55,7 +55,7 @@ def why_not(pid: int) -> str:
 
 def innermost(pid: int) -> str:
     """The function in which its main thread stands."""
-    stack, gaps = signalled_stacks(pid, 3, 10.0)
+    stack, gaps = signalled_stacks(pid, 3, PATIENCE_S)
     assert gaps == ()
     assert stack is not None
     return stack.threads[0].frames[-1].function

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from look.waits.blocked import PROGRAM, state_of, target_of, with_holders
-from processes import until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
 from lightning_hangcheck.look.kernel import kernel_state
@@ -114,7 +114,7 @@ def test_a_poll_is_still_read_after_a_dump_interrupted_it(program: StartProgram)
     """The kernel goes on with it as another call."""
     running = program(PROGRAM, "receive", "1000")
     target_of(running.pid, kind="socket")
-    python_stacks(running.pid, 0, 30.0)
+    python_stacks(running.pid, 0, PATIENCE_S)
     assert target_of(running.pid, kind="socket").name == running.first_words
 
 
@@ -188,7 +188,7 @@ def test_threads_in_locks_show_it_by_line_and_futex(program: StartProgram, count
     running = program(PROGRAM, "locked_threads", count)
 
     def locked() -> int:
-        stack, _ = python_stacks(running.pid, 0, 30.0)
+        stack, _ = python_stacks(running.pid, 0, PATIENCE_S)
         futexes = {
             thread.tid
             for thread in state_of(running.pid).threads
@@ -281,7 +281,7 @@ def test_both_ends_of_a_connection_and_its_bytes_are_told(
             asks.sendall(b"x" * 1_000)
             assert len(accepted.recv(1_000, socket.MSG_WAITALL)) == 1_000
             found = tcp_connections()
-            state, _ = kernel_state(os.getpid(), 0, 10.0)
+            state, _ = kernel_state(os.getpid(), 0, PATIENCE_S)
             assert found is not None
             assert state is not None
             there = found[os.fstat(accepted.fileno()).st_ino]
