@@ -11,15 +11,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
+from corpus.generator.drawing import draw_programs
+from corpus.generator.running import run_program
 from hangbench.bench import PATIENCE
-from hangbench.generator.drawing import draw_programs
-from hangbench.generator.running import run_program
 from long_tests import LONG_TEST
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hangbench.generator.writing import Program
+    from corpus.generator.writing import Program
 
 DRAWN, TIME_LIMIT_S = 2, 240.0
 MOST_RANKS = 2

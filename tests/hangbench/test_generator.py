@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from corpus.generator.composition import FAMILIES, PHASES
+from corpus.generator.drawing import draw_programs, lay_out
+from corpus.generator.running import SCORE_FILE, run_programs
 from hangbench.bench import Truth, any_of
-from hangbench.generator.composition import FAMILIES, PHASES
-from hangbench.generator.drawing import draw_programs, lay_out
-from hangbench.generator.running import SCORE_FILE, run_programs
 from hangbench.scoring import Score
 from msgspec import toml
 

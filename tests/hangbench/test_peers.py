@@ -6,17 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
+from corpus.peers import registry
+from corpus.peers.answers import Answers, read, written
+from corpus.peers.beside_table import render_beside
+from corpus.peers.comparing import Beside, of_ours, of_peer
+from corpus.peers.registry import PEERS
+from corpus.peers.running import run_under
+from corpus.peers.transcript import Line, Transcript
 from hangbench.bench import truth_of
-from hangbench.peers.answers import Answers, read, written
-from hangbench.peers.beside_table import render_beside
-from hangbench.peers.comparing import Beside, of_ours, of_peer
-from hangbench.peers.registry import PEERS
-from hangbench.peers.running import run_under
-from hangbench.peers.transcript import Line, Transcript
 from hangbench.scoring import Score
 from long_tests import WHEN_ASKED_FOR
 
-RECORDED = Path(__file__).parent / "peers" / "recorded"
+RECORDED = Path(registry.__file__).parent / "recorded"
 ENDED = re.compile(r"exit code (-?\d+|None), ended at ([-+.\d]+)")
 REAL_LIMIT_S = 40.0
 

@@ -6,16 +6,16 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from corpus.peers.comparing import Beside, of_peer
+from corpus.peers.registry import PEERS
+from corpus.peers.running import run_under
 from hangbench.bench import truth_of
-from hangbench.peers.comparing import Beside, of_peer
-from hangbench.peers.registry import PEERS
-from hangbench.peers.running import run_under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hangbench.peers.peer import Peer
+    from corpus.peers.peer import Peer
 
 LIMIT_S = 60.0
 """From the onset; every timeout that the peers are given, 25 s, ends well within it."""

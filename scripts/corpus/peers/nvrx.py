@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hangbench.peers import torchrun as plain
-from hangbench.peers.peer import BINARIES, STARTS_ITSELF, Peer
-from hangbench.peers.transcript import Said, Transcript, first_alarm, heard_causes
+from corpus.peers import torchrun as plain
+from corpus.peers.peer import BINARIES, STARTS_ITSELF, Peer
+from corpus.peers.transcript import Said, Transcript, first_alarm, heard_causes
 
 if TYPE_CHECKING:
     from hangbench.bench import Truth

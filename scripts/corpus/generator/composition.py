@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hangbench.generator.frameworks import huggingface, lightning, loops
-from hangbench.generator.mechanisms import (
+from corpus.generator.frameworks import huggingface, lightning, loops
+from corpus.generator.mechanisms import (
     computing,
     healthy,
     outside,
@@ -14,8 +14,8 @@ from hangbench.generator.mechanisms import (
     processes,
     uneven,
 )
-from hangbench.generator.piece import Mechanism, Thread, Waiting
-from hangbench.generator.waiting import WAITS
+from corpus.generator.piece import Mechanism, Thread, Waiting
+from corpus.generator.waiting import WAITS
 from msgspec import Struct
 
 if TYPE_CHECKING:

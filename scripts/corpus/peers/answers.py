@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from hangbench.peers.comparing import Beside
+from corpus.peers.comparing import Beside
 from hangbench.scoring import Score
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
+from corpus.generator.writing import Program, program_of
 from hangbench.bench import CASES
-from hangbench.generator.writing import Program, program_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 
-from hangbench.peers.peer import Peer, torchrun
-from hangbench.peers.transcript import Said, Transcript, first_alarm, heard_causes
+from corpus.peers.peer import Peer, torchrun
+from corpus.peers.transcript import Said, Transcript, first_alarm, heard_causes
 
 ALARMS = (re.compile(r"\[rank\d+\]: Traceback"), re.compile(r"failed \(exitcode: "))
 ROOT_CAUSE = re.compile(r"^Root Cause")

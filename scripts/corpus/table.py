@@ -7,7 +7,7 @@ from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hangbench.certainty import most_per_hour, wilson
+from corpus.certainty import most_per_hour, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,12 +5,12 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hangbench.table import table
+from corpus.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hangbench.peers.comparing import Beside
+    from corpus.peers.comparing import Beside
 
 ASKED = ("detected", "culprits", "cause", "line")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangbench.generator.piece import Mechanism, Thread
+from corpus.generator.piece import Mechanism, Thread
 
 ANY_THREAD: tuple[Thread, ...] = ("main", "pool", "thread", "asyncio", "process")
 EVENT = Mechanism(

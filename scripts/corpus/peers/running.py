@@ -8,14 +8,14 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING
 
+from corpus.peers.transcript import Line, Transcript
 from hangbench.bench import CASES, clock_time, environment_of, truth_of
-from hangbench.peers.transcript import Line, Transcript
 from processes import MARK, end, end_by_pid, marked_processes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hangbench.peers.peer import Peer
+    from corpus.peers.peer import Peer
 
 HEALTHY_LIMIT_S = 120.0
 """As long as a healthy case gets in the normal run."""

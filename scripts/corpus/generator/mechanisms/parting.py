@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangbench.generator.piece import Mechanism
+from corpus.generator.piece import Mechanism
 
 COLLECTIVE_ON_FIRST = Mechanism(
     name="collective_on_the_first_rank",

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from corpus.peers.transcript import Said, Transcript
 from hangbench.bench import Truth
-from hangbench.peers.transcript import Said, Transcript
 
 BINARIES = Path(sys.executable).parent
 STARTS_ITSELF = [sys.executable]

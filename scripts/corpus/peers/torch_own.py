@@ -26,9 +26,9 @@ import os
 import re
 from pathlib import Path
 
-from hangbench.peers import torchrun as plain
-from hangbench.peers.peer import Peer, torchrun
-from hangbench.peers.transcript import Said, Transcript, first_alarm, heard_causes
+from corpus.peers import torchrun as plain
+from corpus.peers.peer import Peer, torchrun
+from corpus.peers.transcript import Said, Transcript, first_alarm, heard_causes
 
 SITE = Path(__file__).parent / "torch_site"
 TIMEOUT_S = 25

@@ -9,7 +9,7 @@ from hangbench.bench import Truth, any_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hangbench.generator.composition import Composition
+    from corpus.generator.composition import Composition
 
 WITH_PLACE = {
     "logger": ("logger_init", ("rank_stalled", "network_wait"), ()),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hangbench.generator.mechanisms.outside import APART
-from hangbench.generator.mechanisms.own_waits import ANY_THREAD
-from hangbench.generator.piece import Mechanism
+from corpus.generator.mechanisms.outside import APART
+from corpus.generator.mechanisms.own_waits import ANY_THREAD
+from corpus.generator.piece import Mechanism
 
 SLEEPS = Mechanism(
     name="healthy_sleeps",

@@ -9,8 +9,8 @@ import msgspec
 from hangbench.bench import any_of
 
 if TYPE_CHECKING:
+    from corpus.peers.transcript import Said, Transcript
     from hangbench.bench import Truth
-    from hangbench.peers.transcript import Said, Transcript
     from hangbench.scoring import Score
 
 OURS = "hangcheck"

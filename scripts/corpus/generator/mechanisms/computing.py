@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangbench.generator.piece import Mechanism
+from corpus.generator.piece import Mechanism
 
 SPIN = Mechanism(
     name="loop_without_end",

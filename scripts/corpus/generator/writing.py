@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from corpus.generator import launching, threads
+from corpus.generator.composition import WITHOUT_SYNC, Composition, draw
+from corpus.generator.filling import fill
+from corpus.generator.frameworks import huggingface, lightning, loops
+from corpus.generator.truths import holder_of, truth_of_composition
+from corpus.generator.waiting import WAITS, Wait, source_of
+from corpus.generator.words import DATASETS, MODELS, Names
 from hangbench.bench import Truth
-from hangbench.generator import launching, threads
-from hangbench.generator.composition import WITHOUT_SYNC, Composition, draw
-from hangbench.generator.filling import fill
-from hangbench.generator.frameworks import huggingface, lightning, loops
-from hangbench.generator.truths import holder_of, truth_of_composition
-from hangbench.generator.waiting import WAITS, Wait, source_of
-from hangbench.generator.words import DATASETS, MODELS, Names
 from msgspec import Struct
 
 if TYPE_CHECKING:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hangbench.peers import nvrx, torch_own, torchrun
+from corpus.peers import nvrx, torch_own, torchrun
 
 PEERS = {module.PEER.name: module.PEER for module in (torchrun, torch_own, nvrx)}

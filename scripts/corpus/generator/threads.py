@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangbench.generator.filling import fill
+from corpus.generator.filling import fill
 
 IMPORTS = {
     "main": (),

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
+from corpus.generator.drawing import lay_out
 from hangbench.bench import run_script
-from hangbench.generator.drawing import lay_out
 from hangbench.scoring import Score, score
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hangbench.generator.writing import Program
+    from corpus.generator.writing import Program
 
 SCORE_FILE = "score.json"
 LONGEST_RUN_S = 600.0
