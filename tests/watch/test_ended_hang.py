@@ -17,7 +17,7 @@ import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, marked_processes, until
-from watch.launched import LONGEST_RUN_S, run_words, start_run, verdict_of
+from watch.launched import LONGEST_RUN_S, PATIENT_LOOKS, run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -35,6 +35,7 @@ IMPATIENT = {
     "HANGCHECK_IDLE_AFTER": "5",
     "HANGCHECK_PROVEN_AFTER": "5",
     "HANGCHECK_STALL_TIMEOUT": "8",
+    **PATIENT_LOOKS,
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
