@@ -36,7 +36,7 @@ def nothing_left_behind() -> Iterator[None]:
     os.environ[MARK] = mark
     yield
     try:
-        until(lambda: not marked_processes(mark), "processes of tests to end", seconds=20.0)
+        until(lambda: not marked_processes(mark), "processes of tests to end")
     except AssertionError:
         left = marked_processes(mark)
         names = [(process.pid, " ".join(process.cmdline())) for process in left]

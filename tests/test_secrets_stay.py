@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS, end, until
+from long_tests import WHEN_ASKED_FOR
+from processes import PATIENCE_S, PROGRAMS, end, until
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.decoding import decode
@@ -73,7 +74,7 @@ def started(
     try:
         yield until(stands, f"{ranks} to stand") if ranks else []
         if not ranks:
-            process.wait(120)
+            process.wait(PATIENCE_S)
     finally:
         end(process)
 
@@ -110,12 +111,17 @@ def report_of(run: Path) -> None:
     """Save beside the run all that can be printed of it."""
     for number, options in enumerate(([], ["--json"])):
         shown = subprocess.run(
-            [*OURS, "report", str(run), *options], capture_output=True, timeout=120, check=True
+            [*OURS, "report", str(run), *options],
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=True,
         )
         (run.parent / f"report-{number}").write_bytes(shown.stdout + shown.stderr)
 
 
-@pytest.mark.parametrize("launcher", ["python", "torchrun", "hangcheck run"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("python", marks=WHEN_ASKED_FOR), "torchrun", "hangcheck run"]
+)
 def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> None:
     """In the run folder, in shared memory while it runs, on its console and in its reports."""
     run, ranks = tmp_path / "run", 1 if launcher == "python" else 2
@@ -134,7 +140,9 @@ def test_a_job_that_hangs_among_its_secrets(launcher: str, tmp_path: Path) -> No
         assert b"X-Api-Key" in everything, "local variables were taken"
 
 
-@pytest.mark.parametrize("launcher", ["python", "hangcheck run"])
+@pytest.mark.parametrize(
+    "launcher", ["python", pytest.param("hangcheck run", marks=WHEN_ASKED_FOR)]
+)
 def test_a_job_that_fails_with_a_secret_in_its_last_words(launcher: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, PROGRAM, "failing", str(tmp_path), *ARGUMENTS]
@@ -168,4 +176,4 @@ def test_a_visit_to_a_job_that_never_heard_of_us(tmp_path: Path) -> None:
 
 def attach(folder: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
     visit = [*OURS, "attach", "--run-dir", str(folder / "run"), *options]
-    return subprocess.run(visit, cwd=folder, capture_output=True, timeout=120, check=False)
+    return subprocess.run(visit, cwd=folder, capture_output=True, timeout=PATIENCE_S, check=False)

@@ -248,6 +248,11 @@ class Shutdown:
         self._steps: dict[int, int | None] = {}
         self._gone: frozenset[int] = frozenset()
 
+    @property
+    def told(self) -> bool:
+        """Whether somebody asked for it, and not only ranks show a signal that they got."""
+        return self.asked is not None and not self._shown
+
     def ask(self, by: str, ranks: Sequence[RankView], suspected: str, now_ns: int) -> None:
         """Take down that somebody asks the job to end; who asks first counts.
 

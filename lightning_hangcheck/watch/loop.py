@@ -128,6 +128,7 @@ class Watcher:
         with self._faults.of("how long nobody watched"):
             lapsed = self._forgive_lapse(now_ns)
         look = self._finished_look()
+        self.roster.end_asked = self.shutdown.told or bool(self._end_asked)
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
             self._updated_ns = now_ns
             with self._faults.of("the ranks' pages and processes"):

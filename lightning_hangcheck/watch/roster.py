@@ -261,6 +261,7 @@ class Roster:
         round: The present one.
         round_began_ns: When its first rank was seen.
         host: This machine's name.
+        end_asked: Somebody asked the job to end: what is left of it only takes its time.
     """
 
     def __init__(
@@ -270,6 +271,7 @@ class Roster:
         self.round_began_ns = now_ns
         self.host = socket.gethostname()
         self._session = session
+        self.end_asked = False
         self._root_pid = session.facts.root_pid
         self._scout = scout
         self._faults = faults
@@ -445,7 +447,7 @@ class Roster:
         if self.round.is_after(found):
             return
         if found.guessed and self.round.may_be_launcher(found):
-            if self.round.is_waited_out_by(found, now_ns):
+            if not self.end_asked and self.round.is_waited_out_by(found, now_ns):
                 self._wait_with(found, beats)
             return
         if self.round.is_left_by(found):

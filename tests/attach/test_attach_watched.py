@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
 from watch.launched import python, record_of, start_run, verdict_of
 
@@ -78,6 +79,7 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
 
 
 @pytest.mark.real
+@WHEN_ASKED_FOR
 def test_a_job_that_recovered_is_no_hang_whatever_was_told_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

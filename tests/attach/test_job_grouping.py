@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lightning_hangcheck.attach.job_grouping import Candidate, FoundJob, group_jobs, rendezvous_of
+from lightning_hangcheck.attach.job_search import find_jobs, look_around
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.observe.discovery import SeenProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
 
 
 def candidate(pid: int, parent: int, namespace: str = "pid:[1]", **environment: str) -> Candidate:
@@ -102,3 +110,18 @@ def test_daemons_that_a_slurm_task_started_are_no_job_beside_that_of_their_actor
     given = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40001"}
     actors = [candidate(13 + rank, 11, **task, **given, RANK=str(rank)) for rank in (0, 1)]
     assert pids(group_jobs([*daemons, *actors])) == [{0: 13, 1: 14}]
+
+
+def test_ranks_that_were_numbered_late_are_one_job(program: StartProgram, tmp_path: Path) -> None:
+    """They have torch in their memory, as it seems; who has not is not asked for it."""
+    library = tmp_path / "libtorch.so"
+    library.write_bytes(b"\0" * 4096)
+    ranks = [program("numbered_late.py", "loads", str(library), str(rank)) for rank in (0, 1)]
+    other = program("numbered_late.py")
+    machine = look_around()
+    (job,) = find_jobs(machine, [ranks[1].pid])
+    assert [(one.rank, one.pid, one.world_size) for one in job.ranks] == [
+        (0, ranks[0].pid, 4),
+        (1, ranks[1].pid, 4),
+    ]
+    assert machine.processes[other.pid].process.identity.rank is None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 
 from lightning_hangcheck.launch.folder import SCHEDULERS
 
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "clusters" / "examples"
-LONGEST_S = 100
+LONGEST_S = 240
 LAUNCHER = """\
 #!/bin/sh
 echo "$0" >> started
-for _ in $(seq 600); do
+for _ in $(seq 2000); do
   [ "$(wc -l < started)" -lt "$EXPECTED" ] || exit 0
   sleep 0.1
 done
@@ -90,7 +91,7 @@ def of_two_nodes(*runs: str) -> list[str]:
     return sorted(folder for run in runs for folder in (run, f"{run}/node-1"))
 
 
-@pytest.mark.parametrize("name", ["torchrun", "pyxis"])
+@pytest.mark.parametrize("name", [pytest.param("torchrun", marks=WHEN_ASKED_FOR), "pyxis"])
 def test_a_job_that_slurm_requeues_trains_again(name: str) -> None:
     job = ["bash", str(EXAMPLES / "slurm" / f"{name}.sbatch")]
     start(job, **SLURM)
@@ -114,7 +115,11 @@ def test_a_callback_in_a_job_that_slurm_requeues_gets_another_folder(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), [("pytorchjob", "RANK"), ("jobset", "JOB_COMPLETION_INDEX")]
+    ("name", "number"),
+    [
+        pytest.param("pytorchjob", "RANK", marks=WHEN_ASKED_FOR),
+        ("jobset", "JOB_COMPLETION_INDEX"),
+    ],
 )
 def test_pods_that_are_started_again_train_again(name: str, number: str, tmp_path: Path) -> None:
     (script,) = {*_scripts(EXAMPLES / "kubernetes" / f"{name}.yaml")}
@@ -135,7 +140,10 @@ def test_pods_that_are_started_again_train_again(name: str, number: str, tmp_pat
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("accelerate-node", ("node0", "{node}")), ("torchrun-elastic", ("node0",))],
+    [
+        pytest.param("accelerate-node", ("node0", "{node}"), marks=WHEN_ASKED_FOR),
+        ("torchrun-elastic", ("node0",)),
+    ],
 )
 def test_nodes_that_are_started_by_hand_share_the_run_that_is_named(
     name: str, words: Sequence[str]

@@ -8,6 +8,7 @@ import psutil
 import pytest
 from hangbench.bench import NO_END, Truth, run_script
 from hangbench.scoring import score
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, is_alive
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def test_a_rank_that_outlives_its_launcher_keeps_no_run_from_its_end(tmp_path: P
     assert not _runs(child)
 
 
+@WHEN_ASKED_FOR
 def test_a_run_at_its_time_limit_is_ended_and_scored_by_what_was_told_until_then(
     tmp_path: Path,
 ) -> None:

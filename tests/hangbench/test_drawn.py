@@ -11,14 +11,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
+from corpus.generator.drawing import draw_programs
+from corpus.generator.running import run_program
 from hangbench.bench import PATIENCE
-from hangbench.generator.drawing import draw_programs
-from hangbench.generator.running import run_program
+from long_tests import LONG_TEST
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hangbench.generator.writing import Program
+    from corpus.generator.writing import Program
 
 DRAWN, TIME_LIMIT_S = 2, 240.0
 MOST_RANKS = 2
@@ -27,7 +28,7 @@ SEED = int(os.environ.get("HANGBENCH_SEED", "710004"))
 MANY = draw_programs(SEED, 4 * DRAWN, "both", quick=True)
 SMALL = islice((one for one in MANY if one.truth.processes <= MOST_RANKS), DRAWN)
 PROGRAMS = {one.name: one for one in SMALL}
-pytestmark = [pytest.mark.real, pytest.mark.timeout(TIME_LIMIT_S + 40)]
+pytestmark = list(LONG_TEST)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -6,16 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
+from corpus.peers import registry
+from corpus.peers.answers import Answers, read, written
+from corpus.peers.beside_table import render_beside
+from corpus.peers.comparing import Beside, of_ours, of_peer
+from corpus.peers.registry import PEERS
+from corpus.peers.running import run_under
+from corpus.peers.transcript import Line, Transcript
 from hangbench.bench import truth_of
-from hangbench.peers.answers import Answers, read, written
-from hangbench.peers.beside_table import render_beside
-from hangbench.peers.comparing import Beside, of_ours, of_peer
-from hangbench.peers.registry import PEERS
-from hangbench.peers.running import run_under
-from hangbench.peers.transcript import Line, Transcript
 from hangbench.scoring import Score
+from long_tests import WHEN_ASKED_FOR
 
-RECORDED = Path(__file__).parent / "peers" / "recorded"
+RECORDED = Path(registry.__file__).parent / "recorded"
 ENDED = re.compile(r"exit code (-?\d+|None), ended at ([-+.\d]+)")
 REAL_LIMIT_S = 40.0
 
@@ -114,6 +116,7 @@ def test_answers_of_earlier_runs_come_back_for_the_cases_that_are_wanted(tmp_pat
 
 
 @pytest.mark.real
+@WHEN_ASKED_FOR
 def test_a_case_really_runs_under_a_peer(tmp_path: Path) -> None:
     transcript = run_under(PEERS["torchrun"], "raised", tmp_path, REAL_LIMIT_S)
     said = PEERS["torchrun"].hear(transcript)

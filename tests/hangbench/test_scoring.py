@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from corpus.certainty import most_per_hour, wilson
+from corpus.table import render
 from hangbench.bench import Outcome, Truth
-from hangbench.certainty import most_per_hour, wilson
 from hangbench.scoring import Score, functions_named, score
-from hangbench.table import render
 
 from lightning_hangcheck.model.verdict import Verdict
 

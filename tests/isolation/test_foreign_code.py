@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS, end, until
+from processes import PATIENCE_S, PROGRAMS, end, until
 from watch.launched import start_run, verdict_of
 
 import lightning_hangcheck
@@ -83,17 +83,15 @@ def sidecar_file_of(job: subprocess.Popen[str]) -> Path:
     return Path(job.stdout.readline().strip())
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["working folder", "PYTHONPATH too"])
-def test_a_run_in_a_foreign_folder_is_watched_and_runs_none_of_its_code(
-    foreign: Path, named: bool
-) -> None:
+def test_a_run_in_a_foreign_folder_is_watched_and_runs_none_of_its_code(foreign: Path) -> None:
+    """The working folder, and PYTHONPATH names it too."""
     (foreign / "train.py").write_text(STOPS)
-    path = {"PYTHONPATH": str(foreign)} if named else {}
+    path = {"PYTHONPATH": str(foreign)}
     process = start_run(
         foreign, [sys.executable, "train.py"], "--on-hang", "abort", **HASTE, **path
     )
     try:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert process.returncode == 75, errors
@@ -103,14 +101,12 @@ def test_a_run_in_a_foreign_folder_is_watched_and_runs_none_of_its_code(
     assert not of_our_own(said)
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["working folder", "PYTHONPATH too"])
-def test_a_callbacks_sidecar_runs_no_foreign_code(foreign: Path, named: bool) -> None:
-    path = {"PYTHONPATH": str(foreign)} if named else {}
-    job = start_watched(sys.executable, foreign, **path)
+def test_a_callbacks_sidecar_runs_no_foreign_code(foreign: Path) -> None:
+    job = start_watched(sys.executable, foreign, PYTHONPATH=str(foreign))
     try:
         file = sidecar_file_of(job)
         until(file.exists, "the sidecar")
-        job.communicate(timeout=120)
+        job.communicate(timeout=PATIENCE_S)
         until(lambda: not file.parent.exists(), "the sidecar's end")
     finally:
         end(job)
@@ -137,7 +133,7 @@ def test_a_visit_from_a_foreign_folder_runs_no_foreign_program(
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert "sleeping.py" in ended.stdout, ended.stderr
@@ -167,7 +163,7 @@ def test_what_only_pythonpath_and_the_working_folder_hold_is_found_all_the_same(
     try:
         file = sidecar_file_of(job)
         until(file.exists, "the sidecar")
-        job.communicate(timeout=120)
+        job.communicate(timeout=PATIENCE_S)
         until(lambda: not file.parent.exists(), "the sidecar's end")
     finally:
         end(job)

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.job import job_processes
-from lightning_hangcheck.judge.joining import NodeCase, merge_cases, rebased
+from lightning_hangcheck.judge.joining import NodeCase, complete_case, merge_cases, rebased
 from lightning_hangcheck.model.beat import Beat, OpenSection
-from lightning_hangcheck.model.case import SilentNode
+from lightning_hangcheck.model.case import Case, RankView, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.text.moments import read_utc, utc
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case, RankView, Reach
+    from lightning_hangcheck.model.case import Reach
     from lightning_hangcheck.model.verdict import Verdict
 
 
@@ -202,8 +202,11 @@ def test_one_node_merges_to_itself() -> None:
 
 
 STAND = (rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_BARRIER), rank(3, IN_LOAD))
+
 ENDED = (gone(0, 1, words="ValueError: 0"), gone(1, 0), gone(2, -11), gone(3, -15))
+
 LOST_PEER = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+
 BROKEN = (gone(0, 0), gone(1, 0), gone(2, 1, words=LOST_PEER), gone(3, 1, words=LOST_PEER))
 
 
@@ -295,3 +298,35 @@ def test_containers_of_one_machine_have_one_clock() -> None:
         for number, one in enumerate(unknown(*(_seen(view, -view.rank) for view in ENDED)))
     ]
     assert judge(merged(*nodes)).culprits == (2,)
+
+
+def case_of(world_size: int, local_world_size: int | None, *ranks: int) -> Case:
+    case = Case(
+        run=RunFacts(
+            run_id="run",
+            command="train",
+            started_at="2026-01-01T00:00:00.000Z",
+            world_size=world_size,
+            local_world_size=local_world_size,
+        ),
+        ranks=tuple(RankView(rank=one, pid=100 + one, silent_for_s=5.0) for one in ranks),
+        taken_at="2026-01-01T00:00:10.000Z",
+        taken_ns=0,
+    )
+    return complete_case(case)
+
+
+def test_a_rank_that_never_came_joins_without_a_process() -> None:
+    case = case_of(3, 3, 1, 0)
+    assert [(view.rank, view.pid) for view in case.ranks] == [(0, 100), (1, 101), (2, None)]
+    assert case.gaps == ()
+
+
+def test_ranks_of_other_nodes_are_one_gap() -> None:
+    case = case_of(16, 8, *range(8))
+    assert len(case.ranks) == 8
+    assert [gap.what for gap in case.gaps] == ["ranks 8-15"]
+
+
+def test_an_unknown_world_size_is_what_was_seen() -> None:
+    assert case_of(0, None, 0, 1).run.world_size == 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PROGRAMS, end, end_by_pid, is_sidecar, until
+from processes import PATIENCE_S, PROGRAMS, end, end_by_pid, is_sidecar, until
 from watch.launched import (
     python,
     record_of,
@@ -42,9 +42,15 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_the_exit_code_is_the_commands_own(code: int, tmp_path: Path) -> None:
-    assert run(tmp_path, python(f"raise SystemExit({code})")).returncode == code
+def test_a_healthy_command_is_itself_and_its_folder_is_private(tmp_path: Path) -> None:
+    ended = run(tmp_path, python("import sys; print('out'); print('err', file=sys.stderr)"))
+    folder, told = tmp_path / "run", ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "out\n")
+    assert re.search(rf"watching \S+python\S* -c \S+.*; run folder {folder}$", told, re.M), told
+    assert re.search(r"^err$", told, re.M), told
+    assert re.search(rf"^FINISHED .*; run folder {folder}$", told, re.M), told
+    assert verdict_of(folder).verdict == "finished"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> None:
@@ -102,19 +108,6 @@ def journal_of(folder: Path) -> str:
     return (folder / "run" / "ranks" / "rank-0.jsonl").read_text()
 
 
-def test_output_and_input_are_the_commands_own(tmp_path: Path) -> None:
-    ended = run(tmp_path, python("import sys; print('out'); print('err', file=sys.stderr)"))
-    assert ended.stdout == "out\n"
-    assert "err\n" in ended.stderr
-
-
-def test_what_is_told_names_the_run_folder(tmp_path: Path) -> None:
-    told = run(tmp_path, python("print('done')")).stderr
-    folder = tmp_path / "run"
-    assert re.search(rf"watching \S+python\S* -c \S+.*; run folder {folder}$", told, re.M), told
-    assert re.search(rf"^FINISHED .*; run folder {folder}$", told, re.M), told
-
-
 def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
     assert (well.returncode, well.stderr) == (0, "")
@@ -123,12 +116,6 @@ def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     badly = run(other, python("import os; os._exit(5)"), "--quiet")
     assert badly.returncode == 5
     assert badly.stderr.startswith("CRASHED ")
-
-
-def test_a_healthy_command_finishes_and_its_folder_is_private(tmp_path: Path) -> None:
-    run(tmp_path, python("print('done')"))
-    assert verdict_of(tmp_path / "run").verdict == "finished"
-    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
 
 
 def test_the_run_is_described_without_its_secrets(tmp_path: Path) -> None:
@@ -141,25 +128,13 @@ def test_the_run_is_described_without_its_secrets(tmp_path: Path) -> None:
     assert "a" * 40 not in (tmp_path / "run" / "run.json").read_text()
 
 
-def test_a_signal_is_passed_on_and_the_commands_answer_comes_back(tmp_path: Path) -> None:
-    process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGUSR1)
-        process.communicate(timeout=120)
-    finally:
-        end(process)
-    assert process.returncode == 7
-
-
 def test_a_user_who_ends_the_run_is_no_crash(tmp_path: Path) -> None:
     process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
+        process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert process.returncode == 128 + signal.SIGTERM
@@ -186,7 +161,7 @@ def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     try:
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE_S) == 0
         summary = verdict_of(tmp_path / "run").summary
         assert psutil.Process(pid).is_running()
         assert summary == (
@@ -238,7 +213,7 @@ def test_of_two_runs_that_want_one_folder_at_once_one_gets_it(
     processes = [start_run(tmp_path, python(WAIT_UNTIL_SEEN)) for _ in range(2)]
     try:
         for process in processes:
-            process.communicate(timeout=120)
+            process.communicate(timeout=PATIENCE_S)
     finally:
         for process in processes:
             end(process)
@@ -262,7 +237,7 @@ def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: 
         os.kill(first, signal.SIGKILL)
         until(lambda: _sidecar_of(process) not in (None, first), "a new sidecar to start")
         process.send_signal(signal.SIGUSR1)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert process.returncode == 7
@@ -287,7 +262,7 @@ def test_journals_are_kept_where_the_last_sidecar_is_lost(tmp_path: Path) -> Non
             seen.add(sidecar)
             os.kill(sidecar, signal.SIGKILL)
         (word / "go").touch()
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     assert errors.count("a new one starts") == MOST_STARTS - 1

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PROGRAMS, end, is_alive, is_sidecar, until
+from long_tests import WHEN_ASKED_FOR
+from processes import PATIENCE_S, PROGRAMS, end, is_alive, is_sidecar, until
 from watch.launched import run_words, start_run, verdict_of
 
 from lightning_hangcheck.rundir.journal_reader import read_journal
@@ -47,7 +48,7 @@ def abort_on_hang(
         **environment,
     )
     try:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
     return process.returncode, errors
@@ -94,7 +95,7 @@ def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
     environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **os.environ, **IMPATIENT}
     process = subprocess.Popen(command, stdout=unread, stderr=unread, env=environment)
     try:
-        assert process.wait(timeout=80) == ends_with
+        assert process.wait(timeout=PATIENCE_S) == ends_with
     finally:
         end(process)
     assert verdict_of(tmp_path).verdict == kind
@@ -131,7 +132,7 @@ for word in ("removed", "leave"):
         (tmp_path / "removed").touch()
         until(journal.exists, "the journal to be begun anew")
         (tmp_path / "leave").touch()
-        assert running.wait(60) == 0
+        assert running.wait(PATIENCE_S) == 0
     finally:
         end(running)
     (gap,) = verdict_of(tmp_path / "run").gaps
@@ -153,7 +154,7 @@ def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path)
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr
@@ -195,6 +196,7 @@ def test_without_py_spy_the_run_says_so_and_the_rank_writes_its_stack_itself(
     assert any("py-spy" in gap.why and "faulthandler" in gap.why for gap in verdict.gaps)
 
 
+@WHEN_ASKED_FOR
 def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
     tmp_path: Path, bare_python: Path
 ) -> None:
@@ -209,7 +211,7 @@ def test_a_py_spy_that_never_answers_delays_the_verdict_but_does_not_stop_it(
 def test_a_look_that_is_under_way_keeps_nobody_once_the_job_has_ended(
     tmp_path: Path, bare_python: Path
 ) -> None:
-    """It would end by its own time limit, a minute later."""
+    """It would end by its own time limit, long after this test's patience."""
     stuck, asked = bare_python.parent / "py-spy", tmp_path / "asked"
     words = f'[ "$1" = dump ] || exit 0; echo $$ > {asked}.new; mv {asked}.new {asked}'
     stuck.write_text(f"#!/bin/sh\n{words}; exec sleep 1000\n")
@@ -219,7 +221,7 @@ def test_a_look_that_is_under_way_keeps_nobody_once_the_job_has_ended(
         hangcheck=bare_python,
         RANK="0",
         WORLD_SIZE="1",
-        HANGCHECK_PROBE_TIMEOUT="60",
+        HANGCHECK_PROBE_TIMEOUT="1000",
         HANGCHECK_QUIET="1",  # it would try py-spy itself before it starts
     )
     try:
@@ -227,9 +229,9 @@ def test_a_look_that_is_under_way_keeps_nobody_once_the_job_has_ended(
         (sidecar,) = (one for one in psutil.Process(running.pid).children() if is_sidecar(one))
         reader = psutil.Process(int(asked.read_text()))
         (tmp_path / "leave").touch()
-        assert running.wait(60) == 0
-        until(lambda: not is_alive(sidecar), "the sidecar's end", 20.0)
-        until(lambda: not is_alive(reader), "the end of what it started", 20.0)
+        assert running.wait(PATIENCE_S) == 0
+        until(lambda: not is_alive(sidecar), "the sidecar's end")
+        until(lambda: not is_alive(reader), "the end of what it started")
     finally:
         end(running)
 
@@ -260,7 +262,7 @@ def test_a_rank_that_outlives_a_killed_run_is_told_and_leaves_nothing_in_shared_
         running.terminate()
         until((tmp_path / "asked").exists, "the signal to be passed on")
         running.kill()
-        running.wait(10)
+        running.wait(PATIENCE_S)
         told = "hangcheck run was killed; rank 0 runs on, still watched; end what is left:"
         line = f"{told} kill -KILL {rank.pid}"
         until(lambda: line in (tmp_path / "said").read_text(), "the line")
@@ -289,7 +291,7 @@ def test_a_run_that_is_killed_as_its_command_has_ended_leaves_nothing_in_shared_
         (tmp_path / "leave").touch()
         until(lambda: not rank.is_running(), "the end of the command to be known")
         running.kill()
-        running.wait(10)
+        running.wait(PATIENCE_S)
         sidecar.resume()
         until(lambda: not shared.exists(), "shared memory to be freed")
     finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 from stalling_storage import StallingStorage, stalling_storage
 from watch.launched import python, start_run, verdict_of
@@ -101,6 +102,7 @@ def test_after_a_stall_that_ends_nothing_is_missing(
         assert names == ["Script started", *(f"Item {item}" for item in range(20))]
 
 
+@WHEN_ASKED_FOR
 def test_storage_that_is_down_before_the_start_does_not_keep_a_run_from_its_end(
     tmp_path: Path, storage: StallingStorage
 ) -> None:
@@ -137,7 +139,7 @@ def test_a_hang_is_told_and_ended_while_storage_is_silent(
     storage.answer_again()
 
 
-@pytest.mark.parametrize("from_the_start", [False, True])
+@pytest.mark.parametrize("from_the_start", [False, pytest.param(True, marks=WHEN_ASKED_FOR)])
 def test_without_hangcheck_run_ranks_end_as_soon(
     tmp_path: Path, storage: StallingStorage, monkeypatch: pytest.MonkeyPatch, from_the_start: bool
 ) -> None:

@@ -52,8 +52,8 @@ SHAPES = {
 }
 
 ALWAYS_RUN = ("lock_under_to_thread", "barrier_in_thread")
-"""A wait for outside and one for ranks, each through a thread; `tests/judge/reading` has the rules
-of the others, and the corpus an `interpreter_lock_kept`."""
+"""A wait for outside and one for ranks, each through a thread; the corpus has programs
+like the others."""
 
 
 def _run(tmp_path: Path, shape: str, port: int, lock: Path, **environment: str) -> str:

@@ -1,4 +1,4 @@
-"""torch's flight record over a unix socket: from the installed torch, and from broken servers."""
+"""torch's flight record and counters over a unix socket: from the installed torch, and broken."""
 
 from __future__ import annotations
 
@@ -19,24 +19,36 @@ import pytest
 from cases import job
 from flights import AT_ITEM, spinning
 from msgspec.structs import replace
-from processes import until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.flight_record import (
     ENTRIES_KEPT,
+    collective_numbers,
     flight_record,
     has_nccl2,
     record_of_dump,
+    with_sites,
 )
-from lightning_hangcheck.model.flight import FlightRecord, MessageCounts
-from lightning_hangcheck.session.collectives.collective_notes import note_group
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.flight import (
+    CallSite,
+    CollectiveEntry,
+    CollectiveRecord,
+    FlightRecord,
+    MessageCounts,
+)
+from lightning_hangcheck.session.collectives.call_sites import NotedCall
+from lightning_hangcheck.session.collectives.collective_notes import MessageCounter, note_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from processes import StartProgram
 
+
 RECORDED = (Path(__file__).parent / "recorded" / "fr_trace_gloo.json").read_bytes()
+
 COUNTERS = b'{"pytorch.wait_counter.TCPStore__get": {"active_count": 2, "total_calls": 9}}'
 
 
@@ -192,6 +204,7 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
 
 
 LEFT_BEHIND = Path(__file__).resolve().parents[3] / "shared" / "left-behind" / "flight-records"
+
 """Dumps of a job of 16 ranks on NCCL, which are not part of this repository."""
 
 
@@ -371,7 +384,7 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
 
     def all_ended() -> FlightRecord | None:
         """Gloo's own thread notes an end after it has woken who waited for it."""
-        record, gaps = flight_record(path, 0, 10.0)
+        record, gaps = flight_record(path, 0, PATIENCE_S)
         assert gaps == ()
         assert record is not None
         return record if record.groups[0].last_completed == ENTRIES_KEPT + 10 else None
@@ -396,7 +409,82 @@ def test_a_rank_that_keeps_the_interpreter_lock_still_answers(
 ) -> None:
     path = tmp_path / "torch" / "socket"
     program("flight_recorded.py", str(path), "3", "keep-lock")
-    record, gaps = flight_record(path, 0, 10.0)
+    record, gaps = flight_record(path, 0, PATIENCE_S)
     assert gaps == ()
     assert record is not None
     assert record.groups[0].last_enqueued == 3
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("mode", [(), ("keep-lock",)])
+def test_the_installed_torch_counts_what_was_entered_and_what_ended(
+    mode: tuple[str, ...], program: StartProgram, tmp_path: Path
+) -> None:
+    """Gloo's two threads note ends in any order, each by its own number: the last one may stay."""
+    path = tmp_path / "torch" / "socket"
+    program("flight_recorded.py", str(path), "7", *mode)
+    seven_entered_and_one_ended = [{(7, ended)} for ended in range(1, 8)]
+    until(
+        lambda: set(collective_numbers(path, PATIENCE_S).values()) in seven_entered_and_one_ended,
+        "seven to be counted as entered, and an end",
+    )
+
+
+def test_a_rank_without_a_server_has_none(tmp_path: Path) -> None:
+    assert collective_numbers(tmp_path / "socket", 1.0) == {}
+
+
+def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    counter = MessageCounter(server)
+    assert collective_numbers(server, 1.0) == {"messages": (0, 0)}
+    counter.post_send(1)
+    counter.post_send(3)
+    counter.post_receive(1)
+    assert collective_numbers(server, 1.0) == {"messages": (2, 1)}
+
+
+STEP = CallSite((Frame("step", "/home/ada/train.py", 9),), reduction="SUM")
+
+SAVE = CallSite((Frame("save", "/home/ada/train.py", 30),))
+
+
+def recorded(*entries: tuple[int, int]) -> FlightRecord:
+    """A record of operations, by when each was entered and in which thread."""
+    found = tuple(
+        CollectiveEntry(seq=seq, op="all_reduce", created_ns=at_ns, thread=thread)
+        for seq, (at_ns, thread) in enumerate(entries, start=1)
+    )
+    group = CollectiveRecord(group="0", last_enqueued=len(found), entries=found)
+    return FlightRecord(taken_ns=1, groups=(group,))
+
+
+def sites_of(flight: FlightRecord) -> list[int]:
+    return [entry.site for entry in flight.groups[0].entries]
+
+
+def test_a_call_belongs_to_the_operation_that_follows_it() -> None:
+    """What C++ enters between two calls has none."""
+    flight = recorded((11, 7), (14, 7), (21, 7))
+    calls = (NotedCall(10, 7, 1), NotedCall(20, 7, 2))
+    found = with_sites(flight, calls, {1: STEP, 2: SAVE})
+    assert sites_of(found) == [1, 0, 2]
+    assert found.sites == {1: STEP, 2: SAVE}
+
+
+def test_threads_call_beside_each_other() -> None:
+    flight = recorded((12, 7), (13, 8))
+    calls = (NotedCall(10, 8, 2), NotedCall(11, 7, 1))
+    assert sites_of(with_sites(flight, calls, {1: STEP, 2: SAVE})) == [1, 2]
+
+
+def test_a_record_without_threads_takes_the_newest_call() -> None:
+    assert sites_of(with_sites(recorded((11, 0)), (NotedCall(10, 7, 1),), {1: STEP})) == [1]
+
+
+def test_reductions_are_counted_though_the_record_dropped_them() -> None:
+    """As NCCL's does with all that has ended."""
+    calls = tuple(NotedCall(at_ns, 7, 1) for at_ns in range(5)) + (NotedCall(9, 7, 2),) * 9
+    found = with_sites(FlightRecord(taken_ns=1), calls, {1: STEP, 2: SAVE})
+    assert (found.reduced, found.repeated) == (5, 9)
+    assert with_sites(found, calls, {1: STEP, 2: replace(SAVE, root="root 0")}).repeated == 5

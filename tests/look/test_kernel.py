@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.kernel import MOST_THREADS, kernel_state, with_threads_of
 from lightning_hangcheck.look.proc import vitals
@@ -30,7 +30,7 @@ NUMBERS = NUMBERS_ARM if os.uname().machine == "aarch64" else NUMBERS_X86
 
 def look(pid: int) -> ProcessState:
     """The state, once the kernel gave all there is to see."""
-    state, gaps = kernel_state(pid, 3, 10.0)
+    state, gaps = kernel_state(pid, 3, PATIENCE_S)
     assert gaps == ()
     return state
 
@@ -160,7 +160,7 @@ def test_a_zombie_has_a_state_and_no_calls(program: StartProgram) -> None:
     running = program("parent_of_one.py", "late")
     running.tell("exit 0")
     assert running.announcement() == "zombie"
-    state, _ = kernel_state(int(running.first_words), 3, 10.0)
+    state, _ = kernel_state(int(running.first_words), 3, PATIENCE_S)
     assert state.state == "Z"
     assert state.threads[0].syscall is None
 
@@ -168,7 +168,7 @@ def test_a_zombie_has_a_state_and_no_calls(program: StartProgram) -> None:
 def test_a_process_that_is_gone_leaves_a_gap() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    state, gaps = kernel_state(gone.pid, 3, 10.0)
+    state, gaps = kernel_state(gone.pid, 3, PATIENCE_S)
     assert state is None
     assert gaps == (
         Gap(f"kernel state of pid {gone.pid}", 3, "the process has ended", "kernel_state"),
@@ -181,7 +181,7 @@ def test_processes_that_vanish_while_we_look_never_raise() -> None:
     while time.monotonic() < until_s:
         child = subprocess.Popen(["true"])
         while child.poll() is None:
-            state, gaps = kernel_state(child.pid, 3, 10.0)
+            state, gaps = kernel_state(child.pid, 3, PATIENCE_S)
             assert state is not None or gaps
 
 
@@ -192,7 +192,7 @@ def test_threads_that_run_python_are_read_even_if_no_time_was_left_for_all(
     hurried, _ = kernel_state(running.pid, 3, 0.0)
     assert hurried is not None
     assert len(hurried.threads) == 1
-    stack, _ = python_stacks(running.pid, 3, 20.0)
+    stack, _ = python_stacks(running.pid, 3, PATIENCE_S)
     whole = with_threads_of(hurried, stack)
     assert {one.tid for one in stack.threads} <= {one.tid for one in whole.threads}
     assert whole.threads_left_out == hurried.threads_left_out - 3

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.sample import Subject, sample, sample_all
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.mark.real
 def test_a_sample_holds_kernel_state_and_stack(program: StartProgram) -> None:
     running = program("sleeping.py")
-    seen, gaps = sample(running.pid, 3, 20.0)
+    seen, gaps = sample(running.pid, 3, PATIENCE_S)
     assert gaps == ()
     assert seen.kernel.pid == seen.stack.pid == running.pid
     assert 0 < seen.taken_ns <= time.monotonic_ns()
@@ -40,7 +40,7 @@ def test_a_process_that_cannot_be_paused_is_read_all_the_same(
     running = program(name)
     pid = running.pid
     until(lambda: vitals(pid).state == state, f"state {state}")
-    seen, gaps = sample(pid, 3, 20.0)
+    seen, gaps = sample(pid, 3, PATIENCE_S)
     assert gaps == ()
     assert seen.kernel.state == state
     assert function in [frame.function for frame in seen.stack.threads[0].frames]
@@ -52,7 +52,7 @@ def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> N
     gone = subprocess.Popen(["true"])
     gone.wait()
     pids = [each.pid for each in running] + [gone.pid]
-    answers = sample_all([Subject(pid=pid, rank=rank) for rank, pid in enumerate(pids)], 20.0)
+    answers = sample_all([Subject(pid=pid, rank=rank) for rank, pid in enumerate(pids)], PATIENCE_S)
     assert [seen.stack.pid for seen, _ in answers[:4]] == [each.pid for each in running]
     seen, gaps = answers[4]
     assert seen.kernel is None
@@ -83,7 +83,7 @@ def test_without_py_spy_the_kernel_state_is_still_there(
     (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    seen, gaps = sample(os.getppid(), 0, 10.0)
+    seen, gaps = sample(os.getppid(), 0, PATIENCE_S)
     assert seen.kernel is not None
     assert seen.stack is None
     assert gaps[-1].reason.endswith("pip install py-spy")

@@ -103,7 +103,7 @@ KINDS: dict[str, Callable[[int], RankView]] = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     some.lists(some.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True),
     some.integers(5, 60) | some.just(200),

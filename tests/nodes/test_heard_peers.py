@@ -160,7 +160,7 @@ def closed(nodes: Job) -> Iterator[Job]:
         yield nodes
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(some.sets(some.integers(0, 5), max_size=5), some.sets(some.integers(0, 5), max_size=5))
 def test_the_lowest_of_those_that_are_heard_judges_and_all_others_follow_it(
     absent: set[int], lost: set[int]

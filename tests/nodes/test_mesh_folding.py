@@ -38,7 +38,7 @@ def told(verdict: Verdict) -> tuple[object, ...]:
     return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause, verdict.phase
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(some.data())
 def test_a_mesh_is_judged_as_if_nobody_were_folded(data: some.DataObject) -> None:
     mesh = data.draw(some.sampled_from(MESHES))

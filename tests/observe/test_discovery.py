@@ -1,12 +1,25 @@
-"""Which processes are ranks, under each launcher."""
+"""Which processes are ranks and which are launchers, under each launcher."""
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import psutil
+import pytest
+from msgspec.structs import replace
+from processes import until
+
+from lightning_hangcheck.hooks import zero_code
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.observe.discovery import SeenProcess, believed, find_ranks
+from lightning_hangcheck.observe.launchers import LAUNCHERS, is_launcher
+from lightning_hangcheck.observe.process_tree import ProcessTree
 
 
 def process(pid: int, parent: int, *, python: bool = True, **environment: str) -> SeenProcess:
@@ -199,3 +212,61 @@ def test_what_a_slurm_task_started_beside_the_ranks_is_none_by_its_variables() -
     told = {13: Beat(pid=13, rank=2, world_size=4), 14: Beat(pid=14, rank=3, world_size=4)}
     ranks = [process(pid, 11, **task) for pid in told]
     assert pids([*daemons, *ranks], told) == {2: 13, 3: 14}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("python -m torch.distributed.run --nproc-per-node=2 train.py", True),
+        ("/venv/bin/python3.11 -u -X dev -m torch.distributed.run train.py", True),
+        ("/venv/bin/python /venv/bin/torchrun --standalone train.py", True),
+        ("torchrun train.py", True),
+        ("python /venv/bin/accelerate launch train.py", True),
+        ("python train.py torchrun", False),
+        ("python -m train --launcher torchrun", False),
+        ("python -W ignore train.py", False),
+        ("python", False),
+        ("", False),
+    ],
+)
+def test_a_launcher_is_the_program_and_no_argument(line: str, expected: bool) -> None:
+    assert is_launcher(line.split()) is expected
+
+
+def test_what_each_python_process_runs_knows_the_same_launchers() -> None:
+    file = Path(zero_code.__file__).parent / "inject" / "sitecustomize.py"
+    told = next(
+        ast.literal_eval(node.value)
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LAUNCHERS"
+    )
+    assert frozenset(told) == LAUNCHERS
+
+
+LAUNCHER = """
+import subprocess, sys
+rank = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1)
+print(rank.pid, flush=True)
+input()
+"""
+
+
+def test_a_process_that_was_killed_stays_what_it_was_until_its_parent_notices() -> None:
+    """Else a rank would be taken for a stranger at its end."""
+    command = [sys.executable, "-c", LAUNCHER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        lines = [launcher.stdout.readline().strip() for _ in range(2)]
+        pid = int("".join(lines))
+        tree = ProcessTree(launcher.pid, root_belongs=False)
+        (before,) = tree.take(0)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end")
+        (after,) = tree.take(1)
+        launcher.stdin.close()
+    assert before.python
+    assert before.pid == pid
+    assert after == before

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, NOW_NS, rank
+from processes import until
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
@@ -46,8 +47,9 @@ def test_the_sidecar_writes_it_after_the_verdict(folder: RunFolder, tmp_path: Pa
     (tmp_path / "journals").mkdir()
     writer = Writer(folder, tmp_path / "journals")
     writer.publish(CASE, VERDICT, "line")
-    writer.close(30.0)
     page = folder.page_file
+    until(page.exists, "the page")
+    writer.close(30.0)
     assert VERDICT.summary in page.read_text()
     assert page.stat().st_mtime_ns >= folder.verdict_file.stat().st_mtime_ns
 

@@ -1,10 +1,7 @@
 """Ranks that stand still without a collective; the first argument says at what, or as what rank.
 
-Started without a rank it is the launcher, which looks after nobody: ``alone`` starts one process
-with a child and no ranks, all others two ranks. queue: each rank in its own. flag: both ask
-for a file that nobody writes. key: rank 0 is killed before it says what rank 1 waits for. leaving:
-rank 1 leaves, and rank 0 cannot end for a thread of its own. marked: both wait until a file is gone
-whose maker has ended.
+Started without a rank it is the launcher of two, which looks after nobody. queue: each rank waits
+in its own. key: rank 0 is killed before it says what rank 1 waits for.
 """
 
 import os
@@ -12,22 +9,12 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from datetime import timedelta
-from pathlib import Path
-
-FOLDER = Path(tempfile.gettempdir())
 
 
 def take_task():
     return queue.Queue().get()
-
-
-def wait_for_flag():
-    while not (FOLDER / "a-flag-that-nobody-writes").exists():
-        time.sleep(0.2)
 
 
 def read_key(rank):
@@ -42,17 +29,8 @@ def read_key(rank):
     return store.get("vocabulary")
 
 
-def leave(rank):
-    if rank == 0:
-        threading.Thread(target=threading.Event().wait).start()
-
-
 def be_rank(mode, rank):
-    if mode == "key":
-        return read_key(rank)
-    if mode == "leaving":
-        return leave(rank)
-    return {"queue": take_task, "flag": wait_for_flag}[mode]()
+    return read_key(rank) if mode == "key" else take_task()
 
 
 def start(*words, **environment):
@@ -61,9 +39,6 @@ def start(*words, **environment):
 
 def launch(mode):
     words = [mode]
-    if mode == "alone":
-        start("queue", RANK="", WORLD_SIZE="").wait()
-        return
     if mode == "key":
         from torch.distributed import TCPStore
 

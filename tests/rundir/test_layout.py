@@ -1,21 +1,30 @@
-"""The run folder of the contract."""
+"""The run folder of the contract, and the journals in it."""
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
+from lightning_hangcheck.rundir.journal_reader import EARLY_BYTES, read_early
 from lightning_hangcheck.rundir.layout import (
     RunFolder,
     claim_run_folder,
     find_run_folder,
     name_run_folder,
     prepare_run_folder,
+)
+from lightning_hangcheck.rundir.rank_journals import (
+    folders_of_job,
+    journals_of_job,
+    read_rank,
 )
 
 NOON = datetime(2026, 11, 20, 12, 0, 1, tzinfo=timezone.utc)
@@ -83,3 +92,80 @@ def test_the_newest_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert find_run_folder(None).run_id == "one"
     with pytest.raises(UnreadableRun, match="is no folder"):
         find_run_folder("two")
+
+
+def line(kind: str, what: str) -> str:
+    return json.dumps({"at": "2026-11-20T10:24:16.000Z", "kind": kind, "what": what}) + "\n"
+
+
+def test_only_lines_of_that_kind_are_read(tmp_path: Path) -> None:
+    journal = tmp_path / "rank-0.jsonl"
+    journal.write_text(line("offloaded", "A") + line("said", "offloaded") + '{"kind":"offloaded')
+    assert [entry["what"] for entry in read_early(journal, "offloaded")] == ["A"]
+
+
+def test_of_a_long_journal_the_beginning_is_read(tmp_path: Path) -> None:
+    journal = tmp_path / "rank-0.jsonl"
+    filler = line("said", "x" * 100) * (EARLY_BYTES // 100)
+    journal.write_text(line("offloaded", "A") + filler + line("offloaded", "B"))
+    assert [entry["what"] for entry in read_early(journal, "offloaded")] == ["A"]
+
+
+def test_a_journal_that_cannot_be_read_has_none(tmp_path: Path) -> None:
+    assert read_early(tmp_path / "gone.jsonl", "offloaded") == []
+
+
+PID = 17
+
+
+def write(folder: Path, rank: int, host: str, *starts: str) -> None:
+    """A journal of so many processes, each with a start and a checkpoint; ids are equal."""
+    run = prepare_run_folder(RunFolder(folder))
+    run.run_file.write_text("{}")
+    lines: list[dict[str, Any]] = []
+    for at in starts:
+        lines.append({"at": f"{at}:00.000000Z", "pid": PID, "kind": "start", "host": host})
+        lines.append({"at": f"{at}:05.000000Z", "pid": PID, "kind": "checkpoint", "name": at})
+    text = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    run.journal(rank, PID).write_bytes(text)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Rank 0 was on host a, then on b, then on a; rank 1 on b in the first round alone."""
+    write(tmp_path / "run", 0, "a", "2026-11-20T10:00", "2026-11-20T10:20")
+    write(tmp_path / "run" / "node-b", 0, "b", "2026-11-20T10:10")
+    write(tmp_path / "run" / "node-b", 1, "b", "2026-11-20T10:00")
+    return tmp_path / "run"
+
+
+def test_processes_of_a_rank_follow_each_other_whatever_node_they_were_on(job: Path) -> None:
+    journals = journals_of_job(RunFolder(job))
+    entries, gaps = read_rank(journals["rank-0"])
+    assert gaps == ()
+    starts = [(entry["host"], entry["at"][11:16]) for entry in entries if entry["kind"] == "start"]
+    assert starts == [("a", "10:00"), ("b", "10:10"), ("a", "10:20")]
+    assert [entry["host"] for entry in entries] == ["a", "a", "b", "b", "a", "a"]
+    assert list(journals) == ["rank-0", "rank-1"]
+
+
+@pytest.mark.parametrize("named", ["", "node-b"])
+def test_any_of_the_nodes_folders_leads_to_all(job: Path, named: str) -> None:
+    folder = RunFolder(job / named)
+    first, *_ = folders = folders_of_job(folder)
+    assert first == folder
+    assert {one.path for one in folders} == {job, job / "node-b"}
+    assert list(journals_of_job(folder)) == ["rank-0", "rank-1"]
+
+
+def test_a_folder_that_is_only_named_like_a_nodes_is_one_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "node-b", 0, "b", "2026-11-20T10:00")
+    assert folders_of_job(RunFolder(tmp_path / "node-b")) == [RunFolder(tmp_path / "node-b")]
+
+
+def test_a_journal_that_is_torn_costs_no_other(job: Path) -> None:
+    torn = RunFolder(job / "node-b").journal(0, PID)
+    torn.write_bytes(torn.read_bytes()[:-9])
+    entries, (gap,) = read_rank(journals_of_job(RunFolder(job))["rank-0"])
+    assert len(entries) == 5
+    assert "1 of its lines are torn" in gap.why

@@ -1,4 +1,4 @@
-"""A session: opened by whoever comes first, joined by the others."""
+"""A session: opened by whoever comes first, joined by the others, swept when all are gone."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine.process_stat import is_alive, read_process_stat
+from lightning_hangcheck.machine.which_machine import pid_namespace
+from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import session as session_module
+from lightning_hangcheck.session.housekeeping import (
+    LEFT_BEHIND_AFTER_S,
+    NAMESPACE_FILE,
+    remove_left_behind,
+)
 from lightning_hangcheck.session.joining import join_session
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     SessionFacts,
+    SidecarFacts,
     open_session,
     read_session,
     session_folder,
 )
 
 TORCHRUN = Identity(rank=0, world_size=2, local_rank=0, launcher="torchrun")
+
 OTHER_RANK = Identity(rank=1, world_size=2, local_rank=1, launcher="torchrun")
 
 
@@ -142,6 +153,7 @@ def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
 
 
 STEP = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
+
 JOIN = """
 import os
 from lightning_hangcheck.identity import identify
@@ -171,3 +183,84 @@ def test_tasks_of_a_step_share_a_session_where_they_see_each_others_processes(
         pytest.skip(f"no pid namespace can be made here: {done.stderr.strip()}")
     ours = join_session(dict(STEP), identify(STEP), None)
     assert (Path(done.stdout.strip()) == ours.path) is not bool(prefix), done.stderr
+
+
+OURS = pid_namespace()
+
+
+def session_of(sessions: Path, pid: int, age_s: float, namespace: str = OURS) -> Path:
+    pages = sessions / f"of-{pid}" / "pages"
+    pages.mkdir(parents=True)
+    page = pages / f"{pid}.page"
+    page.touch()
+    (pages.parent / NAMESPACE_FILE).write_text(namespace)
+    age(pages.parent, age_s)
+    return pages.parent
+
+
+def age(session: Path, age_s: float) -> None:
+    then = time.time() - age_s
+    for path in (*session.glob("pages/*"), session / "pages", session):
+        os.utime(path, (then, then))
+
+
+@pytest.fixture
+def gone() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_an_old_session_of_processes_that_are_gone_is_removed(tmp_path: Path, gone: int) -> None:
+    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
+    remove_left_behind(tmp_path)
+    assert not session.exists()
+
+
+def test_a_session_with_a_live_process_stays_however_old(tmp_path: Path) -> None:
+    session = session_of(tmp_path, os.getpid(), LEFT_BEHIND_AFTER_S + 60)
+    remove_left_behind(tmp_path)
+    assert session.exists()
+
+
+@pytest.mark.parametrize("keeper", ["root_pid", "sidecar"])
+def test_a_session_whose_command_or_sidecar_is_there_stays_however_old(
+    tmp_path: Path, gone: int, keeper: str
+) -> None:
+    """Ranks may come hours later; a clock that is set by hours makes all sessions old at once."""
+    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
+    facts = SessionFacts(run_dir="/run", command="train", started_at="", root_pid=os.getpid())
+    if keeper == "root_pid":
+        (session / "session.json").write_bytes(encode(facts))
+    else:
+        (session / "session.json").write_bytes(encode(replace(facts, root_pid=gone)))
+        sidecar = SidecarFacts(pid=os.getpid(), started_ticks=0)
+        (session / "sidecar.json").write_bytes(encode(sidecar))
+    age(session, LEFT_BEHIND_AFTER_S + 60)
+    remove_left_behind(tmp_path)
+    assert session.exists()
+
+
+def test_an_old_session_whose_command_is_gone_too_is_removed(tmp_path: Path, gone: int) -> None:
+    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
+    facts = SessionFacts(run_dir="/run", command="train", started_at="", root_pid=gone)
+    (session / "session.json").write_bytes(encode(facts))
+    age(session, LEFT_BEHIND_AFTER_S + 60)
+    remove_left_behind(tmp_path)
+    assert not session.exists()
+
+
+def test_a_session_of_another_pid_namespace_stays(tmp_path: Path, gone: int) -> None:
+    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60, namespace="pid:[1]")
+    remove_left_behind(tmp_path)
+    assert session.exists()
+
+
+def test_a_young_session_stays(tmp_path: Path, gone: int) -> None:
+    session = session_of(tmp_path, gone, 60)
+    remove_left_behind(tmp_path)
+    assert session.exists()
+
+
+def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    remove_left_behind(tmp_path / "none")

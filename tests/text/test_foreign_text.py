@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS
+from processes import PATIENCE_S, PROGRAMS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def assert_harmless(shown: bytes) -> str:
 def hangcheck(folder: Path, *words: str) -> tuple[int, str]:
     """Run a command on a folder, and return its exit code and all that it showed."""
     ended = subprocess.run(
-        [*OURS, *words], cwd=folder, capture_output=True, timeout=120, check=False
+        [*OURS, *words], cwd=folder, capture_output=True, timeout=PATIENCE_S, check=False
     )
     return ended.returncode, assert_harmless(ended.stdout + ended.stderr)
 
@@ -106,7 +106,7 @@ def test_the_bar_of_a_tracked_loop(bar: str, tmp_path: Path) -> None:
             cwd=tmp_path,
             stderr=writer,
             env={**os.environ, "HANGCHECK_RUN_DIR": str(tmp_path / "run"), "COLUMNS": "300"},
-            timeout=120,
+            timeout=PATIENCE_S,
             check=True,
         )
         shown = os.read(reader, 1 << 16).decode()

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-LONGEST_RUN_S = 240
+LONGEST_RUN_S = 480
 """Two ranks that import Lightning and transformers take 15 s alone, many more beside others."""
+
+PATIENT_LOOKS = {"HANGCHECK_PROBE_TIMEOUT": "30"}
+"""py-spy takes seconds where many other processes want the processor."""
 
 
 def start_run(
@@ -42,7 +45,7 @@ def start_run(
     return subprocess.Popen(
         [*prefix, *run_words(command, *options, hangcheck=hangcheck)],
         cwd=folder,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
+        env={**os.environ, **PATIENT_LOOKS, "CUDA_VISIBLE_DEVICES": "", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -35,6 +35,7 @@ def test_ranks_that_all_yield_in_a_loop_are_suspected_after_ten_seconds(tmp_path
     assert "computing.py" in called.summary
 
 
+@WHEN_ASKED_FOR
 def test_a_lone_process_that_computes_is_not_even_suspected(tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "computing.py"), "changing", "15"]
     ended = run(tmp_path, program)

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import end, until
 from watch.launched import start_run, verdict_of
 
@@ -91,7 +92,11 @@ def test_an_srun_that_starts_hangcheck_is_as_it_should_be(
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["-uI", "-X", "dev"], "-I"), (["-W", "ignore", "-E"], "-E"), (["-u"], "")],
+    [
+        (["-uI", "-X", "dev"], "-I"),
+        pytest.param(["-W", "ignore", "-E"], "-E", marks=WHEN_ASKED_FOR),
+        (["-u"], ""),
+    ],
 )
 def test_a_python_that_runs_no_start_up_file_is_watched_from_outside_and_that_is_said(
     options: list[str], said: str, tmp_path: Path

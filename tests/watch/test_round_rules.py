@@ -16,6 +16,7 @@ from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.watch.roster import WatchedRound, end_round
 
 ALWAYS_LATER = 2**60  # clock ticks since boot
+
 TORCHRUN = RoundStart(launcher="torchrun", number=1, most=3)
 
 
@@ -285,3 +286,10 @@ def test_so_does_the_one_whose_ranks_were_gone_before_anybody_saw_them(
     made.note_exit(10, code)
     agent = FoundRank(rank=0, pid=700, started_ticks=1, guessed=True)
     assert made.is_waited_out_by(agent, made.ended_ns + 9 * SECOND) == waits
+
+
+def test_a_process_that_learns_its_number_is_no_longer_rank_0() -> None:
+    watched = WatchedRound(0)
+    watched.take_in(FoundRank(rank=0, pid=os.getpid(), started_ticks=1, guessed=True), 1)
+    watched.take_in(FoundRank(rank=1, pid=os.getpid(), started_ticks=1, world_size=2), 2)
+    assert list(watched.ranks) == [1]

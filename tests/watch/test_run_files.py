@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import until
+from processes import PATIENCE_S, until
 from recorded_run import recorded_run
 from watch.launched import record_of
 
@@ -67,7 +67,7 @@ def watched(folder: Path, code: str, *options: str, **environment: str) -> int:
     command = [sys.executable, "-m", "lightning_hangcheck", "run", *options, "--"]
     done = subprocess.run(
         [*command, sys.executable, "-c", code],
-        cwd=folder, capture_output=True, timeout=120, check=False,
+        cwd=folder, capture_output=True, timeout=PATIENCE_S, check=False,
         env={**os.environ, "HANGCHECK_SUSPECT_OUTSIDE_AFTER": "3", **environment},
     )  # fmt: skip
     return done.returncode

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, is_sidecar, until
 from watch.launched import start_run, verdict_of
 
@@ -41,29 +42,10 @@ def first_verdict(folder: Path, mode: str, *kinds: str) -> Verdict:
         end(process)
 
 
-@pytest.mark.parametrize(
-    ("mode", "verdict", "culprits", "cause", "function"),
-    [
-        ("key", "dead", (0,), "process_dead", "rank 1 is idle in read_key"),
-        ("alone", "hang", (0,), "rank_stalled", "its child pid"),
-        ("leaving", "hang", (0,), "rank_stalled", "rank 0"),
-    ],
-)
-def test_a_job_that_stands_still_is_called(
-    tmp_path: Path, mode: str, verdict: str, culprits: tuple[int, ...], cause: str, function: str
-) -> None:
-    called = first_verdict(tmp_path, mode, *CALLED)
-    assert (called.verdict, called.culprits, called.cause) == (verdict, culprits, cause)
-    assert function in called.summary
-
-
-def test_ranks_that_ask_for_a_file_are_only_suspected_while_somebody_may_bring_it(
-    tmp_path: Path,
-) -> None:
-    suspected = first_verdict(tmp_path, "flag", "suspect", *CALLED)
-    assert (suspected.verdict, suspected.culprits) == ("suspect", (0, 1))
-    assert "wait_for_flag" in suspected.summary
-    assert suspected.stalled_for_s >= 10.0
+def test_a_rank_that_failed_is_dead_where_the_other_asks_for_its_key(tmp_path: Path) -> None:
+    called = first_verdict(tmp_path, "key", *CALLED)
+    assert (called.verdict, called.culprits, called.cause) == ("dead", (0,), "process_dead")
+    assert "rank 1 is idle in read_key" in called.summary
 
 
 def test_a_launcher_that_waits_for_a_node_is_named(tmp_path: Path) -> None:
@@ -82,6 +64,7 @@ def test_a_launcher_that_waits_for_a_node_is_named(tmp_path: Path) -> None:
     assert f"for the other nodes of 2 at {endpoint}" in verdict.summary
 
 
+@WHEN_ASKED_FOR
 def test_a_time_in_which_the_sidecar_was_not_run_is_no_recovery(tmp_path: Path) -> None:
     patient = {"HANGCHECK_IDLE_AFTER": "20"}
     process = start_run(tmp_path, [sys.executable, PROGRAM, "queue", str(tmp_path)], **patient)

@@ -36,13 +36,6 @@ def _told(case: Case) -> tuple[Any, ...]:
     return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause
 
 
-def test_a_missing_rank_is_proven_where_all_ranks_belong_on_this_node() -> None:
-    case = job(rank(0, IN_INIT, silent=15.0), missing(1, silent=15.0))
-    assert _told(case) == ("hang", (1,), (0,), "rendezvous")
-    assert "rank 1 never came: WORLD_SIZE is 2" in judge(case).summary
-    assert judge(case).ranks[1].state == "missing"
-
-
 @pytest.mark.parametrize(
     ("silent", "verdict"), [(9.0, "healthy"), (20.0, "suspect"), (301.0, "hang")]
 )
@@ -60,27 +53,6 @@ def test_processes_that_took_the_same_number_are_told_where_a_rank_is_missing() 
     verdict = judge(job(zero, missing(1, silent=15.0)))
     assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
     assert "2 processes (pids 100, 700) say that they are rank 0" in verdict.summary
-
-
-def test_a_rank_without_a_store_is_the_culprit_of_the_rendezvous() -> None:
-    verdict = judge(job(rank(0, IN_INIT), rank(1, IN_CONNECT)))
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
-    assert (verdict.cause, verdict.phase) == ("rendezvous", "rendezvous")
-    assert "$MASTER_ADDR $MASTER_PORT" in verdict.remedies[0].in_words
-
-
-def test_where_all_wait_in_the_rendezvous_unseen_ranks_are_named_later() -> None:
-    case = job(rank(0, IN_INIT), rank(1, IN_INIT), world_size=4, local_world_size=2, nnodes=2)
-    assert _told(case) == ("suspect", (2, 3), (0, 1), "rendezvous")
-    late = job(
-        rank(0, IN_INIT, silent=301.0),
-        rank(1, IN_INIT, silent=301.0),
-        world_size=4,
-        local_world_size=2,
-        nnodes=2,
-    )
-    assert _told(late) == ("hang", (2, 3), (0, 1), "rendezvous")
-    assert "WORLD_SIZE is 4, and ranks 2-3 never came" in judge(late).summary
 
 
 def test_a_rank_that_comes_late_to_the_rendezvous_is_no_alarm() -> None:
@@ -120,11 +92,6 @@ def test_rank_0_that_counts_who_came_to_its_store_is_no_culprit() -> None:
 def test_without_torchs_counters_a_rank_that_found_the_store_tells_that_rank_0_keeps_it() -> None:
     two = job(rank(0, IN_CONNECT, silent=301.0), rank(1, IN_INIT, silent=301.0), **BY_HAND)
     assert _told(two) == ("hang", (2,), (0, 1), "rendezvous")
-
-
-def test_rank_0_that_looks_for_a_store_that_others_found_stays_the_culprit() -> None:
-    lost = job(_at_store(0, 301.0), rank(1, IN_INIT, silent=301.0), **BY_HAND)
-    assert _told(lost)[:2] == ("hang", (0,))
 
 
 def test_a_rank_0_that_never_came_is_named_by_those_that_find_no_store() -> None:

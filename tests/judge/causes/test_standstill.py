@@ -9,9 +9,7 @@ from cases import (
     FUTEX,
     IN_BARRIER,
     IN_LOAD,
-    LOCKED,
     MAIN,
-    SITE,
     gone,
     job,
     look,
@@ -19,14 +17,12 @@ from cases import (
     user,
     waiting_for,
     with_lock_owner,
-    with_threads,
 )
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import Pace
-from lightning_hangcheck.model.evidence import Frame, ThreadStack, ThreadState, WaitTarget
+from lightning_hangcheck.model.evidence import WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
@@ -66,21 +62,6 @@ def test_ranks_that_all_stand_at_the_same_line_are_suspected_together(
     assert verdict.culprits == (() if kind == "healthy" else (0, 1))
 
 
-def test_ranks_that_poll_alike_are_named_together_though_one_is_awake_just_then() -> None:
-    asleep, awake = (rank(number, IN_POLL, silent=11.0, **SLEEPS) for number in range(2))
-    assert told(job(asleep, _found_awake(awake))) == ("suspect", (0, 1), "rank_stalled")
-
-
-def _found_awake(view: RankView) -> RankView:
-    """The rank, ready to run in the newest sample."""
-    own = view.processes[0]
-    newest = own.samples[-1]
-    assert newest.kernel is not None
-    main = replace(newest.kernel.threads[0], state="R", waits_for=())
-    newest = replace(newest, kernel=replace(newest.kernel, state="R", threads=(main,)))
-    return replace(view, processes=(replace(own, samples=(*own.samples[:-1], newest)),))
-
-
 @pytest.mark.parametrize(
     ("silent", "kind"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
 )
@@ -104,12 +85,6 @@ def test_a_lone_process_whose_child_works_only_waits() -> None:
     assert (
         judge(job(rank(0, IN_LOAD, silent=290.0, children=[child], **waits))).verdict == "healthy"
     )
-
-
-def test_all_that_wait_for_a_lock_of_an_idle_process_outside_are_named() -> None:
-    case = both(31.0, **waiting_for("lock", "fcntl", "/data/index.lock", 4711))
-    assert told(case) == ("hang", (0, 1), "file_lock")
-    assert "pid 4711" in judge(case).summary
 
 
 def test_where_one_rank_does_anything_nobody_is_suspected() -> None:
@@ -142,11 +117,6 @@ def test_one_long_call_does_not_go_round() -> None:
     assert told(job(*in_python)) == ("suspect", (0, 1), "spinning")
 
 
-def test_an_idle_rank_may_wait_for_what_one_that_goes_round_does_not_make() -> None:
-    case = job(rank(0, IN_LOAD, silent=60.0), rounds(1, 60.0))
-    assert told(case) == ("suspect", (1,), "spinning")
-
-
 def test_of_ranks_in_the_same_functions_one_that_is_seen_to_go_round_shows_that_all_do() -> None:
     alike = [rank(number, IN_LOAD, cpu=1.0, silent=11.0) for number in (0, 1)]
     seen = replace(alike[0], goes_round=True)
@@ -176,20 +146,9 @@ def test_ranks_that_go_round_stand_at_other_lines_each_time_they_are_seen() -> N
     assert told(job(rounds(0, 60.0), third, rounds(2, 60.0)))[:2] == ("suspect", (0, 1, 2))
 
 
-@pytest.mark.parametrize(("silent", "kind"), [(119.0, "suspect"), (120.0, "hang")])
-def test_a_loop_in_a_place_of_known_pace_is_called_by_that(silent: float, kind: str) -> None:
-    pace = Pace(longest_pause_s=0.5, pauses=9)
-    assert judge(job(rounds(0, silent, pace=pace), rounds(1, silent, pace=pace))).verdict == kind
-
-
 def test_where_ranks_run_on_nodes_that_are_not_seen_nobody_is_suspected() -> None:
     case = job(rank(0, IN_LOAD, silent=60.0), world_size=2, local_world_size=1, nnodes=2)
     assert judge(case).verdict == "healthy"
-
-
-def test_one_that_asks_again_and_again_waits_for_what_the_other_does_not_make() -> None:
-    asks = rank(0, IN_POLL, silent=60.0, **SLEEPS)
-    assert told(job(asks, rank(1, IN_LOAD, silent=60.0)))[:2] == ("hang", (1,))
 
 
 def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
@@ -199,11 +158,6 @@ def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
     once, again = (rank(1, IN_POLL, silent=200.0, **SLEEPS) for _ in range(2))
     assert told(job(asks, polling(once, each=0)))[0] == "suspect"
     assert told(job(asks, polling(again)))[0] == "hang"
-
-
-def test_of_several_ranks_the_one_that_stands_apart_is_asked() -> None:
-    together = [rank(number, IN_POLL, silent=60.0) for number in (0, 2)]
-    assert told(job(together[0], rank(1, IN_LOAD, silent=60.0), together[1]))[1] == (1,)
 
 
 @pytest.mark.parametrize("waits", [{"waits_for": FUTEX}, STORE])
@@ -269,36 +223,6 @@ def test_a_rank_that_failed_while_the_others_work_is_no_alarm() -> None:
     assert judge(job(gone(0, 1, silent=60.0), works)).verdict == "healthy"
 
 
-def test_ranks_whose_threads_lock_each_other_alike_are_named_together() -> None:
-    ranks = [with_threads(rank(number, IN_LOAD, silent=6.0), LOCKED) for number in range(3)]
-    verdict = judge(job(*ranks))
-    assert (verdict.verdict, verdict.cause) == ("hang", "thread_deadlock")
-    assert verdict.culprits == (0, 1, 2)
-    assert verdict.summary.startswith("ranks 0-2 have waited 6 s each with 2 threads that wait for")
-
-
-def test_a_rank_with_a_thread_that_ticks_beside_the_deadlock_stands_like_the_others() -> None:
-    locked = [with_threads(rank(number, IN_LOAD, silent=6.0), LOCKED) for number in range(3)]
-    verdict = judge(job(_with_ticking_thread(locked[0]), *locked[1:]))
-    assert (verdict.verdict, verdict.cause) == ("hang", "thread_deadlock")
-    assert verdict.culprits == (0, 1, 2)
-
-
-def _with_ticking_thread(view: RankView) -> RankView:
-    """The rank with a thread that draws its progress bar anew each second."""
-    own = view.processes[0]
-    bar = ThreadStack(tid=300, name="refresh", frames=(Frame("run", f"{SITE}/rich/live.py", 37),))
-    state = ThreadState(tid=300, state="S", cpu_s=0.0, **SLEEPS)
-    samples = []
-    for one in own.samples:
-        assert one.kernel is not None
-        assert one.stack is not None
-        kernel = replace(one.kernel, threads=(*one.kernel.threads, state))
-        stack = replace(one.stack, threads=(*one.stack.threads, bar))
-        samples.append(replace(one, kernel=kernel, stack=stack))
-    return replace(view, processes=(replace(own, samples=tuple(samples)),))
-
-
 def _left(ending: str = "running", membership: str = "member") -> RankView:
     """Rank 0 after os._exit(0), long ago."""
     beat = Beat(pid=100, ending=ending, membership=membership)
@@ -358,10 +282,3 @@ def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
     moves = (IN_LOAD, (*IN_LOAD, IN_LOAD[-1]), IN_LOAD)
     trains = rank(0, *moves, silent=0.5, cpu=1.0)
     assert told(job(trains, rank(1, IN_POLL, silent=301.0, **waits)))[0] == kind
-
-
-def test_all_that_wait_for_one_remote_end_are_named() -> None:
-    remote = waiting_for("socket", "recvfrom", "10.0.0.9:443")
-    verdict = judge(both(400.0, **remote))
-    assert (verdict.culprits, verdict.cause) == ((0, 1), "network_wait")
-    assert verdict.summary.startswith("ranks 0-1 have waited 7 min for 10.0.0.9:443")

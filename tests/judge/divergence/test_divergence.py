@@ -12,14 +12,11 @@ from cases import (
     IN_BARRIER,
     IN_LOAD,
     MAIN,
-    SITE,
     gone,
     job,
     rank,
     torch,
     user,
-    waiting_for,
-    with_threads,
 )
 from flights import (
     AFTER_LOOP,
@@ -27,9 +24,7 @@ from flights import (
     IN_LOOP,
     IN_NEW_GROUP,
     PARKED,
-    STEP,
     flying,
-    noted,
 )
 from msgspec.structs import replace
 
@@ -48,24 +43,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.verdict import Verdict
-
-
-def test_the_rank_that_leaves_the_sequence_of_earlier_steps_is_the_culprit() -> None:
-    """Each step was broadcast, all_reduce: a rank that shows broadcast again skipped something."""
-    steps = ("broadcast 1", "all_reduce 10") * 4
-    case = job(
-        flying(rank(0, (*STEP, *IN_BACKWARD), silent=11.0), *steps, "broadcast 1", "all_reduce 10"),
-        flying(rank(1, PARKED, silent=11.0), *steps, "broadcast 1", "broadcast 1"),
-    )
-    verdict = judge(case)
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
-    assert (verdict.cause, verdict.confidence) == ("rank_diverged", 0.95)
-    assert "last agreed at #9 of the default group" in verdict.summary
-    assert "Lightning's check for SIGTERM" in verdict.summary
-    (state,) = [one for one in verdict.collectives if one.seq == 10]
-    assert state.ops == {"all_reduce [10] Float": "0", "broadcast [1] Float": "1"}
-    assert (state.group, state.ranks) == ("0", "0-1")
-    assert [(edge.source, edge.target) for edge in verdict.wait_for] == [("rank:0", "rank:1")]
 
 
 def test_a_mismatch_is_proven_and_so_called_early() -> None:
@@ -114,27 +91,9 @@ def test_an_operation_that_just_ended_shows_no_mismatch() -> None:
     assert judge(case).cause not in ("rank_diverged", "collective_mismatch", "uneven_work")
 
 
-def test_the_same_line_with_other_shapes_is_a_mismatch_of_all() -> None:
-    case = job(
-        flying(rank(0, IN_ALL_REDUCE), "all_reduce 4"),
-        flying(rank(1, IN_ALL_REDUCE), "all_reduce 1000"),
-    )
-    verdict = judge(case)
-    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (0, 1))
-    assert verdict.confidence == 0.6
-
-
 def test_what_a_gather_takes_may_differ_in_size() -> None:
     case = job(flying(rank(0, IN_BARRIER), "gather 4"), flying(rank(1, IN_BARRIER), "gather 1000"))
     assert judge(case).cause != "collective_mismatch"
-
-
-def test_one_against_a_majority_diverged() -> None:
-    ways = [("all_reduce 4", IN_LOOP)] * 3
-    ways.insert(1, ("barrier", AFTER_LOOP))
-    verdict = judge(job(*(flying(rank(n, way), op) for n, (op, way) in enumerate(ways))))
-    assert (verdict.culprits, verdict.victims) == ((1,), (0, 2, 3))
-    assert "most ranks do otherwise" in " ".join(item.text for item in verdict.evidence)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +118,6 @@ def test_a_rank_that_ended_well_after_fewer_steps_ran_out_of_work() -> None:
     assert judge(job(waits, same_step)).cause == "process_dead"
 
 
-def test_a_collective_that_no_step_had_diverged() -> None:
-    case = job(
-        flying(rank(0, IN_BARRIER), "all_reduce 4", "all_reduce 4", "barrier"),
-        flying(rank(1, IN_ALL_REDUCE), "all_reduce 4", "all_reduce 4", "all_reduce 4"),
-    )
-    assert judge(case).culprits == (0,)
-
-
 def test_parting_long_before_the_wait_is_found() -> None:
     """An extra broadcast that ended at once, because its root waits for nobody, shifts the rest."""
     case = job(
@@ -183,39 +134,6 @@ IN_LOG = CallSite((MAIN, user("train", 22), user("Log.write", 55)))
 AT_END = CallSite((MAIN, user("train", 30)))
 
 
-def shifted(*, steps: int = 6, extra_at: int = 3) -> list[RankView]:
-    """Rank 0 calls an all_reduce that looks as those of the steps, so rank 1 is done before it."""
-    extra = [IN_STEP] * extra_at + [IN_LOG] + [IN_STEP] * (steps - extra_at)
-    ops = ["all_reduce 4"] * steps
-    return [
-        flying(rank(0, IN_LOOP, silent=6.0), *ops, "all_reduce 4", called=extra),
-        flying(
-            rank(1, AFTER_LOOP, silent=6.0), *ops, "barrier", called=[IN_STEP] * steps + [AT_END]
-        ),
-    ]
-
-
-def test_an_extra_operation_that_looks_as_all_others_is_told_by_where_it_was_called() -> None:
-    verdict = judge(job(*shifted(), code=(noted(20), noted(30))))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0,), "rank_diverged")
-    assert "last agreed at #3" in verdict.summary
-    assert "did all_reduce #4 ([4] Float) in Log.write (demo/train.py:55)" in verdict.summary
-
-
-def test_a_step_that_one_rank_leaves_out_is_told_by_where_the_others_called_it() -> None:
-    steps = [IN_STEP, IN_LOG] * 4
-    case = job(
-        flying(rank(0, IN_LOOP), *["all_reduce 4"] * 8, called=steps),
-        flying(
-            rank(1, AFTER_LOOP), *["all_reduce 4"] * 7, "barrier",
-            called=[*steps[:5], *steps[6:], AT_END],
-        ),
-    )  # fmt: skip
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((1,), "rank_diverged")
-    assert "last agreed at #5" in verdict.summary
-
-
 def test_two_ways_to_one_operation_are_no_parting() -> None:
     """Rank 0 broadcasts from another line than the rest receives; what parts them comes later."""
     ops = ["all_reduce 4", "broadcast 1", "all_reduce 4"]
@@ -224,18 +142,6 @@ def test_two_ways_to_one_operation_are_no_parting() -> None:
         flying(rank(1, AFTER_LOOP), *ops, "barrier", called=[IN_STEP, AT_END, IN_STEP, AT_END]),
     )
     assert "last agreed at #3" in judge(case).summary
-
-
-def test_who_receives_a_broadcast_waits_for_its_source_alone() -> None:
-    """Rank 2 has a lock for which the source stands; so does rank 1, which keeps nobody up."""
-    at_lock = waiting_for("lock", "fcntl", "/data/index.lck", 102)
-    options = CallSite((MAIN, user("share_options", 21)), root="root 0")
-    receives = flying(
-        rank(2, (MAIN, torch("broadcast"))), "broadcast 1", called=[options], ranks=(0, 1, 2)
-    )
-    before = [flying(rank(n, IN_LOAD, **at_lock), ranks=(0, 1, 2)) for n in range(2)]
-    verdict = judge(job(*before, receives))
-    assert (verdict.culprits, verdict.cause) == ((0, 2), "file_lock")
 
 
 @pytest.mark.parametrize(("open_ops", "verdict"), [(2, "hang"), (1, "healthy")])
@@ -263,46 +169,10 @@ def test_what_differs_is_a_mismatch_until_all_ranks_have_been_through_it(
         assert (judged.culprits, judged.cause) == ((0, 1), "collective_mismatch")
 
 
-def test_a_root_of_ones_own_is_a_mismatch_also_where_one_rank_has_gone_on() -> None:
-    """That one's way is what it noted, which lacks the frames of what noted it."""
-    here, noting = user("redistribute", 90), f"{SITE}/lightning_hangcheck/hooks/wrapping.py"
-    stands = (MAIN, here, Frame("call", noting, 102), torch("broadcast"))
-    roots = [CallSite((MAIN, here), root=f"root {n}") for n in (0, 1, 0)]
-    ranks = [
-        flying(rank(0, stands), "broadcast 4", called=[roots[0]]),
-        flying(rank(1, stands), "broadcast 4", called=[roots[1]]),
-        flying(rank(2, stands), "broadcast 4", "broadcast 1", called=[roots[2], roots[2]]),
-    ]
-    verdict = judge(job(*ranks))
-    assert (verdict.culprits, verdict.cause) == ((1,), "collective_mismatch")
-
-
-def test_the_sequence_tells_though_only_its_operations_name_a_reduction() -> None:
-    """A barrier has none: what is compared with it is compared without, also in earlier steps."""
-    step = CallSite((MAIN, user("step", 90)), reduction="SUM")
-    ops, sites = ["all_reduce 4"] * 4, [step] * 4
-    case = job(
-        flying(rank(0, IN_ALL_REDUCE), *ops, "all_reduce 4", called=[*sites, step]),
-        flying(rank(1, IN_BARRIER), *ops, "barrier", called=[*sites, AT_END]),
-    )
-    assert judge(case).culprits == (1,)
-
-
 def test_a_root_that_only_one_rank_noted_is_no_mismatch() -> None:
     noted = flying(rank(0, IN_BARRIER), "broadcast 1", "barrier", called=[IN_LOG, AT_END])
     case = job(noted, flying(rank(1, IN_BARRIER), "broadcast 1", "barrier"))
     assert judge(case).cause != "collective_mismatch"
-
-
-def test_a_rank_in_a_store_barrier_that_is_not_recorded_has_parted() -> None:
-    note = noted(12, condition="rank == 0", condition_line=11)
-    case = job(
-        flying(rank(0, IN_NEW_GROUP), "all_reduce 1", open_ops=0),
-        flying(rank(1, IN_BARRIER), "all_reduce 1", "barrier"),
-        code=(note,),
-    )
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((0,), "rank_diverged")
 
 
 def test_two_pairs_of_ranks_in_their_own_groups_may_be_at_work() -> None:
@@ -314,28 +184,6 @@ def test_two_pairs_of_ranks_in_their_own_groups_may_be_at_work() -> None:
     assert judge(job(*ranks)).cause not in ("rank_diverged", "collective_mismatch")
 
 
-def test_only_members_of_the_group_are_waited_for() -> None:
-    """NCCL names them; of gloo's, those that entered the operation are known to have come."""
-    waits = flying(rank(0, IN_ALL_REDUCE), "all_reduce 4", group="1")
-    (record,) = waits.flight.groups  # type: ignore[union-attr]
-    named = replace(waits, flight=FlightRecord(taken_ns=1, groups=(replace(record, ranks=(0, 2)),)))
-    verdict = judge(job(named, rank(1, IN_LOAD), rank(2, IN_LOAD)))
-    assert (verdict.culprits, verdict.cause) == ((2,), "rank_stalled")
-    assert [(edge.source, edge.target) for edge in verdict.wait_for] == [("rank:0", "rank:2")]
-    (state,) = verdict.collectives
-    assert (state.group, state.ranks, state.ops) == ("1", "0,2", {"all_reduce [4] Float": "0"})
-    came = flying(rank(1, IN_LOAD), "all_reduce 4", group="1")
-    assert judge(job(waits, came, rank(2, IN_LOAD))).culprits == (2,)
-
-
-def test_groups_in_another_order_are_a_mismatch() -> None:
-    one = flying(rank(0, IN_ALL_REDUCE), "all_reduce 4", group="1")
-    other = flying(rank(1, IN_ALL_REDUCE), "all_reduce 4", group="2")
-    verdict = judge(job(one, other))
-    assert (verdict.cause, verdict.culprits) == ("collective_mismatch", (0, 1))
-    assert {state.group for state in verdict.collectives} == {"1", "2"}
-
-
 @pytest.mark.parametrize("way", [IN_HOOK, (MAIN, user("save", 7), Frame("barrier", C10D, 1))])
 def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
     """A rank in the user's hook against one that Lightning parked at its next step."""
@@ -345,23 +193,6 @@ def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
     assert "flight record" in [gap.what for gap in verdict.gaps]
     early = judge(job(rank(0, way, silent=11.0), rank(1, PARKED, silent=11.0)))
     assert early.verdict == "suspect"
-
-
-def test_ranks_that_make_groups_of_other_members_at_the_same_line_do_not_meet() -> None:
-    """Each asks for a group of itself and the next: torch numbers these alike."""
-    case = job(
-        *(
-            flying(
-                flying(rank(n, IN_NEW_GROUP), "all_reduce 4", open_ops=0, ranks=(0, 1, 2)),
-                group="1",
-                ranks=tuple(sorted((n, (n + 1) % 3))),
-            )
-            for n in range(3)
-        )
-    )
-    verdict = judge(case)
-    assert (verdict.culprits, verdict.cause) == ((0, 1, 2), "collective_mismatch")
-    assert verdict.verdict == "hang"
 
 
 def test_ranks_that_make_the_same_group_are_only_on_their_way() -> None:
@@ -419,12 +250,6 @@ def stepping(number: int, letters: str) -> RankView:
     return entering(rank(number, IN_BACKWARD, silent=6.0), letters, "a")
 
 
-def gone_on(number: int, letters: str) -> RankView:
-    """A rank whose thread waits for the end of a save, while it waits itself in its step."""
-    view = with_threads(rank(number, IN_BACKWARD, silent=6.0), SAVER, takes_lock=False)
-    return entering(view, letters, "ab", SAVING)
-
-
 def judged(*views: RankView) -> Verdict:
     return judge(job(*views))
 
@@ -442,17 +267,6 @@ def test_who_walked_past_what_earlier_steps_had_is_the_culprit(steps: int) -> No
     assert "rank 1 left out what " in verdict.remedies[0].text
     (row,) = [one for one in verdict.collectives if one.group == "1"]
     assert (row.seq, row.ops) == (3, {"barrier": "0", "no such operation": "1"})
-
-
-def test_who_started_it_too_is_no_culprit_though_most_wait_elsewhere() -> None:
-    """Ranks 2 and 3 have come to the save and gone on: they wait for rank 0 in the next step."""
-    saving = "aaab"
-    verdict = judged(
-        waiting_for_save(0, saving * 3 + "aa"),
-        stepping(1, saving * 2 + "aaaaaa"),
-        *(gone_on(n, saving * 3 + "aaa") for n in (2, 3)),
-    )
-    assert verdict.culprits == (1,)
 
 
 def test_threads_that_enter_side_by_side_come_a_step_sooner_or_later() -> None:

@@ -203,20 +203,6 @@ def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pa
     assert judge(job(WAITS, without_news(seconds, *children, pace=KNOWN))).verdict == told
 
 
-def test_the_worker_that_goes_round_is_named_with_its_line() -> None:
-    verdict = judge(job(WAITS, without_news(300.0, cropping())))
-    assert (verdict.culprits, verdict.cause) == ((1,), "dataloader_worker")
-    assert "has waited 5 min for its next batch" in verdict.summary
-    assert "worker pid 500 is busy in Samples.__getitem__" in verdict.summary
-
-
-def test_a_rank_that_goes_round_spins() -> None:
-    verdict = judge(job(WAITS, without_news(300.0)))
-    assert (verdict.culprits, verdict.cause) == ((1,), "spinning")
-    told = [item.text for item in verdict.evidence]
-    assert "it ran for 5 min, but only through functions seen before" in told
-
-
 @pytest.mark.parametrize(("seconds", "told"), [(299.0, "healthy"), (300.0, "hang")])
 def test_where_nobody_waits_one_that_goes_round_has_the_stall_timeout_too(
     seconds: float, told: str

@@ -1,28 +1,63 @@
-"""What shows that a rank gets on: bytes of its threads, its GPU, its device."""
+"""What shows that a rank gets on: bytes, GPU, pace, and what was known from before."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, MAIN, NOW_NS, SECOND, job, rank, sample, user, waiting_for
+from cases import (
+    IN_ALL_REDUCE,
+    IN_LOAD,
+    MAIN,
+    NOW_NS,
+    SECOND,
+    STDLIB,
+    job,
+    rank,
+    sample,
+    user,
+    waiting_for,
+)
 from flights import AT_ITEM, on_device, spinning
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.activity import read_process_activity, read_rank_activity
+from lightning_hangcheck.judge.phase_of_life import rare_place
+from lightning_hangcheck.judge.seen_before import with_what_was_seen
+from lightning_hangcheck.judge.waits import steady_targets
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Pace
-from lightning_hangcheck.model.evidence import GpuState, ProcessLook, ThreadStack, ThreadState
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    GpuState,
+    ProcessLook,
+    ProcessStack,
+    ProcessState,
+    Sample,
+    ThreadStack,
+    ThreadState,
+    WaitTarget,
+)
+from lightning_hangcheck.model.naming.phase_words import UNKNOWN_PLACE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import Sample
+    from lightning_hangcheck.model.naming.slugs import Phase
+
 
 PID = 100
+
 HELPER = 300
+
 FULL_PIPE = waiting_for("pipe", "write", "pipe:[9]", 700)
+
 FOR_CHILD = waiting_for("process", "wait4", "700")
+
 REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
+
 MANY = 1_000_000
 
 
@@ -87,6 +122,7 @@ def test_where_a_thread_has_ended_or_is_not_counted_the_process_counts() -> None
 
 
 GIB = 1 << 30
+
 WAITS = rank(0, IN_ALL_REDUCE)
 
 
@@ -145,6 +181,7 @@ def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
 
 
 ELSEWHERE = (MAIN, user("log_loss", 31))
+
 CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
 
 
@@ -194,3 +231,174 @@ def test_the_line_of_a_rank_that_is_ahead_tells_nothing_of_where_it_parted() -> 
     verdict = judge(job(*ahead, on_device(spinning(2), "broadcast", first=7)))
     assert verdict.verdict == "hang"
     assert verdict.culprits == (2,)
+
+
+LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
+
+STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
+
+VALIDATION = Frame("validation_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
+
+BACKWARD = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 1)
+
+LOADER = Frame("__next__", "/x/torch/utils/data/dataloader.py", 1)
+
+OPTIMIZER = Frame("Optimizer.wrapper", "/x/torch/optim/optimizer.py", 1)
+
+USERS = Frame("evaluate", "/home/me/train.py", 7)
+
+
+def rare(phase: Phase | None, *frames: Frame, batch: int | None = None) -> str:
+    stack = ProcessStack(pid=1, source="py-spy", threads=(ThreadStack(tid=1, frames=frames),))
+    return rare_place(Beat(pid=1, phase=phase, batch=batch), Sample(taken_ns=1, stack=stack))
+
+
+@pytest.mark.parametrize(
+    ("phase", "frames"),
+    [
+        ("training_step", (LOOP, STEP, USERS)),
+        ("training_step", (USERS, BACKWARD)),
+        ("validation", (LOOP, VALIDATION, USERS)),
+        (None, (USERS,)),  # beats of the script's own
+        ("generate", (USERS,)),
+    ],
+)
+def test_calls_that_come_in_every_pass_have_its_pace(
+    phase: Phase | None, frames: tuple[Frame, ...]
+) -> None:
+    assert not rare(phase, *frames)
+
+
+@pytest.mark.parametrize(
+    ("phase", "frames", "place"),
+    [
+        ("dataloading", (LOOP, USERS), "training_step"),  # on_train_epoch_end
+        ("training_step", (LOOP, USERS), "training_step"),  # on_train_batch_end
+        ("training_step", (USERS,), "evaluate"),  # after the last step of a plain loop
+        ("validation", (LOOP, USERS), "training_step"),  # on_validation_epoch_end
+        ("training_step", (LOOP, VALIDATION, USERS), "validation"),
+        ("training_step", (LOOP, OPTIMIZER, USERS), "optimizer_step"),  # inverts now and then
+    ],
+)
+def test_what_comes_now_and_then_is_a_place_of_its_own(
+    phase: Phase, frames: tuple[Frame, ...], place: str
+) -> None:
+    assert rare(phase, *frames) == place
+
+
+def test_a_step_that_the_optimizer_calls_has_the_pace_of_steps() -> None:
+    assert not rare("training_step", LOOP, OPTIMIZER, STEP, USERS)
+
+
+def test_a_loader_has_the_pace_of_steps_only_where_a_callback_told_the_batch() -> None:
+    assert not rare("training_step", LOADER, batch=3)
+    assert rare("training_step", LOADER) == "dataloading"
+
+
+def test_without_a_stack_nothing_tells_the_place() -> None:
+    assert rare_place(Beat(pid=1, phase="training_step"), Sample(taken_ns=1)) == UNKNOWN_PLACE
+
+
+IN_FUTURE = (
+    MAIN,
+    Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451),
+    Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
+)
+
+IN_OPEN = (Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83), user("read_pipe", 9))
+
+FIFO = WaitTarget(call="openat", kind="fifo", name="/data/a.pipe")
+
+FUTEX = WaitTarget(call="futex", kind="futex", name="0x7f")
+
+BEFORE = Sample(
+    taken_ns=NOW_NS,
+    kernel=ProcessState(
+        pid=1,
+        parent_pid=0,
+        state="S",
+        started_ticks=1,
+        cpu_s=0.0,
+        threads=(
+            ThreadState(tid=1, state="S", cpu_s=0.0, syscall=202, waits_for=(FUTEX,)),
+            ThreadState(tid=2, state="S", cpu_s=0.0, syscall=257, waits_for=(FIFO,)),
+        ),
+    ),
+    stack=ProcessStack(
+        pid=1,
+        source="py-spy",
+        threads=(
+            ThreadStack(tid=1, frames=IN_FUTURE, name="MainThread"),
+            ThreadStack(tid=2, frames=IN_OPEN, name="reader"),
+        ),
+    ),
+)
+
+
+def after(change: Callable[[Sample], Sample]) -> tuple[WaitTarget, ...]:
+    """What the process is seen to wait for, a second later, in a sample that lacks something."""
+    later = change(replace(BEFORE, taken_ns=NOW_NS + 10**9))
+    samples = (BEFORE, with_what_was_seen(later, BEFORE))
+    return steady_targets(ProcessLook(pid=1, role="rank", samples=samples))
+
+
+def unnamed(sample: Sample) -> Sample:
+    assert sample.kernel is not None
+    main, helper = sample.kernel.threads
+    nameless = replace(helper, waits_for=(replace(FIFO, name=""),))
+    return replace(sample, kernel=replace(sample.kernel, threads=(main, nameless)))
+
+
+def by_signal(sample: Sample) -> Sample:
+    """As faulthandler writes it: no classes, no ids but the main thread's."""
+    assert sample.stack is not None
+    main, helper = sample.stack.threads
+    bare = tuple(replace(one, function=one.function.rpartition(".")[2]) for one in main.frames)
+    threads = (replace(main, frames=bare), replace(helper, tid=None, name="0x7f6033fff6c0"))
+    return replace(sample, stack=replace(sample.stack, source="faulthandler", threads=threads))
+
+
+def without_stack(sample: Sample) -> Sample:
+    return replace(sample, stack=None)
+
+
+def at_another_line(sample: Sample) -> Sample:
+    assert sample.stack is not None
+    main, helper = sample.stack.threads
+    moved = replace(helper, frames=(*IN_OPEN[:1], user("read_pipe", 12)))
+    return replace(sample, stack=replace(sample.stack, threads=(main, moved)))
+
+
+def test_a_name_that_was_not_read_this_time_is_known_from_before() -> None:
+    assert after(unnamed) == (FIFO,)
+
+
+def test_a_stack_without_ids_is_recognised_by_its_calls() -> None:
+    assert after(by_signal) == (FIFO,)
+
+
+def test_a_look_without_stacks_does_not_hide_which_thread_is_waited_for() -> None:
+    first = replace(BEFORE, taken_ns=NOW_NS - 10**9)
+    samples = (first, BEFORE, without_stack(replace(BEFORE, taken_ns=NOW_NS + 10**9)))
+    assert steady_targets(ProcessLook(pid=1, role="rank", samples=samples)) == (FIFO,)
+
+
+def test_a_thread_that_went_on_keeps_nothing() -> None:
+    def moved(sample: Sample) -> Sample:
+        return at_another_line(unnamed(sample))
+
+    assert after(moved) == ()
+
+
+def test_the_socket_by_which_an_event_loop_wakes_itself_stays_without_a_name() -> None:
+    server = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443", carried_bytes=9)
+    itself = WaitTarget(call="epoll_wait", kind="socket")
+
+    def waiting_for(*targets: WaitTarget) -> Sample:
+        assert BEFORE.kernel is not None
+        helper = replace(BEFORE.kernel.threads[1], waits_for=targets)
+        threads = (BEFORE.kernel.threads[0], helper)
+        return replace(BEFORE, kernel=replace(BEFORE.kernel, threads=threads))
+
+    later = waiting_for(replace(server, carried_bytes=10), itself)
+    assert with_what_was_seen(later, waiting_for(server, itself)) == later

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from launch.nodes.slurm_cluster import SlurmCluster, missing
+from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
 from watch.launched import python, record_of, run_words, verdict_of
 
@@ -33,6 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         found.end()
 
 
+@WHEN_ASKED_FOR
 def test_tasks_that_run_hangcheck_meet_below_the_run_folder_that_they_share(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:

@@ -63,12 +63,14 @@ class Terminal:
                 raise AssertionError(f"{text!r} was not printed: {self.shown}")
 
     def until_ended(self, seconds: float = PATIENCE_S) -> int:
-        """Read until the command has ended, and return its exit code as a shell shows it."""
+        """Read until it has ended and nobody can print; returns its exit code as a shell does."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._read(min(deadline, time.monotonic() + 0.05))
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                while self._read(deadline):
+                    pass  # what it and others printed at the end
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
         raise AssertionError(f"it does not end: {self.shown}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from launch.terminals.terminal import Terminal
+from long_tests import WHEN_ASKED_FOR
 from processes import end_by_pid, is_alive, runs, until
 from watch.launched import run_words, verdict_of
 
@@ -24,7 +25,7 @@ IN_A_GROUP_OF_ITS_OWN = "import os; os.setpgid(0, 0); " + SLEEPS
 STOPPED = "import os, signal; print('ready', os.getpid(), flush=True); os.kill(os.getpid(), 19)"
 
 
-@pytest.mark.parametrize("program", [SLEEPS, IN_A_GROUP_OF_ITS_OWN, STOPPED])
+@pytest.mark.parametrize("program", [IN_A_GROUP_OF_ITS_OWN, STOPPED])
 def test_closing_the_terminal_of_the_session_that_we_lead(program: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, run_words([sys.executable, "-c", program]))
     try:
@@ -55,6 +56,7 @@ def test_below_a_shell_the_terminals_own_word_is_enough(tmp_path: Path) -> None:
         terminal.end()
 
 
+@WHEN_ASKED_FOR
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_tmux_kill_session(tmp_path: Path) -> None:
     socket = str(tmp_path / "tmux")

@@ -1,14 +1,31 @@
-"""Why a process cannot be read, and the way out, for each setting of a machine."""
+"""Which processes may be read, with the way out; and the variables that they have now."""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Any
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from processes import until
 
-from lightning_hangcheck.look.proc import Access, explain, why_filtered, why_refused
+from lightning_hangcheck.look import present_environment as module
+from lightning_hangcheck.look.present_environment import present_environment
+from lightning_hangcheck.look.proc import (
+    Access,
+    explain,
+    read_environment,
+    why_filtered,
+    why_refused,
+)
 from lightning_hangcheck.model.evidence import Gap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from processes import StartProgram
 
 
 def access(**changes: Any) -> Access:
@@ -39,3 +56,72 @@ def test_each_reason_comes_with_its_way_out(facts: Access, why: str, remedy: str
 def test_we_may_read_ourselves_and_no_filter_forbids_it() -> None:
     assert why_refused(os.getpid()) is None
     assert why_filtered() is None
+
+
+def test_what_a_process_set_after_its_start_shows_and_what_it_took_away_does_not(
+    program: StartProgram,
+) -> None:
+    """As an actor of Ray Train sets RANK and MASTER_ADDR."""
+    running = program("numbered_late.py", TAKEN_AWAY="1")
+    present, started = present_environment(running.pid), read_environment(running.pid)
+    assert isinstance(present, dict)
+    assert isinstance(started, dict)
+    assert present == json.loads(running.first_words)
+    assert ("RANK" in present, "RANK" in started) == (True, False)
+    assert ("TAKEN_AWAY" in present, "TAKEN_AWAY" in started) == (False, True)
+
+
+def test_an_environment_that_is_read_while_it_changes_is_one_that_was_there(
+    program: StartProgram,
+) -> None:
+    running = program("numbered_late.py", "goes-on")
+    for _ in range(50):
+        present = present_environment(running.pid)
+        if isinstance(present, dict):
+            assert present["RANK"] == "3"
+            assert present["LONG"] == "x" * 1000
+
+
+def test_our_own_is_what_we_have() -> None:
+    present = present_environment(os.getpid())
+    assert isinstance(present, dict)
+    assert {name: present[name] for name in ("PATH", "HOME")} == {
+        name: os.environ[name] for name in ("PATH", "HOME")
+    }
+
+
+def test_a_process_that_has_ended_is_a_gap(program: StartProgram) -> None:
+    ended = program("sleeping.py")
+    ended.process.kill()
+    ended.process.wait()
+    gap = present_environment(ended.pid)
+    assert isinstance(gap, Gap)
+    assert "ended" in gap.why
+
+
+def test_memory_that_holds_no_program_is_said(
+    program: StartProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = program("sleeping.py")
+    monkeypatch.setattr(module, "ELF_HEADER", b"\x7fELF\x01\x01")  # of 32 bits
+    gap = until(lambda: present_environment(running.pid), "an answer")
+    assert isinstance(gap, Gap)
+    assert "no program of 64 bits begins at" in gap.why
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may become somebody else")
+def test_a_process_of_somebody_else_is_a_gap_with_its_remedy(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked.py"
+    running = program("sleeping.py")
+    asked.write_text(
+        "import os, sys\n"
+        "from lightning_hangcheck.look.present_environment import present_environment\n"
+        "os.setgid(65534), os.setuid(65534)\n"
+        f"print(present_environment({running.pid}).reason)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, str(asked)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "it belongs to user id 0, we are user id 65534; run as that user" in said.stdout

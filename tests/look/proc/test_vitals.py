@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import time
 from typing import TYPE_CHECKING
 
-from processes import until
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import PATIENCE_S, PROGRAMS, until
 
-from lightning_hangcheck.look.proc import Vitals, io_bytes, main_thread_cpu_s, vitals
+from lightning_hangcheck.look.proc import (
+    Vitals,
+    io_bytes,
+    main_thread_cpu_s,
+    read_stat,
+    slept_s,
+    vitals,
+)
+from lightning_hangcheck.look.py_spy import python_stacks
+from lightning_hangcheck.machine.process_stat import (
+    PAGE_BYTES,
+    TICKS_PER_SECOND,
+    StatLine,
+    parse_stat,
+)
 
 if TYPE_CHECKING:
-    from processes import StartProgram
+    from processes import RunningProgram, StartProgram
 
 
 def state_of(pid: int) -> str | None:
@@ -89,3 +109,92 @@ def test_bytes_read_are_counted() -> None:
     read_after, written_after = io_bytes(os.getpid())
     assert read_after - read_before >= 5000
     assert written_after - written_before >= 5000
+
+
+@pytest.fixture
+def sleeper(program: StartProgram) -> RunningProgram:
+    running = program("sleeping.py")
+    if slept_s(running.pid) is None:
+        pytest.skip("this kernel does not show when a thread last ran")
+    return running
+
+
+def _has_slept(pid: int, seconds: float) -> float | None:
+    slept = slept_s(pid)
+    return slept if slept is not None and slept >= seconds else None
+
+
+def test_sleep_is_counted_from_before_anybody_looked(sleeper: RunningProgram) -> None:
+    began = time.monotonic()
+    slept = until(lambda: _has_slept(sleeper.pid, 0.5), "half a second of sleep")
+    assert slept <= time.monotonic() - began + 5.0
+
+
+def test_reading_stacks_without_a_pause_does_not_wake(sleeper: RunningProgram) -> None:
+    """So that a second visit sees a silence as long as the first one did, and longer."""
+    until(lambda: _has_slept(sleeper.pid, 0.5), "half a second of sleep")
+    stack, _ = python_stacks(sleeper.pid, None, PATIENCE_S)
+    assert stack is not None
+    assert stack.threads[0].frames[-1].function == "waits_in_sleep"
+    assert (slept_s(sleeper.pid) or 0.0) >= 0.5
+
+
+def test_the_sleep_of_a_thread_is_not_that_of_the_main_one(program: StartProgram) -> None:
+    """Which serves others and wakes twenty times a second, as that of an actor of Ray does."""
+    actor = program(PROGRAMS / "site-packages" / "serving_actor.py", "training_in_thread", "train")
+    stack, _ = python_stacks(actor.pid, None, PATIENCE_S)
+    assert stack is not None
+    trains = next(one.tid for one in stack.threads if "stand_still" in str(one.frames))
+    if slept_s(actor.pid, trains) is None:
+        pytest.skip("this kernel does not show when a thread last ran")
+    until(lambda: (slept_s(actor.pid, trains) or 0.0) > 0.5, "the thread to have slept")
+    assert (slept_s(actor.pid) or 0.0) < 0.5
+
+
+def test_one_that_runs_has_not_slept(program: StartProgram) -> None:
+    running = program("busy_loop.py")
+    until(lambda: slept_s(running.pid) in (0.0, None), "the loop to be seen running")
+
+
+def test_one_that_is_gone_is_unknown() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert slept_s(gone.pid) is None
+
+
+# fields 3 to 52 of a process that was killed by SIGKILL (exit status 9)
+FIELDS = (
+    "Z 55 55 57 0 -1 4194304 1931 0 1 0 130 27 0 0 20 0 2 0 111803 93368320 3305 "
+    "18446744073709551615 1 2 3 0 0 0 0 16781318 8194 0 0 0 17 0 0 0 0 0 0 4 5 6 7 8 9 10 9"
+)
+
+
+@given(st.binary(max_size=15).filter(lambda name: b"\0" not in name))
+def test_any_process_name_leaves_the_fields_behind_it_whole(name: str) -> None:
+    line = b"4711 (" + name + b") " + FIELDS.encode() + b"\n"
+    assert parse_stat(line) == StatLine(
+        name=name.decode(errors="replace"),
+        state="Z",
+        parent_pid=55,
+        major_faults=1,
+        cpu_s=157 / TICKS_PER_SECOND,
+        started_ticks=111803,
+        rss_bytes=3305 * PAGE_BYTES,
+        caught_signals=8194,
+        exit_status=9,
+    )
+
+
+@pytest.mark.parametrize("line", [b"", b"4711", b"4711 (x", b"4711 (x) S 1 2"])
+def test_a_torn_line_is_an_error_not_a_wrong_answer(line: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        parse_stat(line)
+
+
+def test_our_own_line_agrees_with_psutil() -> None:
+    line, known = read_stat(os.getpid()), psutil.Process()
+    assert line.parent_pid == os.getppid()
+    started = psutil.boot_time() + line.started_ticks / TICKS_PER_SECOND
+    assert started == pytest.approx(known.create_time(), abs=1.5)
+    assert line.rss_bytes == pytest.approx(known.memory_info().rss, rel=0.2)
+    assert line.exit_status == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.py_spy import LONGEST_VALUE
 from lightning_hangcheck.look.sample import Subject, sample_all
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 
 def stands_in_load(running: RunningProgram) -> LocalValues | None:
-    ((sample, gaps),) = sample_all([Subject(pid=running.pid, local_values=True)], 20.0)
+    ((sample, gaps),) = sample_all([Subject(pid=running.pid, local_values=True)], PATIENCE_S)
     assert gaps == ()
     last = sample.local_values[-1] if sample.local_values else None
     return last if last is not None and last.frame.function == "load" else None
@@ -42,8 +42,8 @@ def test_values_are_shown_short_and_without_secrets(program: StartProgram) -> No
 def test_a_sample_has_them_only_on_request(program: StartProgram) -> None:
     running = program("holding_secrets.py")
     until(lambda: stands_in_load(running), "it to stand in load")
-    ((plain, _),) = sample_all([Subject(pid=running.pid)], 20.0)
-    ((asked, _),) = sample_all([Subject(pid=running.pid, local_values=True)], 20.0)
+    ((plain, _),) = sample_all([Subject(pid=running.pid)], PATIENCE_S)
+    ((asked, _),) = sample_all([Subject(pid=running.pid, local_values=True)], PATIENCE_S)
     assert plain.local_values == ()
     assert asked.local_values[-1].frame.function == "load"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from processes import PATIENCE_S
 
 from lightning_hangcheck.look import py_spy as looking
 from lightning_hangcheck.look.proc import vitals
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 @pytest.mark.real
 def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
     running = program("sleeping.py")
-    ((plain, _),) = sample_all([Subject(pid=running.pid)], 20.0)
-    ((closer, gaps),) = sample_all([Subject(pid=running.pid, closer=True)], 20.0)
+    ((plain, _),) = sample_all([Subject(pid=running.pid)], PATIENCE_S)
+    ((closer, gaps),) = sample_all([Subject(pid=running.pid, closer=True)], PATIENCE_S)
     assert plain.native_calls == ()
     assert gaps == ()
     assert any("sleep" in call for call in closer.native_calls)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS, until
+from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.py_spy import python_stacks
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real
 
 def take(pid: int) -> ProcessStack:
     """The stacks, which must be there without a gap."""
-    stack, gaps = python_stacks(pid, 3, 20.0)
+    stack, gaps = python_stacks(pid, 3, PATIENCE_S)
     assert gaps == ()
     return stack
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PROGRAMS, until
+from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.sample import sample
 from lightning_hangcheck.look.threads import training_first
@@ -59,7 +59,7 @@ def test_the_main_thread_is_first_unless_it_only_serves(
 
 
 def seen(pid: int, *, trains: bool = True) -> Sample:
-    found, gaps = sample(pid, 3, 20.0, trains=trains)
+    found, gaps = sample(pid, 3, PATIENCE_S, trains=trains)
     assert gaps == ()
     assert found.stack is not None
     assert found.kernel is not None

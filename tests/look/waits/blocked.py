@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from processes import until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.holders import Holders
 from lightning_hangcheck.look.kernel import kernel_state
@@ -17,7 +17,7 @@ PROGRAM = "waiting_for.py"
 
 def state_of(*pids: int) -> ProcessState:
     """The first one's state, with what looking at all of them adds."""
-    states = [state for pid in pids if (state := kernel_state(pid, 0, 10.0)[0]) is not None]
+    states = [state for pid in pids if (state := kernel_state(pid, 0, PATIENCE_S)[0]) is not None]
     return with_holders(states)[0]
 
 

@@ -1,21 +1,40 @@
-"""Nodes that cannot be of one job as they tell it, and what is said of them."""
+"""What nodes say of each other that cannot be, where they meet, and what their silence tells."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
-from cases import IN_BARRIER, job, rank
+from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.rank_set import rank_set
+from lightning_hangcheck.model.evidence import AddressReach
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes.encoding import pack, read_word
+from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.peers import Heard
-from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word
+from lightning_hangcheck.nodes.store_place import CourierPlace
+from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, word_of
+from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.other_nodes.among_nodes import contradictions, same_number
+from lightning_hangcheck.watch.other_nodes.joining import (
+    addresses_to_ask,
+    silence_gap,
+    silent_node,
+)
+from lightning_hangcheck.watch.other_nodes.meeting import meetings_of, nowhere, why_there
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
+
 HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
+
 VERSIONS = __version__, "", "9.0", "9.0", "9.1"
+
 WORD = Word(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
+
 UNMARKED = RoundMark()
 
 
@@ -92,3 +111,114 @@ def test_ranks_of_one_round_that_torchrun_sends_to_two_stores_are_said() -> None
 )
 def test_ranks_that_may_meet_are_no_news(there: RoundMark) -> None:
     assert said(2, 3, here=RoundMark(6.0, 29_500), there=there) == []
+
+
+ADDRESS = "10.0.0.2"
+
+
+def heard(node: int, *addresses: str, ago_s: float = 20.0) -> Heard:
+    case = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER))
+    word, _ = read_word(pack(word_of(case, node, 1, addresses=addresses)))
+    return Heard(word, NOW_NS - int(ago_s * SECOND))
+
+
+@pytest.mark.parametrize(
+    ("reaches", "others_silent_s", "reach"),
+    [
+        ([AddressReach(ADDRESS, 0.1)], 20.0, "answers"),
+        ([AddressReach(ADDRESS, 0.1, 1, 19.0)], 20.0, "answers"),
+        ([AddressReach(ADDRESS, 19.0, 1, 19.0)], 20.0, "unanswered"),
+        ([AddressReach(ADDRESS, 19.0, 1, 0.4)], 20.0, "unknown"),
+        ([AddressReach(ADDRESS, 19.0)], 20.0, "unknown"),
+        ([], 20.0, "unknown"),
+        ([], 0.1, "goes_on"),
+    ],
+)
+def test_what_shows_of_a_silent_node(
+    reaches: list[AddressReach], others_silent_s: float, reach: Any
+) -> None:
+    others = [rank(0, IN_BARRIER, silent=others_silent_s)]
+    found = silent_node(heard(1, ADDRESS), 20.0, reaches, others)
+    assert (found.number, found.ranks, found.silent_s) == (1, "2-3", 20.0)
+    assert found.reach == reach
+    assert silence_gap(found).what == "node 1 (ranks 2-3)"
+
+
+def test_an_address_that_several_nodes_have_tells_of_none() -> None:
+    """Every host of containers has a bridge of the same address."""
+    bridge = "172.17.0.1"
+    nodes = {1: heard(1, ADDRESS, bridge), 2: heard(2, "10.0.0.3", bridge, ago_s=1.0)}
+    assert addresses_to_ask(nodes, ["10.0.0.1", bridge], [1]) == {1: (ADDRESS,)}
+
+
+SLURM = NodePlace(number=1, nnodes=4, job="slurm-7-0", first="node0")
+
+TORCHRUN = NodePlace(number=1, nnodes=2, host="node0", port=29500, first="node0")
+
+OFFERED = Settings(nodes_port=29511)
+
+FOLDERS = {"nodes_dir": "/shared/meet", "run_dir": "/shared/run"}
+
+
+@pytest.fixture(autouse=True)
+def known_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHARED_BY_NODES, "0123456789abcdef")
+
+
+def test_the_first_node_serves_the_store_that_was_asked_for() -> None:
+    said = why_there(SLURM, OFFERED)
+    assert said.startswith("the first sidecar's store at node0:29511: no store that outlives the")
+    assert said.endswith("--nodes-port has one served; this is node 1 of 4")
+    assert isinstance(meetings_of(SLURM, OFFERED)[0], SealedPlace)
+
+
+def test_a_launchers_own_store_goes_before_one_that_must_be_served() -> None:
+    assert isinstance(meetings_of(TORCHRUN, OFFERED)[0], CourierPlace)
+    assert "torchrun's store at node0:29500" in why_there(TORCHRUN, OFFERED)
+
+
+def test_a_folder_that_was_named_for_it_goes_before_all() -> None:
+    settings = Settings(nodes_port=29511, **FOLDERS)
+    assert [type(one) for one in meetings_of(SLURM, settings)] == [FolderPlace]
+    assert "/shared/meet" in why_there(SLURM, settings)
+
+
+def test_a_port_goes_before_the_run_folder() -> None:
+    settings = Settings(nodes_port=29511, run_dir="/shared/run")
+    store, folder = meetings_of(SLURM, settings)
+    assert isinstance(store, SealedPlace)
+    assert "/shared/run/nodes/" in folder.where, "there they go on if it is lost"
+
+
+@pytest.mark.parametrize("secret", ["", "short"])
+def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHARED_BY_NODES, secret)
+    without = nowhere(SLURM, OFFERED)
+    assert without is not None
+    assert "needs a secret" in without.why
+    assert f"export {SHARED_BY_NODES}=" in without.way_out
+    assert "nowhere: " in why_there(SLURM, OFFERED)
+    in_folder = Settings(nodes_port=29511, run_dir=str(Path("/shared/run")))
+    assert isinstance(meetings_of(SLURM, in_folder)[0], FolderPlace)
+
+
+def test_nothing_is_served_where_nobody_knows_the_first_node() -> None:
+    without = nowhere(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
+    assert without is not None
+    assert "nothing says where the first node is" in without.why
+
+
+def test_nothing_is_served_unless_asked() -> None:
+    without = nowhere(SLURM, Settings())
+    assert without is not None
+    assert "--nodes-port" in without.way_out
+    assert meetings_of(SLURM, Settings()) == ()
+
+
+def test_one_node_meets_nobody() -> None:
+    alone = NodePlace(number=0, nnodes=1, first="node0")
+    assert (meetings_of(alone, OFFERED), nowhere(alone, OFFERED), why_there(alone, OFFERED)) == (
+        (),
+        None,
+        "",
+    )

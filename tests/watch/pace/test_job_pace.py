@@ -1,21 +1,33 @@
-"""When steps are far below a rank's own pace, and when they have it again."""
+"""When steps are far below a rank's own pace, and when they have it again; also over hours."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
+
+import pytest
+from watch.pace.simulated_hours import KINDS, told, told_of_slow_rank
 
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.step_times import StepTimes
 from lightning_hangcheck.watch.pace import LEARNT, WINDOW, JobPace
 
 if TYPE_CHECKING:
+    from watch.pace.simulated_hours import Kind
+
     from lightning_hangcheck.model.slowness import Slowness
 
+
 SLOW_AFTER_S = 80.0
+
 SECOND = 1_000_000_000
+
 USUAL = StepTimes(1, 0.2, 0.3, 0.5)
+
 SLOW = StepTimes(1, 9.2, 0.3, 0.5)
+
 LEARNING = 10 * (LEARNT + 3 * WINDOW)
+
 """Steps of a second after which a pace is learnt."""
 
 
@@ -150,3 +162,23 @@ def test_no_pace_is_watched_where_nobody_wants_it() -> None:
     training = Training(0)
     training.pace = JobPace(None)
     assert training.steps(LEARNING).steps(100, r0=SLOW).told == []
+
+
+HOURS = 3.0
+
+
+@pytest.mark.parametrize("in_parts", [True, False], ids=["parts", "whole"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_no_usual_loop_is_called_slow(kind: Kind, *, in_parts: bool) -> None:
+    for seed in range(2):
+        rng = random.Random(seed)
+        assert told(kind(rng, 10 ** rng.uniform(0, 0.7)), HOURS, in_parts=in_parts) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_slow_rank_is_called_so_once(seed: int) -> None:
+    who, verdicts = told_of_slow_rank(random.Random(seed), 9.0, in_parts=True)
+    assert [(one.culprits, one.victims) for one in verdicts] == [((who,), (1 - who,))]
+    _, verdicts = told_of_slow_rank(random.Random(seed), 9.0, in_parts=False)
+    assert [one.culprits for one in verdicts] == [(0, 1)]
+    assert "parts of a step are not timed" in verdicts[0].summary

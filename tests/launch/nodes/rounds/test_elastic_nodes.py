@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
+from long_tests import LONG_TEST
 from processes import PROGRAMS, end, free_port, until
 from watch.launched import record_of, run_words, verdict_of
 
@@ -17,7 +17,7 @@ from lightning_hangcheck.rundir.layout import RunFolder, folders_of_nodes
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.real
+pytestmark = list(LONG_TEST)
 LONGEST_S = 120.0
 
 
