@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from lightning_hangcheck.doctor.machine import find_machine
-from lightning_hangcheck.hooks.plan.memory_plan import plan_memory
+from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.from_config.weights import DTYPES
 from lightning_hangcheck.planning.uses.beside import read_extra

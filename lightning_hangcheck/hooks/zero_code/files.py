@@ -12,15 +12,17 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lightning_hangcheck.hooks.checkpoints.contents import PARTS, parts_held
-from lightning_hangcheck.hooks.checkpoints.resuming import of_huggingface, tell
-from lightning_hangcheck.hooks.checkpoints.saves import EVERYTHING, HISTORY_ALONE, SavedParts
-from lightning_hangcheck.hooks.zero_code.optimizers import has_scheduler
-from lightning_hangcheck.hooks.zero_code.sections import (
-    afterwards,
-    in_section,
-    passed,
+from lightning_hangcheck.hooks.checkpoints import (
+    EVERYTHING,
+    HISTORY_ALONE,
+    PARTS,
+    SavedParts,
+    of_huggingface,
+    parts_held,
+    tell,
 )
+from lightning_hangcheck.hooks.zero_code.optimizers import has_scheduler
+from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     WatchedFunction,

@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.hooks.callbacks.hook_guard import guard_hooks
+from lightning_hangcheck.hooks.never_raise import guard_hooks
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import act_after
 from lightning_hangcheck.recorder.lifecycle import current

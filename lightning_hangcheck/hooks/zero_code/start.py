@@ -44,7 +44,7 @@ def watch(*, is_child: bool) -> None:
         is_child: Of multiprocessing: mostly a helper, a rank only once it joins a process group.
     """
     # imported here: it takes what a framework imports anyway, and other processes need not pay it
-    from lightning_hangcheck.hooks.zero_code.groups.spawned import watch_children
+    from lightning_hangcheck.hooks.zero_code.groups import watch_children
     from lightning_hangcheck.hooks.zero_code.imports import watch_joining, watch_ranks
 
     watch_joining()

@@ -12,8 +12,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from lightning_hangcheck.hooks.callbacks.huggingface_callback import HuggingFaceHangCheck
-from lightning_hangcheck.hooks.callbacks.lightning_callback import HangCheck
+from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
+from lightning_hangcheck.hooks.models import tell_offloaded
 from lightning_hangcheck.hooks.zero_code.files import watch_resuming, watch_saves
 from lightning_hangcheck.hooks.zero_code.sections import afterwards, in_section, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (
@@ -28,10 +28,45 @@ from lightning_hangcheck.recorder.process.process_facts import is_multiprocessin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from inspect import Signature
     from types import FrameType, ModuleType
+    from typing import Any
 
-    from lightning_hangcheck.hooks.zero_code.wrapping import Around
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around, Call
     from lightning_hangcheck.model.naming.slugs import Phase
+
+
+def instrument_sharding(module: ModuleType) -> None:
+    """Watch what this module has of it: ``FullyShardedDataParallel``, or ``fully_shard``."""
+    if hasattr(module, "FullyShardedDataParallel"):
+        sharded = module.FullyShardedDataParallel
+        wrap(sharded, "__init__", _noting(inspect.signature(sharded.__init__)))
+    elif hasattr(module, "fully_shard"):
+        wrap(module, "fully_shard", _noting(inspect.signature(module.fully_shard)))
+
+
+def offload_asked_for(given: Mapping[str, Any]) -> str:
+    """Say what the arguments of FSDP offload; empty where nothing is.
+
+    Args:
+        given: ``cpu_offload=CPUOffload(offload_params=True)`` of FSDP 1,
+            ``offload_policy=CPUOffloadPolicy()`` of FSDP 2, and others.
+    """
+    first = getattr(given.get("cpu_offload"), "offload_params", False)
+    second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
+    if not (first or second):
+        return ""
+    by = "cpu_offload" if first else "offload_policy"
+    return f"parameters on cpu between their uses (FSDP, {by})"
+
+
+def _noting(signature: Signature) -> Around:
+    def note(call: Call) -> None:
+        what = offload_asked_for(by_name(call, signature))
+        if what:
+            tell_offloaded(what, current())
+
+    return afterwards(note)
 
 
 STAGES = ("fit", "validate", "test", "predict")

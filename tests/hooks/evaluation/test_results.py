@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.evaluation import results
-from lightning_hangcheck.hooks.evaluation.results import Expected, complaints
+from lightning_hangcheck.hooks import evaluation as results
+from lightning_hangcheck.hooks.evaluation import Expected, complaints
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,25 +10,24 @@ import pytest
 from processes import until
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.pretrained.generation.generated import (
+from lightning_hangcheck.hooks.generating import (
     GenerationReport,
-    LongRun,
-    end_line,
-    prompts_in_words,
-)
-from lightning_hangcheck.hooks.pretrained.generation.generation_watch import doubts_before
-from lightning_hangcheck.hooks.pretrained.generation.token_limits import (
     Limits,
+    LongRun,
     asked_new_tokens,
     beyond,
     capped,
+    doubts_before,
+    end_line,
+    prompts_in_words,
 )
-from lightning_hangcheck.hooks.pretrained.generation_flags import (
+from lightning_hangcheck.hooks.models import (
+    GpuMemory,
     doubtful_flags,
+    in_one_line,
     set_on_model,
     set_on_tokenizer,
 )
-from lightning_hangcheck.hooks.pretrained.gpu_memory import GpuMemory, in_one_line
 
 END = "</s>"
 

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.hooks.pretrained.loading.shard_progress import (
+from lightning_hangcheck.hooks.loading import (
     SMALLEST_MODEL,
+    LoadRequest,
     ShardProgress,
+    Source,
+    WeightFile,
+    announcement,
+    expectation,
+    find_weights,
     reading_rate,
+    traps,
 )
-from lightning_hangcheck.hooks.pretrained.loading.source import Source, WeightFile, find_weights
-from lightning_hangcheck.hooks.pretrained.loading.traps import LoadRequest, traps
-from lightning_hangcheck.hooks.pretrained.loading.watched_load import announcement, expectation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from lightning_hangcheck.hooks.zero_code.imports import WATCHED
-from lightning_hangcheck.hooks.zero_code.offloads import offload_asked_for
+from lightning_hangcheck.hooks.zero_code.trainers import offload_asked_for
 
 fsdp = pytest.importorskip("torch.distributed.fsdp", exc_type=ImportError)
 
